@@ -1,0 +1,86 @@
+"""Exit codes, and errors as one sentence.
+
+0 done; 1 finished, but some shard failed; 2 wrong usage or input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import click
+import typer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SOME_FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+def command(resume_hint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a command: exceptions become a sentence on stderr and an exit code.
+
+    `resume_hint` is printed when the command is interrupted.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            # A batch system's SIGTERM ends a run the same way as Ctrl-C.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            try:
+                return function(*args, **kwargs)
+            except KeyboardInterrupt:
+                hint = f": {resume_hint}" if resume_hint else ""
+                _say(f"interrupted{hint}")
+                raise typer.Exit(INTERRUPTED) from None
+            except BrokenPipeError:
+                raise typer.Exit(0) from None
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
+                raise
+            except Exception as error:
+                if _debug():
+                    traceback.print_exc()
+                _say(_sentence(error))
+                raise typer.Exit(USAGE) from None
+
+        return run
+
+    return decorate
+
+
+def _sentence(error: Exception) -> str:
+    from ncclean.errors import NccleanError
+
+    if isinstance(error, NccleanError):
+        return str(error)
+    text = " ".join(str(error).split())
+    return f"unexpected {type(error).__name__}: {text} (--debug before the command shows where)"
+
+
+def _debug() -> bool:
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        if context.params.get("debug"):
+            return True
+        context = context.parent
+    return False
+
+
+def _say(text: str) -> None:
+    print(f"ncclean: {text}", file=sys.stderr, flush=True)
+
+
+def set_up_logging(debug: bool) -> None:
+    level = logging.DEBUG if debug else logging.WARNING
+    logging.basicConfig(
+        stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("ncclean").setLevel(level)

@@ -1,0 +1,123 @@
+"""Progress of a run: a bar on a terminal, plain lines elsewhere; always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+_LINE_EVERY_SECONDS = 10.0
+
+
+class LineProgress:
+    """Plain lines with samples/s and ETA, for logs and batch jobs."""
+
+    def __init__(self) -> None:
+        self._begin = self._last = time.monotonic()
+        self._shards = self._shards_done = self._failed = 0
+        self._expected = 0
+
+    def start(self, shards: int, samples: int) -> None:
+        self._begin = self._last = time.monotonic()
+        self._shards, self._expected = shards, samples
+        self._say(f"{shards} shards to score, about {samples:,} samples")
+
+    def samples(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last < _LINE_EVERY_SECONDS:
+            return
+        self._last = now
+        speed = done / (now - self._begin)
+        eta = _duration((self._expected - done) / speed) if 0 < done < self._expected else "-"
+        self._say(
+            f"{done:,} samples, {self._shards_done}/{self._shards} shards, "
+            f"{speed:,.0f} samples/s, ETA {eta}"
+            + (f", {self._failed} shards failed" if self._failed else "")
+        )
+
+    def shard(self, name: str, rows: int, error: str | None) -> None:
+        self._shards_done += 1
+        if error is not None:
+            self._failed += 1
+            self._say(f"shard {name} failed: {error}")
+
+    def stage(self, text: str) -> None:
+        self._say(text)
+
+    def finish(self) -> None:
+        pass
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class BarProgress:
+    """One bar with shards, samples/s and ETA."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} samples"),
+            TextColumn("{task.fields[speed]:,.0f}/s"),
+            TextColumn("{task.fields[shards]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._begin = time.monotonic()
+        self._shards = self._shards_done = 0
+
+    def start(self, shards: int, samples: int) -> None:
+        self._begin, self._shards = time.monotonic(), shards
+        self._bar.start()
+        self._task = self._bar.add_task(
+            "scoring", total=samples or None, speed=0.0, shards=f"0/{shards} shards"
+        )
+
+    def samples(self, done: int) -> None:
+        if self._task is not None:
+            speed = done / max(time.monotonic() - self._begin, 1e-9)
+            self._bar.update(self._task, completed=done, speed=speed)
+
+    def shard(self, name: str, rows: int, error: str | None) -> None:
+        self._shards_done += 1
+        if self._task is not None:
+            self._bar.update(self._task, shards=f"{self._shards_done}/{self._shards} shards")
+        if error is not None:
+            self._console.print(f"shard {name} failed: {error}", style="red", highlight=False)
+
+    def stage(self, text: str) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, description=text)
+        else:
+            self._console.print(text, style="dim", highlight=False)
+
+    def finish(self) -> None:
+        self._bar.stop()
+
+
+class NoProgress:
+    """Nothing at all (`--quiet`)."""
+
+    def start(self, shards: int, samples: int) -> None: ...
+    def samples(self, done: int) -> None: ...
+    def shard(self, name: str, rows: int, error: str | None) -> None: ...
+    def stage(self, text: str) -> None: ...
+    def finish(self) -> None: ...
+
+
+def make_progress(quiet: bool) -> LineProgress | BarProgress | NoProgress:
+    if quiet:
+        return NoProgress()
+    return BarProgress() if sys.stderr.isatty() else LineProgress()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,42 @@
+"""How many pairs a list of shards holds, from the first samples of a few of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples
+from ncclean.errors import ShardError
+
+_SHARDS_LOOKED_AT = 3
+_SAMPLES_LOOKED_AT = 200
+
+
+def estimate_samples(shards: Sequence[ShardRef]) -> int:
+    """Estimated number of samples, from bytes per sample at the start of up to three shards.
+
+    Shards small enough to be read to their end count exactly. Unreadable shards count as none.
+    """
+    looked_at = shards[:: max(1, len(shards) // _SHARDS_LOOKED_AT)][:_SHARDS_LOOKED_AT]
+    samples = 0
+    size = 0
+    for shard in looked_at:
+        found, covered = _look(shard)
+        samples += found
+        size += covered
+    if not samples:
+        return 0
+    return round(sum(shard.size for shard in shards) * samples / size)
+
+
+def _look(shard: ShardRef) -> tuple[int, int]:
+    """Samples seen at the start of a shard and the bytes of the shard that they stand for."""
+    reader = TarSamples(shard)
+    try:
+        samples = list(itertools.islice(reader, _SAMPLES_LOOKED_AT + 1))
+    except ShardError as error:
+        return error.samples, shard.size
+    if len(samples) <= _SAMPLES_LOOKED_AT:
+        return len(samples), shard.size
+    return reader.samples, reader.bytes_read

@@ -1,0 +1,137 @@
+"""Paths, folders, globs, braces, lists and URLs to an ordered list of shards."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import fsspec
+from braceexpand import braceexpand
+
+from ncclean.errors import InputError
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True)
+class ShardRef:
+    """One shard: where it lies, the name its rows carry, and what tells it has changed.
+
+    `name` is the file name without suffix, with as many parent folders in front as it takes to
+    tell the shards of one run apart.
+    """
+
+    name: str
+    url: str
+    size: int
+    version: str  # modification time in nanoseconds, or the object store's etag
+
+    @property
+    def part_name(self) -> str:
+        """File name of the shard's part of the score table."""
+        return f"part-{self.name.replace('/', '__')}.parquet"
+
+    def open(self) -> BinaryIO:
+        """The shard as a binary stream; object stores are read ahead, not copied."""
+        if "://" not in self.url:
+            return open(self.url, "rb")
+        return cast(BinaryIO, fsspec.open(self.url, "rb", cache_type="readahead").open())
+
+
+def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
+    """Expand what a user wrote into shards, in the order written, folders and globs sorted.
+
+    A source is a shard, a folder of `*.tar`, a glob, a brace range (`{00000..00099}.tar`), a
+    list file (`@shards.txt`, one source a line) or a URL that fsspec knows. Raises `InputError`
+    for one that matches nothing, and for a shard named twice.
+    """
+    urls = [url for source in sources for url in _expand(source)]
+    if not urls:
+        raise InputError("no shards given")
+    twice = [url for url, count in Counter(urls).items() if count > 1]
+    if twice:
+        raise InputError(f"{twice[0]} is named more than once")
+    return [
+        ShardRef(name, url, *_size_and_version(url))
+        for name, url in zip(_distinct_names(urls), urls, strict=True)
+    ]
+
+
+def _expand(source: str) -> list[str]:
+    if source.startswith("@"):
+        listing = Path(source[1:])
+        if not listing.is_file():
+            raise InputError(f"the list of shards {listing} does not exist")
+        lines = [line.strip() for line in listing.read_text().splitlines()]
+        return [url for line in lines if line and line[0] != "#" for url in _expand(line)]
+    if "{" in source and not Path(source).exists():
+        return [url for piece in braceexpand(source) for url in _expand_one(piece)]
+    return _expand_one(source)
+
+
+def _expand_one(source: str) -> list[str]:
+    if "://" in source:
+        return _expand_url(source)
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(SUFFIXES))
+        if not found:
+            raise InputError(f"{source} holds no shards (*.tar)")
+        return found
+    if path.exists():
+        return [source]
+    if any(char in source for char in "*?["):
+        found = sorted(glob.glob(source, recursive=True))
+        if found:
+            return found
+        raise InputError(f"{source} matches no file")
+    raise InputError(f"{source} does not exist")
+
+
+def _expand_url(source: str) -> list[str]:
+    try:
+        filesystem, path = fsspec.core.url_to_fs(source)
+        scheme = source.split("://", 1)[0]
+        if any(char in path for char in "*?["):
+            found = sorted(filesystem.glob(path))
+        elif filesystem.isdir(path):
+            found = sorted(f for f in filesystem.ls(path, detail=False) if f.endswith(SUFFIXES))
+        else:
+            return [source]
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"{source} cannot be listed: {error}") from error
+    if not found:
+        raise InputError(f"{source} matches no shard")
+    return [f"{scheme}://{name.split('://', 1)[-1]}" for name in found]
+
+
+def _size_and_version(url: str) -> tuple[int, str]:
+    if "://" not in url:
+        facts = os.stat(url)
+        return facts.st_size, str(facts.st_mtime_ns)
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+        info = filesystem.info(path)
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"{url} cannot be read: {error}") from error
+    version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified")
+    return int(info.get("size") or 0), str(version or "")
+
+
+def _distinct_names(urls: list[str]) -> list[str]:
+    pieces = []
+    for url in urls:
+        stem = url.split("://", 1)[-1].replace(os.sep, "/")
+        for suffix in SUFFIXES:
+            stem = stem.removesuffix(suffix)
+        pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
+    for depth in range(1, max(map(len, pieces)) + 1):
+        names = ["/".join(piece[-depth:]) for piece in pieces]
+        if len({name.replace("/", "__") for name in names}) == len(names):
+            return names
+    return [f"{index:06d}-{piece[-1]}" for index, piece in enumerate(pieces)]

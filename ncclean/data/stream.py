@@ -1,0 +1,175 @@
+"""Shards to decoded image batches: reading and decoding run ahead of the model, bounded.
+
+One thread reads tars, a pool of threads decodes (the decoders release the GIL), the caller takes
+batches in order. The reader goes on with the next shard while the model is busy with this one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+
+from ncclean.data.decode import ImageDecoder, ImageRejected
+from ncclean.data.samples import Sample
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples
+from ncclean.errors import ShardError
+
+_CHUNK_SAMPLES = 16
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class DecodedSample:
+    """A sample without its image bytes; `pixels` is None where the image cannot be used."""
+
+    sample: Sample
+    pixels: torch.Tensor | None = None
+    width: int | None = None
+    height: int | None = None
+
+
+@dataclass
+class ShardStream:
+    """The decoded samples of one shard; iterate once, then read `error` and `late_metadata`.
+
+    Iterating again goes on where the first iteration was left, and ends at once after its end.
+    """
+
+    shard: ShardRef
+    _chunks: queue.Queue[Future[list[DecodedSample]] | _End]
+    _slots: threading.Semaphore
+    error: ShardError | None = None
+    late_metadata: dict[int, dict[str, object]] = field(default_factory=dict)
+    _ended: bool = False
+
+    def __iter__(self) -> Iterator[DecodedSample]:
+        while not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, _End):
+                self._ended, self.error, self.late_metadata = True, chunk.error, chunk.late_metadata
+                return
+            decoded = chunk.result()
+            self._slots.release()  # another chunk may be read ahead
+            yield from decoded
+
+
+@dataclass(slots=True)
+class _End:
+    error: ShardError | None
+    late_metadata: dict[int, dict[str, object]]
+
+
+class StreamReader:
+    """Context manager that yields a `ShardStream` for each shard, in order.
+
+    At most `prefetch` decoded or waiting samples exist ahead of the caller, so memory does not
+    grow with the number or the size of shards.
+    """
+
+    def __init__(
+        self,
+        shards: Iterable[ShardRef],
+        decoder: ImageDecoder,
+        *,
+        threads: int,
+        prefetch: int,
+        caption_key: str | None = None,
+    ) -> None:
+        self._shards = shards
+        self._decoder = decoder
+        self._caption_key = caption_key
+        depth = max(2 * threads, prefetch // _CHUNK_SAMPLES)
+        self._slots = threading.Semaphore(depth)
+        self._streams: queue.Queue[ShardStream | BaseException | None] = queue.Queue()
+        self._stop = threading.Event()
+        # Each decoder thread works on an image of its own; more threads inside one only get in
+        # each other's way, and in the model's.
+        self._pool = ThreadPoolExecutor(
+            threads, "ncclean-decode", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._reader = threading.Thread(target=self._read, name="ncclean-read", daemon=True)
+
+    def __enter__(self) -> StreamReader:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._slots.release()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[ShardStream]:
+        while (stream := self._streams.get()) is not None:
+            if isinstance(stream, BaseException):
+                raise stream
+            yield stream
+
+    def _read(self) -> None:
+        try:
+            for shard in self._shards:
+                if self._stop.is_set():
+                    return
+                self._read_shard(shard)
+            self._streams.put(None)
+        except BaseException as error:  # must reach the caller, who would wait for ever
+            self._streams.put(error)
+
+    def _read_shard(self, shard: ShardRef) -> None:
+        chunks: queue.Queue[Future[list[DecodedSample]] | _End] = queue.Queue()
+        self._streams.put(ShardStream(shard, chunks, self._slots))
+        samples = TarSamples(shard, self._caption_key)
+        failure: ShardError | None = None
+        try:
+            chunk: list[Sample] = []
+            size = 0
+            for sample in samples:
+                chunk.append(sample)
+                size += len(sample.image or b"")
+                if len(chunk) == _CHUNK_SAMPLES or size > _CHUNK_BYTES:
+                    if not self._submit(chunk, chunks):
+                        return
+                    chunk, size = [], 0
+        except ShardError as error:
+            failure = error
+        except Exception as error:
+            failure = ShardError(f"cannot be read: {error!r}", samples.samples)
+        if chunk and not self._submit(chunk, chunks):
+            return
+        chunks.put(_End(failure, samples.late_metadata))
+
+    def _submit(
+        self, chunk: list[Sample], chunks: queue.Queue[Future[list[DecodedSample]] | _End]
+    ) -> bool:
+        self._slots.acquire()
+        if self._stop.is_set():
+            return False
+        chunks.put(self._pool.submit(self._decode, chunk))
+        return True
+
+    def _decode(self, chunk: list[Sample]) -> list[DecodedSample]:
+        return [decode_sample(sample, self._decoder) for sample in chunk]
+
+
+def decode_sample(sample: Sample, decoder: ImageDecoder) -> DecodedSample:
+    """Decode a sample's image and drop its bytes; a rejected image becomes the sample's status."""
+    if sample.image is None:
+        return DecodedSample(sample)
+    data, sample.image = sample.image, None
+    try:
+        image = decoder(data)
+    except ImageRejected as rejected:
+        sample.reject(rejected.reason, str(rejected))
+        return DecodedSample(sample, None, rejected.width, rejected.height)
+    return DecodedSample(sample, image.pixels, image.width, image.height)

@@ -1,0 +1,221 @@
+"""A noisy corpus of rendered scenes as webdataset shards, with the truth in each json.
+
+Every pair depends on the seed and its index alone: shards can be written in any order and by any
+number of processes, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import multiprocessing
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclean.data.noise import NoisePlan, plan_noise
+from ncclean.data.synthetic.captions import Caption, junk_caption, write_caption
+from ncclean.data.synthetic.render import draw_scene, encode
+from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
+from ncclean.errors import InputError
+
+# How a sample can be broken, and the status that scoring it must report.
+BROKEN_KINDS = {
+    "truncated_image": "image_corrupt",
+    "html_page": "image_corrupt",
+    "empty_image": "image_corrupt",
+    "no_image": "image_missing",
+    "bomb": "image_too_large",
+    "no_caption": "caption_missing",
+    "blank_caption": "caption_missing",
+    "binary_caption": "caption_not_text",
+}
+_HARD_TRIES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    """A corpus to render; shares are of all pairs. Raises `InputError` for a value out of range."""
+
+    pairs: int
+    noise: dict[str, float] = dataclasses.field(default_factory=dict)
+    broken: float = 0.0
+    duplicates: float = 0.01
+    shard_size: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1 or self.shard_size < 1:
+            raise InputError("--pairs and --shard-size must be at least 1")
+        if not 0 <= self.broken <= 1 or not 0 <= self.duplicates <= 1:
+            raise InputError("--broken and --duplicates are shares, between 0 and 1")
+
+    @property
+    def shards(self) -> int:
+        return -(-self.pairs // self.shard_size)
+
+
+def write_corpus(out: Path, options: CorpusOptions, workers: int | None = None) -> list[Path]:
+    """Render the shards `00000.tar`, `00001.tar`, ... into `out`; returns their paths.
+
+    `workers` processes share the shards (default: one per core). Raises `InputError` if a shard
+    is there already.
+    """
+    plan_noise(1, options.noise, 0)  # a wrong rate must not come as a worker's traceback
+    paths = [out / f"{shard:05d}.tar" for shard in range(options.shards)]
+    if existing := next((path for path in paths if path.exists()), None):
+        raise InputError(f"{existing} exists; choose another --out or remove it")
+    out.mkdir(parents=True, exist_ok=True)
+    workers = min(workers or os.cpu_count() or 1, options.shards)
+    numbers = range(options.shards)
+    if workers == 1:
+        for number, path in zip(numbers, paths, strict=True):
+            write_shard(path, options, number)
+        return paths
+    # Fork would copy the threads of torch, if it has been loaded.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        list(pool.map(write_shard, paths, [options] * len(paths), numbers))
+    return paths
+
+
+def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
+    """Render one shard, published when it is whole."""
+    plan = plan_noise(options.pairs, options.noise, options.seed)
+    aside = path.with_suffix(".tar.tmp")
+    start = shard * options.shard_size
+    with tarfile.open(aside, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(start, min(start + options.shard_size, options.pairs)):
+            key = f"{shard:05d}{index - start:04d}"
+            for extension, data in render_sample(options, plan, index, key):
+                add_member(tar, f"{key}.{extension}", data)
+    aside.replace(path)
+
+
+def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Append a file with neither time nor owner, so that equal content gives equal bytes."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def render_sample(
+    options: CorpusOptions, plan: NoisePlan, index: int, key: str
+) -> Iterator[tuple[str, bytes]]:
+    """The members of one sample: image, caption and json, less what a broken sample lacks."""
+    rng = generator("pair", options.seed, index)
+    broken = pick(rng, tuple(BROKEN_KINDS)) if rng.random() < options.broken else None
+    shown = _original(options, int(plan.image_source[index]))
+    scene = _scene(options, shown)
+    extension, image = encode(draw_scene(scene, rng), rng)
+    caption = _caption(options, plan, index)
+    uid = pair_uid(options.seed, index)
+    record = {
+        "uid": uid,
+        "key": key,
+        "url": f"https://example.org/{uid[:8]}.{extension}",
+        "caption": caption.text,
+        "is_noisy": bool(plan.kind[index]),
+        "noise_kind": str(plan.kind[index]) or None,
+        "duplicate_of": pair_uid(options.seed, shown)
+        if shown != plan.image_source[index]
+        else None,
+        "broken": broken,
+        "scene": _facts(scene),
+        "text_only": list(caption.text_only),
+    }
+    if broken in ("no_caption", "blank_caption", "binary_caption"):
+        del record["caption"]
+    if broken is not None:
+        extension, image = _broken_image(broken, extension, image)
+    if broken != "no_image":
+        yield extension, image
+    if broken != "no_caption":
+        yield "txt", _caption_bytes(broken, caption.text)
+    yield "json", json.dumps(record, separators=(",", ":")).encode()
+
+
+def pair_uid(seed: int, index: int) -> str:
+    """32 hex digits that name a pair of the corpus with this seed."""
+    return f"{generator('uid', seed, index).getrandbits(128):032x}"
+
+
+def _original(options: CorpusOptions, index: int) -> int:
+    """The pair whose scene the image of `index` shows: an earlier one for near-duplicates."""
+    rng = generator("duplicate", options.seed, index)
+    if index and rng.random() < options.duplicates:
+        return int(rng.random() * index)
+    return index
+
+
+def _scene(options: CorpusOptions, index: int) -> Scene:
+    return sample_scene(generator("scene", options.seed, index))
+
+
+def _caption(options: CorpusOptions, plan: NoisePlan, index: int) -> Caption:
+    kind = plan.kind[index]
+    if kind == "junk":
+        return Caption(junk_caption(generator("junk", options.seed, index)), ())
+    source = int(plan.caption_source[index])
+    scene = _scene(options, _original(options, source))
+
+    def words(described: Scene) -> Caption:
+        return write_caption(described, generator("caption", options.seed, source))
+
+    caption = words(scene)
+    if kind != "hard":
+        return caption
+    # Some facts are not mentioned: alter until the words change.
+    rng = generator("hard", options.seed, index)
+    for _ in range(_HARD_TRIES):
+        altered = words(alter_one_fact(scene, rng))
+        if altered.text != caption.text:
+            return altered
+    raise AssertionError(f"no altered fact of pair {index} shows in its caption")
+
+
+def _facts(scene: Scene) -> dict[str, object]:
+    return {
+        "groups": [dataclasses.asdict(group) for group in scene.groups],
+        "relation": scene.relation,
+        "background": [scene.background, scene.ground, scene.ground2],
+        "image_only": dataclasses.asdict(scene.image_only),
+    }
+
+
+def _caption_bytes(broken: str | None, text: str) -> bytes:
+    if broken == "blank_caption":
+        return b"  \n"
+    if broken == "binary_caption":
+        return b"\xff\xfe\xfa" + text.encode("utf-16-le")
+    return text.encode()
+
+
+def _broken_image(kind: str, extension: str, image: bytes) -> tuple[str, bytes]:
+    if kind == "truncated_image":
+        return extension, image[: len(image) // 2]
+    if kind == "html_page":
+        return extension, b"<!DOCTYPE html><html><title>404 Not Found</title></html>"
+    if kind == "empty_image":
+        return extension, b""
+    if kind == "bomb":
+        return "png", _png_header(60_000, 60_000)
+    return extension, image
+
+
+def _png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds no pixels: a decoder must refuse it by its header."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        body = name + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels

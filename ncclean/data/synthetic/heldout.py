@@ -1,0 +1,172 @@
+"""Held-out sets of the rendered world: retrieval with five captions an image, and zero-shot.
+
+They are drawn from generators of their own, so no training scene or corpus shares one.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclean.data.synthetic.captions import write_caption
+from ncclean.data.synthetic.corpus import add_member
+from ncclean.data.synthetic.render import draw_scene, encode
+from ncclean.data.synthetic.scene import (
+    COLOURS,
+    SHAPES,
+    TEXTURES,
+    generator,
+    sample_probe,
+    sample_scene,
+)
+
+CAPTIONS_PER_IMAGE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalPair:
+    extension: str
+    image: bytes
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroshotSet:
+    """A classification task; `{c}` in a template stands for the class name."""
+
+    name: str
+    fact: str  # the argument of `sample_probe` that the label fixes
+    classnames: tuple[str, ...]
+    values: tuple[str | int, ...]
+    templates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroshotSample:
+    extension: str
+    image: bytes
+    label: int
+
+
+ZEROSHOT_SETS = (
+    ZeroshotSet(
+        "shape",
+        "shape",
+        (
+            "circle",
+            "square",
+            "triangle",
+            "star",
+            "heart",
+            "hexagon",
+            "diamond",
+            "ring",
+            "cross",
+            "crescent",
+            "arrow",
+            "pentagon",
+        ),
+        SHAPES,
+        ("a photo of a {c}", "an image showing a {c}", "a {c}", "a drawing of a {c}"),
+    ),
+    ZeroshotSet(
+        "colour",
+        "colour",
+        tuple(COLOURS),
+        tuple(COLOURS),
+        tuple(f"{start} {{c}} {shape}" for start in ("a photo of a", "a") for shape in SHAPES),
+    ),
+    ZeroshotSet(
+        "texture",
+        "texture",
+        TEXTURES,
+        TEXTURES,
+        tuple(f"{start} {{c}} {shape}" for start in ("a photo of a", "a") for shape in SHAPES),
+    ),
+    ZeroshotSet(
+        "count",
+        "count",
+        ("one", "two", "three", "four"),
+        (1, 2, 3, 4),
+        tuple(
+            f"{start}{{c}} {colour} {shape}s"
+            for start in ("a photo of ", "")
+            for shape, colour in zip(SHAPES, (*COLOURS, "red"), strict=True)
+            if shape != "cross"
+        ),
+    ),
+)
+
+
+def retrieval_pair(seed: int, index: int) -> RetrievalPair:
+    """Image `index` of the held-out retrieval set with its five captions."""
+    rng = generator("heldout-retrieval", seed, index)
+    scene = sample_scene(rng)
+    extension, image = encode(draw_scene(scene, rng), rng)
+    captions = tuple(write_caption(scene, rng).text for _ in range(CAPTIONS_PER_IMAGE))
+    return RetrievalPair(extension, image, captions)
+
+
+def zeroshot_sample(zeroshot: ZeroshotSet, seed: int, index: int) -> ZeroshotSample:
+    """Image `index` of a held-out zero-shot set; classes take turns."""
+    rng = generator("heldout-zeroshot", zeroshot.name, seed, index)
+    label = index % len(zeroshot.values)
+    value = zeroshot.values[label]
+    if zeroshot.fact == "count":
+        scene = sample_probe(rng, count=int(value))
+    elif zeroshot.fact == "shape":
+        scene = sample_probe(rng, shape=str(value))
+    elif zeroshot.fact == "colour":
+        scene = sample_probe(rng, colour=str(value))
+    else:
+        scene = sample_probe(rng, texture=str(value))
+    extension, image = encode(draw_scene(scene, rng), rng)
+    return ZeroshotSample(extension, image, label)
+
+
+def write_retrieval_set(out: Path, images: int, seed: int) -> None:
+    """Write the retrieval set in clip_benchmark's webdataset layout: `test/0.tar`, five lines."""
+
+    def members(index: int) -> Iterator[tuple[str, bytes]]:
+        pair = retrieval_pair(seed, index)
+        yield pair.extension, pair.image
+        yield "txt", "\n".join(pair.captions).encode()
+
+    (out / "test").mkdir(parents=True, exist_ok=True)
+    (out / "dataset_type.txt").write_text("retrieval\n")
+    _write_test_shard(out, images, members)
+
+
+def write_zeroshot_set(out: Path, zeroshot: ZeroshotSet, images: int, seed: int) -> None:
+    """Write a zero-shot set in clip_benchmark's layout, with class names and prompt templates."""
+
+    def members(index: int) -> Iterator[tuple[str, bytes]]:
+        sample = zeroshot_sample(zeroshot, seed, index)
+        yield sample.extension, sample.image
+        yield "cls", str(sample.label).encode()
+
+    (out / "test").mkdir(parents=True, exist_ok=True)
+    (out / "classnames.txt").write_text("\n".join(zeroshot.classnames) + "\n")
+    (out / "zeroshot_classification_templates.txt").write_text("\n".join(zeroshot.templates) + "\n")
+    _write_test_shard(out, images, members)
+
+
+def write_heldout(out: Path, images: int, seed: int) -> None:
+    """Write `retrieval` and `zeroshot-shape`, `-colour`, `-texture`, `-count` below `out`."""
+    write_retrieval_set(out / "retrieval", images, seed)
+    for zeroshot in ZEROSHOT_SETS:
+        write_zeroshot_set(out / f"zeroshot-{zeroshot.name}", zeroshot, images, seed)
+
+
+def _write_test_shard(
+    out: Path, images: int, members: Callable[[int], Iterator[tuple[str, bytes]]]
+) -> None:
+    aside = out / "test" / "0.tar.tmp"
+    with tarfile.open(aside, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(images):
+            for extension, data in members(index):
+                add_member(tar, f"s{index:07d}.{extension}", data)
+    aside.replace(out / "test" / "0.tar")
+    (out / "test" / "nshards.txt").write_text("1\n")

@@ -1,0 +1,28 @@
+"""The one family of exceptions that ncclean raises on purpose.
+
+The command line turns them into one sentence and exit code 2; everything else is a bug.
+"""
+
+
+class NccleanError(Exception):
+    """Base class: the message names the file or option and says what to do."""
+
+
+class InputError(NccleanError):
+    """Wrong usage or input: a missing path, an option out of range, an unreadable table."""
+
+
+class ModelError(NccleanError):
+    """The estimator cannot be built or its weights cannot be had."""
+
+
+class ResumeError(NccleanError):
+    """The output holds results of another input, model or set of options."""
+
+
+class ShardError(NccleanError):
+    """A shard cannot be read to its end; `samples` complete samples came before."""
+
+    def __init__(self, message: str, samples: int = 0) -> None:
+        super().__init__(message)
+        self.samples = samples

@@ -1,0 +1,190 @@
+"""One shard as one task: decoded samples in, a checked table of rows and its statistics out.
+
+The task keeps nothing and writes nothing, so it can be run again after any failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from ncclean import schema
+from ncclean.config import ScoreOptions
+from ncclean.data.samples import SkipReason
+from ncclean.data.stream import DecodedSample, ShardStream
+from ncclean.data.tar import sample_uid
+from ncclean.models.estimator import Estimator
+from ncclean.scoring.columns import BlockScores, score_pairs
+from ncclean.scoring.stats import ShardStats
+
+
+@dataclass
+class ShardEmbeddings:
+    """float16 (n, d) embeddings of the scorable pairs and the rows they belong to."""
+
+    image: np.ndarray
+    text: np.ndarray
+    metadata: pa.Table
+
+
+@dataclass
+class ShardResult:
+    table: pa.Table
+    stats: ShardStats
+    embeddings: ShardEmbeddings | None
+
+
+def score_shard(
+    stream: ShardStream,
+    estimator: Estimator,
+    options: ScoreOptions,
+    on_progress: Callable[[int], None] = lambda samples: None,
+) -> ShardResult:
+    """Score every sample of a shard.
+
+    The shard's error, if it broke off, is in `stats.error`; its readable samples have rows all
+    the same. `on_progress` is told the number of samples after each batch.
+    """
+    start = time.perf_counter()
+    samples, image = _embed_images(stream, estimator, options.batch_size, on_progress)
+    scorable = [decoded for decoded in samples if decoded.sample.status is SkipReason.OK]
+    captions = [decoded.sample.caption or "" for decoded in scorable]
+    text = estimator.encode_text(captions, options.batch_size)
+    scores = score_pairs(
+        image,
+        text,
+        scale=estimator.scale,
+        shard=stream.shard.name,
+        block_size=options.block_size,
+        forget_percent=options.forget_percent,
+        seed=options.seed,
+    )
+    table = _table(stream, samples, scores, with_text=options.text)
+    stats = ShardStats(
+        rows=len(samples),
+        statuses=dict(Counter(decoded.sample.status.value for decoded in samples)),
+        matched=scores.matched,
+        mismatched=scores.mismatched,
+        seconds=time.perf_counter() - start,
+        error=str(stream.error) if stream.error is not None else None,
+    )
+    _check(table, stats)
+    embeddings = _embeddings(table, image, text) if options.embeddings is not None else None
+    return ShardResult(table, stats, embeddings)
+
+
+def _embed_images(
+    stream: ShardStream,
+    estimator: Estimator,
+    batch_size: int,
+    on_progress: Callable[[int], None],
+) -> tuple[list[DecodedSample], torch.Tensor]:
+    """All samples in input order, and the (n, d) embeddings of the scorable ones among them."""
+    samples: list[DecodedSample] = []
+    batches: list[torch.Tensor] = []
+    rows: list[int] = []
+    pixels: list[torch.Tensor] = []
+    for decoded in stream:
+        samples.append(decoded)
+        if decoded.pixels is not None:
+            rows.append(decoded.sample.row)
+            pixels.append(decoded.pixels)
+            decoded.pixels = None  # the batch holds it; the sample outlives the batch
+        if len(pixels) == batch_size:
+            batches.append(estimator.encode_image(torch.stack(pixels)))
+            pixels = []
+            on_progress(len(samples))
+    if pixels:
+        batches.append(estimator.encode_image(torch.stack(pixels)))
+    on_progress(len(samples))
+    samples.sort(key=lambda decoded: decoded.sample.row)
+    if not batches:
+        return samples, torch.empty(0, estimator.embed_dim, device=estimator.device)
+    # Samples whose members were interleaved come out of order; rows restore it.
+    order = torch.tensor(np.argsort(rows), device=estimator.device)
+    return samples, torch.cat(batches)[order]
+
+
+def _table(
+    stream: ShardStream, samples: list[DecodedSample], scores: BlockScores, *, with_text: bool
+) -> pa.Table:
+    shard = stream.shard.name
+    for row, metadata in stream.late_metadata.items():
+        known = samples[row].sample.metadata
+        known.update({name: value for name, value in metadata.items() if name not in known})
+    records = [decoded.sample for decoded in samples]
+    columns: dict[str, pa.Array] = {
+        "uid": _strings([sample_uid(r.metadata, shard, r.key) for r in records]),
+        "shard": _strings([shard] * len(records)),
+        "key": _strings([r.key for r in records]),
+        "row": pa.array([r.row for r in records], pa.int32()),
+        "text": _strings([r.caption if with_text else None for r in records]),
+        "url": _strings([_url(r.metadata) for r in records]),
+        "width": pa.array([decoded.width for decoded in samples], pa.int32()),
+        "height": pa.array([decoded.height for decoded in samples], pa.int32()),
+        "status": _strings([r.status.value for r in records]),
+        "error": _strings([r.error for r in records]),
+        "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
+    }
+    ok = np.array([r.status is SkipReason.OK for r in records], dtype=bool)
+    split = np.where(scores.ncu_forget, "forget", "retain")
+    for name, values in (
+        ("similarity", scores.similarity),
+        ("ncu_confidence", scores.ncu_confidence),
+        ("ncu_split", split),
+        ("disncl_clean", scores.disncl_clean),
+        ("neg_clip_loss", scores.neg_clip_loss),
+        ("i2t_rank", scores.i2t_rank),
+        ("t2i_rank", scores.t2i_rank),
+        ("block", scores.block),
+    ):
+        columns[name] = _scattered(values, ok, schema.SCORES.field(name).type)
+    for name in schema.CALIBRATED_COLUMNS:
+        columns[name] = pa.nulls(len(records), schema.SCORES.field(name).type)
+    return pa.table([columns[name] for name in schema.SCORES.names], schema=schema.SCORES)
+
+
+def _check(table: pa.Table, stats: ShardStats) -> None:
+    """Every sample has exactly one row; a bug that loses or doubles one must not be committed."""
+    rows = table.column("row").to_numpy()
+    if not np.array_equal(rows, np.arange(stats.rows)):
+        raise AssertionError(f"rows of the shard are not 0 to {stats.rows - 1}")
+    scored = table.num_rows - table.column("similarity").null_count
+    if sum(stats.statuses.values()) != table.num_rows or scored != stats.ok:
+        raise AssertionError(f"{scored} scored rows, but {stats.statuses} of {table.num_rows}")
+
+
+def _embeddings(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
+    ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
+    metadata = ok.select(["uid", "shard", "key", "row", "text"]).rename_columns(
+        schema.EMBEDDING_METADATA.names
+    )
+    return ShardEmbeddings(image.half().cpu().numpy(), text.half().cpu().numpy(), metadata)
+
+
+def _scattered(values: np.ndarray, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Values of the scorable rows at their places, null elsewhere."""
+    index = np.cumsum(ok) - 1
+    return pa.array(values, kind).take(pa.array(index, mask=~ok))
+
+
+def _strings(values: list[str | None] | list[str]) -> pa.Array:
+    return pa.array(values, pa.string())
+
+
+def _url(metadata: dict[str, object]) -> str | None:
+    url = metadata.get("url")
+    return url.encode("utf-8", "replace").decode() if isinstance(url, str) else None
+
+
+def _flag(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return bool(value) if isinstance(value, int) and value in (0, 1) else None

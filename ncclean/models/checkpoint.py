@@ -1,0 +1,158 @@
+"""From what a user calls a model to what open_clip can build."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ncclean.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+BUNDLED = ("demo", "demo-noisy")
+CONFIG_NAME = "open_clip_config.json"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """`name` and `pretrained` as open_clip takes them; `label` as the score table records them."""
+
+    name: str
+    pretrained: str | None
+    label: str
+    tag: str
+
+
+def resolve(model: str, pretrained: str | None) -> ModelSource:
+    """Tell which model is meant: bundled, `local-dir:`, `hf-hub:`, a folder, a file or a name.
+
+    Raises `ModelError` with a suggestion if it is none of these.
+    """
+    if model in BUNDLED:
+        folder = Path(__file__).parent / model.replace("-", "_")
+        if not (folder / CONFIG_NAME).is_file():
+            raise ModelError(f"the bundled model {model!r} is not part of this installation")
+        return ModelSource(f"local-dir:{folder}", None, model, "bundled")
+    if model.startswith("local-dir:"):
+        return _local_folder(Path(model.removeprefix("local-dir:")), model)
+    if model.startswith("hf-hub:"):
+        return ModelSource(model, None, model, "hub")
+    path = Path(model)
+    if path.is_dir():
+        return _local_folder(path, model)
+    if path.is_file():
+        if (path.parent / CONFIG_NAME).is_file():
+            return _local_folder(path.parent, model)
+        return ModelSource(infer_architecture(path), str(path), model, path.name)
+    return _named(model, pretrained)
+
+
+def infer_architecture(checkpoint: Path) -> str:
+    """Name of the open_clip architecture whose parameters are those of a bare checkpoint.
+
+    Raises `ModelError` when none fits. Where architectures differ in nothing that a checkpoint
+    records (the activation), open_clip's default GELU variant is taken and the log says so.
+    """
+    import open_clip
+    from open_clip.factory import load_state_dict
+
+    try:
+        state: Mapping[str, torch.Tensor] = load_state_dict(str(checkpoint), weights_only=True)
+        shapes = {name: tuple(value.shape) for name, value in state.items()}
+    except Exception as error:
+        raise ModelError(f"{checkpoint} is not a readable checkpoint: {error}") from error
+    matches = [
+        name
+        for name in open_clip.list_models()
+        if _could_match(open_clip.get_model_config(name), shapes) and _same_shapes(name, shapes)
+    ]
+    if not matches:
+        raise ModelError(
+            f"no open_clip architecture has the parameters of {checkpoint}; "
+            f"name it: --model ARCHITECTURE --pretrained {checkpoint}"
+        )
+    matches.sort(key=lambda name: ("quickgelu" in name, len(name), name))
+    if len(matches) > 1:
+        logger.warning(
+            "%s fits %s; taking %s. If that is wrong, name it: --model ARCHITECTURE --pretrained %s",
+            checkpoint,
+            ", ".join(matches),
+            matches[0],
+            checkpoint,
+        )
+    return matches[0]
+
+
+def _local_folder(folder: Path, label: str) -> ModelSource:
+    if not (folder / CONFIG_NAME).is_file():
+        raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
+    weights = [f for pattern in ("*.safetensors", "*.bin", "*.pth") for f in folder.glob(pattern)]
+    if not weights:
+        # open_clip would only log a warning and go on with random weights.
+        raise ModelError(f"{folder} holds no weights (open_clip_model.safetensors)")
+    return ModelSource(f"local-dir:{folder}", None, label, "local")
+
+
+def _named(model: str, pretrained: str | None) -> ModelSource:
+    import open_clip
+
+    known = open_clip.list_models()
+    if model not in known:
+        close = difflib.get_close_matches(model, [*known, *BUNDLED], n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ModelError(
+            f"no model called {model!r}{hint} (also: local-dir:DIR, a checkpoint file)"
+        )
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    if not pretrained:
+        raise ModelError(f"{model} needs --pretrained: a checkpoint file, or one of {_some(tags)}")
+    if pretrained.lower() not in {tag.lower() for tag in tags} and not Path(pretrained).is_file():
+        raise ModelError(
+            f"--pretrained {pretrained} is neither a file nor a tag of {model}; "
+            f"its tags are {_some(tags)}"
+        )
+    tag = Path(pretrained).name if Path(pretrained).is_file() else pretrained
+    return ModelSource(model, pretrained, model, tag)
+
+
+def _some(tags: list[str]) -> str:
+    return ", ".join(tags[:8]) + (", ..." if len(tags) > 8 else "") if tags else "(none published)"
+
+
+def _could_match(config: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """A cheap look at the vocabulary before anything is built."""
+    if config is None or "hf_model_name" in config.get("text_cfg", {}):
+        return False
+    text = config["text_cfg"]
+    for name in ("token_embedding.weight", "text.token_embedding.weight"):
+        if name in shapes:
+            return shapes[name] == (text.get("vocab_size", 49408), text.get("width", 512))
+    return False
+
+
+def _same_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    import open_clip
+
+    logging.disable(logging.WARNING)  # "initialized randomly": nothing is kept here
+    try:
+        with torch.device("meta"):
+            model = open_clip.create_model(name, pretrained=None, load_weights=False)
+    except Exception:  # an architecture that cannot be built here cannot be the one
+        return False
+    finally:
+        logging.disable(logging.NOTSET)
+    expected = dict(_shapes_of(model))
+    if "logit_bias" in shapes or "logit_bias" in expected:
+        expected.setdefault("logit_bias", ())
+    return all(shapes.get(key) == shape for key, shape in expected.items() if "logit" not in key)
+
+
+def _shapes_of(model: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, value in model.state_dict().items():
+        yield name, tuple(value.shape)

@@ -1,0 +1,322 @@
+"""The frozen estimator: images and captions to L2-normalised embeddings."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ncclean.data.decode import Preprocessing
+from ncclean.errors import InputError, ModelError
+from ncclean.models import text_tower
+from ncclean.models.checkpoint import ModelSource, resolve
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Embeddings of one text must not depend on whether its batch was padded; this is what the
+# difference of two float32 evaluations of one tower may be.
+_TRIM_TOLERANCE = 1e-5
+# No tokenizer needs more characters than this to fill a context of 77 tokens; a caption of a
+# megabyte would take seconds.
+_MAX_CAPTION_CHARACTERS = 10_000
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What the score table records about the model that made it."""
+
+    model: str
+    pretrained: str
+    fingerprint: str
+    precision: str
+
+
+class Estimator:
+    """A frozen open_clip model with its tokenizer and preprocessing.
+
+    Embeddings are float32 whatever the precision of the towers. Weights stay float32; lower
+    precision is autocast, which keeps the residual stream and the normalisations exact.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Callable[[list[str]], torch.Tensor],
+        preprocessing: Preprocessing,
+        *,
+        label: str = "model",
+        tag: str = "",
+        precision: str = "fp32",
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        self.precision = resolve_precision(precision, self.device)
+        self.model = model.to(self.device).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.preprocessing = preprocessing
+        self.identity = ModelIdentity(label, tag, weights_fingerprint(model), self.precision)
+        self.scale = float(_parameter(model, "logit_scale").exp())
+        self.trims_text = self._trimming_is_exact()
+        self._mean = torch.tensor(preprocessing.mean, device=self.device).view(1, 3, 1, 1)
+        self._std = torch.tensor(preprocessing.std, device=self.device).view(1, 3, 1, 1)
+
+    @classmethod
+    def load(
+        cls,
+        model: str = "ViT-B-32",
+        pretrained: str | None = "laion2b_s34b_b79k",
+        *,
+        precision: str = "auto",
+        device: str = "auto",
+    ) -> Estimator:
+        """Load any open_clip model: a name with a tag or file, `hf-hub:`, `local-dir:`, `demo`.
+
+        Raises `ModelError` if there is no such model, its weights cannot be had or the device is
+        not there, `InputError` for an unknown precision.
+        """
+        chosen = resolve_device(device)
+        resolve_precision(precision, chosen)  # before minutes of loading
+        source = resolve(model, pretrained)
+        network, tokenizer, preprocessing = _build(source)
+        return cls(
+            network,
+            tokenizer,
+            preprocessing,
+            label=source.label,
+            tag=source.tag,
+            precision=precision,
+            device=chosen,
+        )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the input in pixels."""
+        return self.preprocessing.size
+
+    @property
+    def context_length(self) -> int:
+        return int(_attribute(self.model, "context_length", default=77))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(_attribute(self.model, "vocab_size", default=49408))
+
+    @torch.inference_mode()
+    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32 on the device."""
+        values = pixels.to(self.device, non_blocking=True).float()
+        values = values.div_(255).sub_(self._mean).div_(self._std)
+        with self._autocast():
+            features = self.model.encode_image(values)  # type: ignore[operator]
+        return F.normalize(features.float(), dim=-1)
+
+    @torch.inference_mode()
+    def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device."""
+        with self._autocast():
+            features = text_tower.encode_text(self.model, tokens.to(self.device))
+        return F.normalize(features.float(), dim=-1)
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> torch.Tensor:
+        """Captions -> (N, d) L2-normalised float32 on the device.
+
+        Every distinct caption is encoded once. Batches are sorted by length and, where the tower
+        allows it, padded to their longest caption only; the result does not depend on it.
+        """
+        if not captions:
+            return torch.empty(0, self.embed_dim, device=self.device)
+        distinct = list(dict.fromkeys(captions))
+        position = {caption: index for index, caption in enumerate(distinct)}
+        tokens = self.tokenize(distinct)
+        lengths = text_tower.token_lengths(tokens)
+        order = torch.argsort(lengths, stable=True)
+        embeddings = torch.empty(len(distinct), self.embed_dim, device=self.device)
+        for index in order.split(batch_size):
+            batch = tokens[index]
+            if self.trims_text:
+                batch = batch[:, : int(lengths[index].max())]
+            embeddings[index.to(self.device)] = self.encode_tokens(batch)
+        return embeddings[torch.tensor([position[c] for c in captions], device=self.device)]
+
+    def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
+        """Captions -> (N, context length) int64 token ids."""
+        shortened = [caption[:_MAX_CAPTION_CHARACTERS] for caption in captions]
+        return self.tokenizer(shortened)
+
+    @property
+    def embed_dim(self) -> int:
+        """Dimension of the shared space, found by encoding one blank image once."""
+        if not hasattr(self, "_embed_dim"):
+            blank = torch.zeros(1, 3, *self.image_size, dtype=torch.uint8)
+            self._embed_dim = self.encode_image(blank).shape[1]
+        return self._embed_dim
+
+    def seconds_per_batch(self, batch_size: int) -> float:
+        """Measured time of one image and one text batch, for estimates; warms up first."""
+        pixels = torch.zeros(batch_size, 3, *self.image_size, dtype=torch.uint8)
+        captions = [f"a photo of {number} things on a table" for number in range(batch_size)]
+        for _ in range(2):
+            start = time.perf_counter()
+            self.encode_image(pixels)
+            self.encode_text(captions, batch_size)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            elapsed = time.perf_counter() - start
+        return elapsed
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=_DTYPES[self.precision])
+
+    @torch.inference_mode()
+    def _trimming_is_exact(self) -> bool:
+        """Compare both ways on captions of several lengths; a tower that objects is left alone."""
+        probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]
+        tokens = self.tokenizer(probe).to(self.device)
+        reference = self.model.encode_text(tokens, normalize=True)  # type: ignore[operator]
+        lengths = text_tower.token_lengths(tokens)
+        try:
+            for row, length in enumerate(lengths.tolist()):
+                trimmed = text_tower.encode_text(self.model, tokens[row : row + 1, :length])
+                if (trimmed[0] - reference[row]).abs().max() > _TRIM_TOLERANCE:
+                    return False
+        except (RuntimeError, TypeError, AttributeError, IndexError, AssertionError) as error:
+            logger.info("text keeps its padding: %s", error)
+            return False
+        return True
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the first GPU, else Apple's, else the CPU. Raises `ModelError` if not there."""
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"device {device!r} is not available here: {reason}") from error
+    return chosen
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """`auto` is bf16 where the device computes in it, else fp16 on GPUs and fp32 elsewhere."""
+    if precision not in PRECISIONS:
+        raise InputError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    if device.type == "cpu":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        native = any(getattr(torch.cpu, check, lambda: False)() for check in checks)
+        return "bf16" if native else "fp32"
+    return "fp32"
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """32 hex digits over the names, shapes and bytes of all parameters and buffers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _build(
+    source: ModelSource,
+) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
+    import open_clip
+
+    try:
+        with _quiet():
+            model = open_clip.create_model(
+                source.name,
+                pretrained=source.pretrained,
+                require_pretrained=True,
+                weights_only=True,
+            )
+    except Exception as error:  # hub clients raise their own families
+        raise ModelError(_explain(source, error)) from error
+    try:
+        with _quiet():
+            tokenizer = open_clip.get_tokenizer(source.name)
+    except Exception as error:
+        raise ModelError(
+            f"the tokenizer of {source.label} cannot be loaded ({_first_line(error)}); models with "
+            "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "
+            "their tokenizer files in the folder of local-dir:"
+        ) from error
+    config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
+    preprocessing = Preprocessing(
+        size=(size, size) if isinstance(size, int) else (int(size[0]), int(size[1])),
+        mean=_triple(config["mean"]),
+        std=_triple(config["std"]),
+        interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
+        resize_mode=config.get("resize_mode") or "shortest",
+        fill_color=int(config.get("fill_color") or 0),
+    )
+    return model, tokenizer, preprocessing
+
+
+def _explain(source: ModelSource, error: Exception) -> str:
+    reason = _first_line(error)
+    fetches = source.name.startswith("hf-hub:") or (
+        source.pretrained is not None and source.pretrained == source.tag
+    )
+    if not fetches:
+        return f"{source.label} cannot be loaded: {reason}"
+    return (
+        f"the weights {source.tag} of {source.label} cannot be fetched ({reason}). Offline, copy "
+        "them from a machine that has them and pass --pretrained FILE, or use --model "
+        "local-dir:DIR; --model demo is bundled, for trying out"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
+    values = np.broadcast_to(np.asarray(value, dtype=float), 3)
+    return float(values[0]), float(values[1]), float(values[2])
+
+
+def _parameter(model: nn.Module, name: str) -> torch.Tensor:
+    value = getattr(model, name, None)
+    return value.detach() if isinstance(value, torch.Tensor) else torch.tensor(math.log(100.0))
+
+
+def _attribute(model: nn.Module, name: str, default: int) -> object:
+    return getattr(model, name, getattr(getattr(model, "text", None), name, default))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """open_clip logs to the root logger; what matters comes back as exceptions."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)

@@ -1,0 +1,21 @@
+"""The in-batch-normalised CLIP score (negCLIPLoss).
+
+Wang et al. 2024, "CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive
+Learning": the strongest training-free filter published for DataComp.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """(N, N) cosines -> (N,) scores, higher is cleaner.
+
+    s_i - (logsumexp_j(scale S_ij) + logsumexp_j(scale S_ji)) / (2 scale): the cosine minus what
+    the pair's image and caption score with everything else, in units of cosine. Float32 or better.
+    """
+    values = similarity if similarity.dtype == torch.float64 else similarity.float()
+    logits = scale * values
+    competition = logits.logsumexp(dim=1) + logits.logsumexp(dim=0)
+    return values.diagonal() - competition / (2 * scale)

@@ -1,0 +1,42 @@
+"""NCU: how confidently a pair picks its own partner, and the forget set.
+
+"Noisy Correspondence Unlearning": the least confident pairs of a batch are the ones a model is
+made to forget.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ncclean.errors import InputError
+
+
+def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """(N, N) cosines -> (N,) confidence in (0, 1].
+
+    Mean of the diagonals of the row and the column softmax of `scale * similarity`: the
+    probability with which image i picks text i, and text i image i. Float32 or better throughout.
+    """
+    logits = scale * _at_least_float32(similarity)
+    own = logits.diagonal()
+    image_to_text = (own - logits.logsumexp(dim=1)).exp()
+    text_to_image = (own - logits.logsumexp(dim=0)).exp()
+    return (image_to_text + text_to_image) / 2
+
+
+def forget_mask(confidence: torch.Tensor, percent: float) -> torch.Tensor:
+    """(N,) confidence -> (N,) bool, true for the floor(N percent / 100) least confident pairs.
+
+    Ties go to the earlier position. Raises `InputError` for a percentage outside [0, 100].
+    """
+    if not 0 <= percent <= 100:
+        raise InputError(f"the forget percentage must lie in [0, 100], got {percent}")
+    # Integer-exact for whole percentages: 0.29 * 100 style rounding must not cost a pair.
+    count = int(len(confidence) * percent / 100 + 1e-9)
+    mask = torch.zeros_like(confidence, dtype=torch.bool)
+    mask[torch.argsort(confidence, stable=True)[:count]] = True
+    return mask
+
+
+def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()

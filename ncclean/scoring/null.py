@@ -1,0 +1,173 @@
+"""The probability that a pair is mismatched, from the corpus's own known mismatches.
+
+The off-diagonal cosines of the blocks are millions of pairs known not to belong together, so the
+distribution of mismatched pairs under this estimator and this corpus (the null) is known almost
+exactly. With it, the share of mismatched pairs follows as Storey's null fraction and the
+probability for one pair as Efron's local false discovery rate.
+
+Assumption: a mismatched pair looks like a random pair. A caption that is almost right does not,
+and counts as matched.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+BINS = 4096
+_EDGES = np.linspace(-1.0, 1.0, BINS + 1)
+_CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
+_WIDTH = 2.0 / BINS
+_BOOTSTRAP_DRAWS = 2000
+
+
+@dataclass
+class Histogram:
+    """Counts over `BINS` equal bins on [-1, 1], with the exact sum of the values."""
+
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
+    total: float = 0.0  # sum of the values, for an exact mean
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Histogram:
+        """Histogram of cosines of any shape; rounding past +-1 falls into the outer bins."""
+        flat = values.detach().float().flatten()
+        index = ((flat + 1) * (BINS / 2)).floor().clamp_(0, BINS - 1).long()
+        counts = torch.bincount(index, minlength=BINS)
+        return cls(counts.cpu().numpy().astype(np.int64), float(flat.double().sum()))
+
+    def __iadd__(self, other: Histogram) -> Histogram:
+        self.counts = self.counts + other.counts
+        self.total += other.total
+        return self
+
+    @property
+    def size(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.size if self.size else math.nan
+
+
+@dataclass(frozen=True)
+class NullModel:
+    """A fitted null. `noise_rate` with its 95 % interval `noise_rate_low`, `noise_rate_high`.
+
+    The tables hold, per bin centre, the probability of being mismatched and the upper tail of
+    the null; between centres both are interpolated.
+    """
+
+    noise_rate: float
+    noise_rate_low: float
+    noise_rate_high: float
+    median: float
+    probability_table: np.ndarray
+    tail_table: np.ndarray
+
+    @classmethod
+    def fit(
+        cls,
+        diagonal_histogram: Histogram | np.ndarray,
+        off_diagonal_histogram: Histogram | np.ndarray,
+        seed: int = 0,
+    ) -> NullModel:
+        """Fit to the cosines of the pairs as given and of known mismatches.
+
+        Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
+        of counts are taken as well as `Histogram`. Raises `ValueError` if either is empty or has
+        another number of bins.
+        """
+        observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
+        if observed.sum() == 0 or null.sum() == 0:
+            raise ValueError("a null model needs at least one pair and one known mismatch")
+        cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
+        median = float(np.interp(0.5, *_increasing(cumulative, _EDGES)))
+        rate, low, high = _noise_rate(observed, median, seed)
+        return cls(
+            noise_rate=rate,
+            noise_rate_low=low,
+            noise_rate_high=high,
+            median=median,
+            probability_table=_local_fdr(observed, null, rate),
+            tail_table=1.0 - cumulative,
+        )
+
+    def noise_probability(self, similarity: torch.Tensor) -> torch.Tensor:
+        """noise_rate f0(s) / f(s): the local false discovery rate, never increasing in s."""
+        return _interpolate(similarity, _CENTRES, self.probability_table)
+
+    def p_value(self, similarity: torch.Tensor) -> torch.Tensor:
+        """1 - F0(s): how often a mismatched pair reaches this cosine or a higher one."""
+        return _interpolate(similarity, _EDGES, self.tail_table)
+
+
+def _counts(histogram: Histogram | np.ndarray | torch.Tensor) -> np.ndarray:
+    counts = histogram.counts if isinstance(histogram, Histogram) else np.asarray(histogram)
+    if counts.shape != (BINS,):
+        raise ValueError(f"a histogram must have {BINS} bins on [-1, 1], got {counts.shape}")
+    return counts.astype(np.float64)
+
+
+def _interpolate(values: torch.Tensor, at: np.ndarray, table: np.ndarray) -> torch.Tensor:
+    out = np.interp(values.detach().double().cpu().numpy(), at, table)
+    return torch.as_tensor(out, dtype=torch.float32).to(values.device)
+
+
+def _increasing(cumulative: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points at which a cumulative distribution rises, so that it can be inverted."""
+    rises = np.flatnonzero(np.diff(cumulative) > 0)
+    keep = np.union1d(rises, rises + 1)
+    return cumulative[keep], edges[keep]
+
+
+def _noise_rate(observed: np.ndarray, median: float, seed: int) -> tuple[float, float, float]:
+    """Storey's estimate at the null's median, with a bootstrap interval over the pairs.
+
+    Half of the mismatched pairs lie at or below the median and next to no matched ones do, so
+    twice the share of pairs there is the share of mismatched pairs. Resampling pairs only moves
+    their number below the median, which is binomial.
+    """
+    pairs = int(observed.sum())
+    position = (median + 1) / _WIDTH
+    whole = min(int(position), BINS - 1)
+    below = observed[:whole].sum() + observed[whole] * (position - whole)
+    share = below / pairs
+    draws = np.random.default_rng(seed).binomial(pairs, min(share, 1.0), _BOOTSTRAP_DRAWS) / pairs
+    low, high = np.quantile(np.minimum(2 * draws, 1.0), [0.025, 0.975])
+    return min(2 * share, 1.0), float(low), float(high)
+
+
+def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarray:
+    """(BINS,) rate f0 / f at the bin centres, smoothed alike, isotonic, in [0, 1]."""
+    from sklearn.isotonic import IsotonicRegression
+
+    bandwidth = _bandwidth(observed)
+    f, f0 = _smooth(observed, bandwidth), _smooth(null, bandwidth)
+    # Where nothing was observed the ratio says nothing; isotonic regression bridges the gap.
+    seen = f > 1e-3 / (observed.sum() * _WIDTH * BINS)
+    ratio = np.divide(rate * f0, f, out=np.zeros_like(f), where=seen)
+    fit = IsotonicRegression(y_min=0.0, y_max=1.0, increasing=False, out_of_bounds="clip")
+    fit.fit(_CENTRES[seen], np.minimum(ratio[seen], 1.0), sample_weight=f[seen])
+    return np.asarray(fit.predict(_CENTRES), dtype=np.float64)
+
+
+def _bandwidth(counts: np.ndarray) -> float:
+    """Silverman's rule for the Gaussian kernel, in cosine; at least one bin."""
+    pairs = counts.sum()
+    mean = (counts * _CENTRES).sum() / pairs
+    deviation = math.sqrt(max((counts * (_CENTRES - mean) ** 2).sum() / pairs, 0.0))
+    quartiles = np.interp([0.25, 0.75], np.cumsum(counts) / pairs, _CENTRES)
+    spread = min(deviation, (quartiles[1] - quartiles[0]) / 1.349) or deviation
+    return max(0.9 * spread * pairs**-0.2, _WIDTH)
+
+
+def _smooth(counts: np.ndarray, bandwidth: float) -> np.ndarray:
+    """Gaussian kernel density on the bins, with the mass at +-1 reflected back."""
+    from scipy.ndimage import gaussian_filter1d
+
+    density = counts / (counts.sum() * _WIDTH)
+    return np.asarray(gaussian_filter1d(density, bandwidth / _WIDTH, mode="reflect", truncate=5.0))

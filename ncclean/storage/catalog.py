@@ -1,0 +1,57 @@
+"""DuckDB over score files: the view `scores`, and nothing else within reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import duckdb
+
+from ncclean.errors import InputError
+from ncclean.storage.layout import table_files
+
+
+def connect(paths: Iterable[str]) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection on which the view `scores` reads the given score files.
+
+    Queries can read these files and no others: external access is off, extensions are not
+    loaded, and neither can be turned on again. Raises `InputError` for a path without score
+    files or a file that is not Parquet.
+    """
+    files = table_files(paths)
+    connection = duckdb.connect()
+    listed = ", ".join(_quoted(file) for file in files)
+    try:
+        # The order of the rows is that of the input; a query without ORDER BY shows it.
+        connection.execute(
+            f"CREATE VIEW scores AS SELECT * FROM read_parquet([{listed}], union_by_name=true)"
+        )
+    except duckdb.Error as error:
+        raise InputError(f"{files[0]} cannot be read as Parquet: {_first_line(error)}") from error
+    connection.execute(f"SET allowed_paths = [{listed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def query(sql: str, paths: Iterable[str]) -> duckdb.DuckDBPyRelation:
+    """Run one SELECT (DESCRIBE, SUMMARIZE and SHOW count as such) over the view `scores`.
+
+    Raises `InputError` for any other statement, for several, and for what DuckDB rejects.
+    """
+    connection = connect(paths)
+    try:
+        statements = connection.extract_statements(sql)
+        # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise InputError("query takes one SELECT statement over the view `scores`")
+        return connection.sql(sql)
+    except duckdb.Error as error:
+        raise InputError(f"the query failed: {error}") from error
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

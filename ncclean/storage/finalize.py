@@ -1,0 +1,184 @@
+"""Parts to the final table: fix the shift, fit the null, fill the calibrated columns.
+
+Needs no model and no images; repeatable with another shift. Reads the parts of a run, or the
+final table itself once the parts are gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from ncclean import schema
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram, NullModel
+from ncclean.scoring.osa import cleanliness_weight
+from ncclean.storage.atomic import published
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
+from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
+
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The shift and the null of a corpus; `null` is None where nothing could be fitted."""
+
+    shift: float
+    shift_source: str
+    null: NullModel | None
+
+    def metadata(self, manifest: Manifest) -> dict[str, str]:
+        """The key-value metadata of the final files."""
+        identity = manifest.identity
+        fields: dict[str, object] = {
+            **identity.model,
+            **{name: value for name, value in identity.options.items() if value is not None},
+            "shift": self.shift,
+            "shift_source": self.shift_source,
+            "noise_rate": self.null.noise_rate if self.null else math.nan,
+            "noise_rate_low": self.null.noise_rate_low if self.null else math.nan,
+            "noise_rate_high": self.null.noise_rate_high if self.null else math.nan,
+            "ncclean_version": identity.version,
+            "schema_version": schema.SCHEMA_VERSION,
+        }
+        return {name: str(value) for name, value in fields.items()}
+
+
+def calibrate(manifest: Manifest, shift: str | float) -> Calibration:
+    """Sum the histograms of all parts and fit what depends on the whole corpus.
+
+    Raises `InputError` if the shift asked for needs the estimator and was never estimated.
+    """
+    matched, mismatched = Histogram(), Histogram()
+    for stats in manifest.done.values():
+        matched += stats.matched
+        mismatched += stats.mismatched
+    seed = int(manifest.identity.options["seed"])
+    fitted = matched.size > 0 and mismatched.size > 0
+    null = NullModel.fit(matched, mismatched, seed) if fitted else None
+    if isinstance(shift, float):
+        return Calibration(shift, "given", null)
+    if shift == "shuffled" and mismatched.size:
+        return Calibration(mismatched.mean, shift, null)
+    if manifest.noise_shift is None:
+        raise InputError(
+            f"the shift {shift!r} is not known: the run was scored with another --shift; score "
+            "again without --finalize-only, which estimates it and keeps what is done"
+        )
+    # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
+    return Calibration(manifest.noise_shift, "noise", null)
+
+
+def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
+    """Write the final file or files, each published atomically.
+
+    Parts are removed only when all shards are done and every final file is in place, so it can
+    be killed anywhere and run again.
+    """
+    shards = [shard for shard in manifest.identity.shards if shard.name in manifest.done]
+    metadata = calibration.metadata(manifest)
+    if layout.is_single_file:
+        with published(layout.out) as aside, table_writer(aside, metadata) as writer:
+            for table in _row_groups(_calibrated(_sources(layout, shards), calibration)):
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda s: _finalize_part(layout, s, calibration, metadata), shards))
+    if not manifest.pending():
+        for shard in shards:
+            layout.part(shard).unlink(missing_ok=True)
+
+
+def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
+    """The table with the columns that depend on the whole corpus, computed from `similarity`."""
+    column = table.column("similarity").combine_chunks()
+    valid = column.is_valid()
+    similarity = torch.from_numpy(column.fill_null(0.0).to_numpy().copy())
+    weight = cleanliness_weight(similarity, calibration.shift)
+    values: dict[str, torch.Tensor | None] = {
+        "osa_weight": weight,
+        "osa_noisy": weight == 0,
+        "noise_probability": None,
+        "null_p_value": None,
+    }
+    if calibration.null is not None:
+        values["noise_probability"] = calibration.null.noise_probability(similarity)
+        values["null_p_value"] = calibration.null.p_value(similarity)
+    mask = np.asarray(valid) == 0
+    for name, filled in values.items():
+        kind = schema.SCORES.field(name).type
+        array = (
+            pa.nulls(len(table), kind)
+            if filled is None
+            else pa.array(filled.numpy(), kind, mask=mask)
+        )
+        table = table.set_column(table.schema.get_field_index(name), name, array)
+    return table
+
+
+def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[Path]:
+    parts = [layout.part(shard) for shard in shards]
+    # All parts go at once, after the final file is there: a missing one means it holds them.
+    return parts if all(part.exists() for part in parts) else [layout.out]
+
+
+def _calibrated(sources: list[Path], calibration: Calibration) -> Iterator[pa.Table]:
+    """Calibrated pieces of the sources in order; a few are prepared ahead in threads."""
+    pieces = (piece for source in sources for piece in _pieces(source))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        ahead = []
+        for source, group in pieces:
+            ahead.append(pool.submit(_read_calibrated, source, group, calibration))
+            if len(ahead) > 2 * _THREADS:
+                yield ahead.pop(0).result()
+        for future in ahead:
+            yield future.result()
+
+
+def _pieces(source: Path) -> Iterator[tuple[Path, int]]:
+    with pq.ParquetFile(source) as file:
+        groups = file.num_row_groups
+    return ((source, group) for group in range(groups))
+
+
+def _read_calibrated(source: Path, group: int, calibration: Calibration) -> pa.Table:
+    with pq.ParquetFile(source) as file:
+        table = file.read_row_group(group, use_threads=False)
+    return fill_calibrated(table.cast(schema.SCORES), calibration)
+
+
+def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Join small pieces so that row groups hold about `ROW_GROUP_ROWS` rows."""
+    held: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        held.append(table)
+        rows += len(table)
+        if rows >= ROW_GROUP_ROWS:
+            yield pa.concat_tables(held)
+            held, rows = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _finalize_part(
+    layout: ScoreLayout, shard: ShardRef, calibration: Calibration, metadata: dict[str, str]
+) -> None:
+    part, final = layout.part(shard), layout.final(shard)
+    source = part if part.exists() else final
+    with published(final) as aside, table_writer(aside, metadata) as writer:
+        for path, group in _pieces(source):
+            writer.write_table(
+                _read_calibrated(path, group, calibration), row_group_size=ROW_GROUP_ROWS
+            )

@@ -1,0 +1,48 @@
+"""Parts: the rows of one shard, committed whole; and the embeddings that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ncclean import schema
+from ncclean.storage.atomic import published
+
+ROW_GROUP_ROWS = 100_000
+
+
+def table_writer(path: Path, metadata: Mapping[str, str] | None = None) -> pq.ParquetWriter:
+    """A writer of score tables: zstd, dictionaries only where values repeat."""
+    score_schema = schema.SCORES.with_metadata(dict(metadata)) if metadata else schema.SCORES
+    return pq.ParquetWriter(
+        path,
+        score_schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=list(schema.DICTIONARY_COLUMNS),
+        write_statistics=True,
+    )
+
+
+def write_part(path: Path, table: pa.Table) -> None:
+    """Publish the rows of one shard."""
+    with published(path) as aside, table_writer(aside) as writer:
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+
+def write_embeddings(
+    folder: Path, number: str, image: np.ndarray, text: np.ndarray, metadata: pa.Table
+) -> None:
+    """Publish (n, d) float16 embeddings in clip-retrieval's layout, the metadata last."""
+    for kind, values in (("img_emb", image), ("text_emb", text)):
+        with (
+            published(folder / kind / f"{kind}_{number}.npy") as aside,
+            open(aside, "wb") as stream,
+        ):
+            np.save(stream, values)
+    with published(folder / "metadata" / f"metadata_{number}.parquet") as aside:
+        pq.write_table(metadata, aside, compression="zstd")
