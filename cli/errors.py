@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -79,6 +80,8 @@ def _say(text: str) -> None:
 
 
 def set_up_logging(debug: bool) -> None:
+    # Images past Pillow's own bound are rejected by ours; its warning would repeat that.
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     level = logging.DEBUG if debug else logging.WARNING
     logging.basicConfig(
         stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING

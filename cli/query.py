@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv as csv_module
 import json
+import math
+import shutil
 import sys
 from typing import Annotated
 
@@ -32,15 +35,19 @@ def query(
 
     relation = run(sql, paths)
     if json_:
-        rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+        rows = [
+            {name: _json_value(value) for name, value in zip(relation.columns, row, strict=True)}
+            for row in relation.fetchall()
+        ]
         typer.echo(json.dumps({"columns": relation.columns, "rows": rows}, default=str))
     elif csv:
-        relation.fetch_arrow_table_to_csv(sys.stdout)
+        writer = csv_module.writer(sys.stdout)
+        writer.writerow(relation.columns)
+        writer.writerows(relation.fetchall())
     else:
-        relation.show(max_rows=max_rows, max_width=_terminal_width())
+        relation.show(max_rows=max_rows, max_width=shutil.get_terminal_size((120, 24)).columns)
 
 
-def _terminal_width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((120, 24)).columns
+def _json_value(value: object) -> object:
+    """NaN and infinity have no JSON."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

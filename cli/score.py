@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 @command(resume_hint="run the same command again to resume; finished shards are kept")
 def score(
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="`*.parquet` for one file, else a folder of parts."),
+    ],
     shards: Annotated[
         list[str] | None,
         typer.Argument(
@@ -28,10 +32,6 @@ def score(
             help="Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
         ),
     ] = None,
-    out: Annotated[
-        str,
-        typer.Option("--out", "-o", help="`*.parquet` for one file, else a folder of parts."),
-    ] = ...,
     model: Annotated[
         str,
         typer.Option(
@@ -132,7 +132,7 @@ def score(
     if json_:
         typer.echo(json.dumps(summary.to_json()))
     elif not quiet:
-        _print_summary(summary)
+        print_summary(summary)
     if summary.shards_failed:
         raise typer.Exit(SOME_FAILED)
 
@@ -147,7 +147,7 @@ def _print_plan(plan: ScorePlan) -> None:
     typer.echo(f"about {plan.hours:,.2f} {unit}")
 
 
-def _print_summary(summary: ScoreSummary) -> None:
+def print_summary(summary: ScoreSummary) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -19,6 +19,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -37,7 +38,7 @@ from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.text_tower import encode_text, token_lengths
 
-MODEL_CONFIG = {
+MODEL_CONFIG: dict[str, Any] = {
     "embed_dim": 128,
     "vision_cfg": {
         "image_size": 64,

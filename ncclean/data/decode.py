@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,9 +111,7 @@ class ImageDecoder:
 
     def _open(self, data: bytes) -> Image.Image:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
+            return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
         except Image.DecompressionBombError as error:
             raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, _one_line(error)) from error
         except Exception as error:
@@ -122,10 +119,9 @@ class ImageDecoder:
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
 
     def _pixels(self, data: bytes, header: Image.Image) -> torch.Tensor:
-        if self.fast and header.format == "JPEG" and header.mode in ("RGB", "L"):
-            ratio = max(header.size) / min(header.size)
-            if self.preprocessing.resize_mode == "squash" or ratio <= _MAX_STRIP_RATIO:
-                return _resize_tensor(_decode_jpeg(data), self.preprocessing)
+        is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
+        if self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing):
+            return _resize_tensor(_decode_jpeg(data), self.preprocessing)
         image = _to_rgb(header)
         if self._library_transform is not None:
             return self._library_transform(image)
@@ -133,11 +129,11 @@ class ImageDecoder:
 
 
 def _decode_jpeg(data: bytes) -> torch.Tensor:
-    with warnings.catch_warnings():
-        # The decoder only reads; a writable copy would cost a memcpy per image.
-        warnings.simplefilter("ignore", UserWarning)
-        buffer = torch.frombuffer(data, dtype=torch.uint8)
-    return decode_jpeg(buffer, mode=ImageReadMode.RGB)
+    # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
+    # thread-safe. The decoder only reads.
+    buffer = torch.from_dlpack(np.frombuffer(data, dtype=np.uint8))
+    pixels: torch.Tensor = decode_jpeg(buffer, mode=ImageReadMode.RGB)
+    return pixels
 
 
 def _resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
@@ -152,20 +148,25 @@ def _resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
 
 
 def _resize_image(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
-    """Pillow's resize of only the window that the centre crop keeps; equals resize then crop."""
+    """Pillow's resize, then the crop; for a strip, the resize of the kept window alone."""
     width, height = image.size
     new_height, new_width, top, left = _geometry(width, height, spec)
-    box = (
-        left * width / new_width,
-        top * height / new_height,
-        (left + spec.size[1]) * width / new_width,
-        (top + spec.size[0]) * height / new_height,
-    )
     method = (
         Image.Resampling.BILINEAR if spec.interpolation == "bilinear" else Image.Resampling.BICUBIC
     )
-    resized = image.resize((spec.size[1], spec.size[0]), method, box=box)
+    bottom, right = top + spec.size[0], left + spec.size[1]
+    if _is_strip(width, height, spec):
+        scale_x, scale_y = width / new_width, height / new_height
+        window = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        resized = image.resize((spec.size[1], spec.size[0]), method, box=window)
+    else:
+        resized = image.resize((new_width, new_height), method).crop((left, top, right, bottom))
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+
+
+def _is_strip(width: int, height: int, spec: Preprocessing) -> bool:
+    ratio = max(width, height) / min(width, height)
+    return spec.resize_mode == "shortest" and ratio > _MAX_STRIP_RATIO
 
 
 def _geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, int, int]:

@@ -34,7 +34,7 @@ class NoisePlan:
     @property
     def is_noisy(self) -> np.ndarray:
         """(N,) bool."""
-        return self.kind != ""
+        return np.asarray(self.kind != "")
 
 
 def plan_noise(pairs: int, rates: Mapping[str, float], seed: int) -> NoisePlan:

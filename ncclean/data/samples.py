@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 
-class SkipReason(StrEnum):
+class SkipReason(str, Enum):
     """Value of the `status` column of a row; every value but `OK` means the row has no scores."""
 
     OK = "ok"

@@ -26,10 +26,11 @@ IMAGE_EXTENSIONS = frozenset(
 )
 _READ_SIZE = 1 << 20
 # webdataset's own: members called __something__ describe the shard, not a sample.
-_SHARD_METADATA = re.compile(r"__[^/]*__($|/)")
+_SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
 _WAITING_SAMPLES = 8192
 _WAITING_BYTES = 256 << 20
+_END_OF_ARCHIVE = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 _LATE = -1  # row of a group that seems to be metadata of a sample handed out before
 
 
@@ -190,7 +191,7 @@ class TarSamples:
                 fileobj=stream, mode="r|*", bufsize=_READ_SIZE, tarinfo=_Header
             ) as tar:
                 while (member := tar.next()) is not None:
-                    tar.members = []  # type: ignore[misc]  # else every header is kept
+                    tar.members = []  # type: ignore[attr-defined]  # else all are kept
                     self.bytes_read = tar.offset
                     if not member.isreg() or _SHARD_METADATA.match(member.name):
                         continue
@@ -199,7 +200,7 @@ class TarSamples:
                         continue
                     yield _text(key), _text(extension).lower(), _content(tar, member, _text(key))
                 end = getattr(tar, "header_error", None)
-                if end is not None and not isinstance(end, tarfile.EOFHeaderError):
+                if end is not None and not isinstance(end, _END_OF_ARCHIVE):
                     # tarfile takes this for a regular end; a shard cut between two members, or
                     # with garbage in its middle, would pass for whole.
                     raise tarfile.ReadError(_reason(end) + ", no end-of-archive marker")

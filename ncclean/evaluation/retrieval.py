@@ -23,26 +23,36 @@ def recall_at_k(
     time.
     """
     results: dict[str, float] = {}
-    text_to_image = text_to_image.to(text.device)
-    deepest = max(ks)
-    owners = torch.arange(len(image), device=text.device)
-    i2t = _hit_depth(image, text, lambda nearest: text_to_image[nearest], owners, deepest, chunk)
-    t2i = _hit_depth(text, image, lambda nearest: nearest, text_to_image, deepest, chunk)
-    for name, depth in (("image_to_text", i2t), ("text_to_image", t2i)):
+    owners = text_to_image.to(text.device)
+    images = torch.arange(len(image), device=text.device)
+    depths = {
+        "image_to_text": _hit_depth(image, text, owners, images, max(ks), chunk),
+        "text_to_image": _hit_depth(text, image, images, owners, max(ks), chunk),
+    }
+    for name, depth in depths.items():
         for k in ks:
             results[f"{name}_R@{k}"] = float((depth < k).float().mean())
     results["rsum"] = 100 * sum(results.values())
     return results
 
 
-def _hit_depth(query, gallery, owner_of, wanted, deepest, chunk):  # type: ignore[no-untyped-def]
-    """(Q,) position of the first correct neighbour of each query; `deepest` where none is."""
-    deepest = min(deepest, len(gallery))
+def _hit_depth(
+    query: torch.Tensor,
+    gallery: torch.Tensor,
+    gallery_image: torch.Tensor,
+    query_image: torch.Tensor,
+    deepest: int,
+    chunk: int,
+) -> torch.Tensor:
+    """(Q,) position of each query's first neighbour of its own image; `deepest` where none is.
+
+    gallery_image (G,) and query_image (Q,) name the image that each row belongs to.
+    """
     depths = []
     for start in range(0, len(query), chunk):
         similarity = query[start : start + chunk] @ gallery.T
-        nearest = similarity.topk(deepest, dim=1).indices
-        hits = owner_of(nearest) == wanted[start : start + chunk, None]
+        nearest = similarity.topk(min(deepest, len(gallery)), dim=1).indices
+        hits = gallery_image[nearest] == query_image[start : start + chunk, None]
         first = hits.float().argmax(dim=1)
-        depths.append(torch.where(hits.any(dim=1), first, torch.full_like(first, deepest)))
+        depths.append(torch.where(hits.any(dim=1), first, deepest))
     return torch.cat(depths)

@@ -50,9 +50,13 @@ class LocalEngine:
             caption_key=self.options.caption_key,
         )
         finished = 0
+
+        def report(samples: int) -> None:
+            on_progress(finished + samples)
+
         with reader:
             for stream in reader:
-                result = self._score(stream, lambda samples: on_progress(finished + samples))
+                result = self._score(stream, report)
                 finished += result.stats.rows
                 on_result(stream.shard, result)
 

@@ -80,13 +80,13 @@ def infer_architecture(checkpoint: Path) -> str:
     matches.sort(key=lambda name: ("quickgelu" in name, len(name), name))
     if len(matches) > 1:
         logger.warning(
-            "%s fits %s; taking %s. If that is wrong, name it: --model ARCHITECTURE --pretrained %s",
+            "%s fits %s; taking %s. If that is wrong: --model ARCHITECTURE --pretrained %s",
             checkpoint,
             ", ".join(matches),
             matches[0],
             checkpoint,
         )
-    return matches[0]
+    return str(matches[0])
 
 
 def _local_folder(folder: Path, label: str) -> ModelSource:

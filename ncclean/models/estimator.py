@@ -107,11 +107,11 @@ class Estimator:
 
     @property
     def context_length(self) -> int:
-        return int(_attribute(self.model, "context_length", default=77))
+        return _attribute(self.model, "context_length", default=77)
 
     @property
     def vocab_size(self) -> int:
-        return int(_attribute(self.model, "vocab_size", default=49408))
+        return _attribute(self.model, "vocab_size", default=49408)
 
     @torch.inference_mode()
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -304,8 +304,10 @@ def _parameter(model: nn.Module, name: str) -> torch.Tensor:
     return value.detach() if isinstance(value, torch.Tensor) else torch.tensor(math.log(100.0))
 
 
-def _attribute(model: nn.Module, name: str, default: int) -> object:
-    return getattr(model, name, getattr(getattr(model, "text", None), name, default))
+def _attribute(model: nn.Module, name: str, default: int) -> int:
+    """An int of the model or of its text tower."""
+    value = getattr(model, name, getattr(getattr(model, "text", None), name, default))
+    return int(value)
 
 
 @contextlib.contextmanager

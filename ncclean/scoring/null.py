@@ -162,7 +162,7 @@ def _bandwidth(counts: np.ndarray) -> float:
     deviation = math.sqrt(max((counts * (_CENTRES - mean) ** 2).sum() / pairs, 0.0))
     quartiles = np.interp([0.25, 0.75], np.cumsum(counts) / pairs, _CENTRES)
     spread = min(deviation, (quartiles[1] - quartiles[0]) / 1.349) or deviation
-    return max(0.9 * spread * pairs**-0.2, _WIDTH)
+    return float(max(0.9 * spread * pairs**-0.2, _WIDTH))
 
 
 def _smooth(counts: np.ndarray, bandwidth: float) -> np.ndarray:

@@ -21,9 +21,17 @@ _SHIFT_BATCH = 64
 class ShiftEstimator(Protocol):
     """What `estimate_shift` needs of an estimator."""
 
-    image_size: tuple[int, int]
-    vocab_size: int
-    context_length: int
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the input in pixels."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens per text."""
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32."""
@@ -92,7 +100,7 @@ def estimate_shift(
         image, text = estimator.encode_image(pixels), estimator.encode_tokens(tokens)
         cosines.append((image * text).sum(dim=1).double().cpu())
         so_far = torch.cat(cosines)
-        if tolerance > 0 and len(so_far) >= 2 * _SHIFT_BATCH:
-            if float(so_far.std()) / math.sqrt(len(so_far)) < tolerance:
-                break
+        enough = tolerance > 0 and len(so_far) >= 2 * _SHIFT_BATCH
+        if enough and float(so_far.std()) / math.sqrt(len(so_far)) < tolerance:
+            break
     return float(torch.cat(cosines).mean())

@@ -159,7 +159,7 @@ class Manifest:
 
     def _open(self) -> None:
         try:
-            self._file = open(self.path, "a", encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(f"another run is writing to {self.path.parent}") from error

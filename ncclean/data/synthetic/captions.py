@@ -60,7 +60,10 @@ _GROUND_WORDS = {
     "speckled": ("background", "speckled background", "grainy wall"),
     "tiled": ("background", "tiled wall", "tiled background"),
 }
-_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 _OPINIONS = (
     "love this one",
     "so beautiful",

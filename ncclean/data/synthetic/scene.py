@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -223,7 +223,7 @@ def _with_group(scene: Scene, index: int, group: Group) -> Scene:
     return replace(scene, groups=groups)
 
 
-def _other(rng: random.Random, items: Sequence[T] | dict[T, object], taken: set[T]) -> T:
+def _other(rng: random.Random, items: Iterable[T], taken: set[T]) -> T:
     return pick(rng, [item for item in items if item not in taken])
 
 

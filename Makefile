@@ -1,0 +1,46 @@
+# `make demo` shows what ncclean does; `make test` runs the tests. Both install into .venv first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
+CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
+
+.PHONY: help install demo test check bench docs clean
+
+help:
+	@echo "make install   create .venv and install ncclean with its tools"
+	@echo "make demo      render a noisy corpus, score it, show what was found"
+	@echo "make test      run the tests"
+	@echo "make check     ruff and mypy"
+	@echo "make bench     run the benchmarks"
+	@echo "make docs      build the documentation into site/"
+	@echo "make clean     remove what the other targets made, except .venv"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(CONSTRAINTS) -e ".[test,docs]"
+	@touch $@
+
+demo: install
+	$(BIN)/ncclean demo --out demo_run
+
+test: install
+	$(BIN)/python -m pytest -q
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python tests/benchmarks/run.py
+
+docs: install
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site demo_run *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +

@@ -1,0 +1,217 @@
+"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` from the commands.
+
+    python docs/generate.py
+
+tests/test_docs.py fails when a page is not what this script makes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import typer
+from ncclean_cli.app import app
+
+from ncclean import schema
+
+WIDTH = 100
+_TYPE_NAMES = {str: "TEXT", int: "INT", float: "FLOAT", Path: "PATH", bool: ""}
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_MADE_BY = "<!-- Made by docs/generate.py; edit that instead. -->"
+
+_SCHEMA_INTRODUCTION = """\
+# Schema
+
+The score table has these columns, in this order. `ncclean.schema` defines them; nothing else does.
+The schema version is {version}.
+
+Every input sample has exactly one row, in input order. Columns from `similarity` to `block` are
+null where `status` is not `ok`. What each score means and when to use it: [Scores](scores.md).
+
+*Phase* tells when a column is filled. `parts` columns need the model and depend on one shard.
+`finalize` columns depend on the whole corpus and can be computed again without the model.
+"""
+
+_SCHEMA_METADATA = """\
+## File metadata
+
+The Parquet key-value metadata of each final file records how it was made. All values are strings.
+
+| key | meaning |
+|---|---|
+| `model`, `pretrained` | the model as named on the command line, and its tag |
+| `weights_fingerprint` | hash over the names, shapes and bytes of all weights |
+| `precision` | precision of the towers, after `auto` was resolved |
+| `block_size`, `forget_percent`, `seed`, `text`, `caption_key` | the options of these names; \
+`caption_key` only if given |
+| `shift`, `shift_source` | boundary of OSA as a number, and where it came from: `noise`, \
+`shuffled` or `given` |
+| `noise_rate`, `noise_rate_low`, `noise_rate_high` | estimated share of mismatched pairs and its \
+95 % interval; `nan` where it could not be estimated |
+| `ncclean_version`, `schema_version` | versions of ncclean and of this schema |
+
+Compression is zstd. Row groups hold about 100,000 rows. {dictionary} are dictionary-encoded.
+"""
+
+_EMBEDDINGS = """\
+## Embeddings
+
+`--embeddings DIR` also writes, for each shard with number `i` in the list of shards:
+
+- `img_emb/img_emb_<i>.npy` and `text_emb/text_emb_<i>.npy`: float16 `(n, d)`, L2-normalised, one
+  row for each pair with status `ok`;
+- `metadata/metadata_<i>.parquet`: which pair each row belongs to, with the columns below.
+
+This is the layout of clip-retrieval.
+"""
+
+_CLI_INTRODUCTION = """\
+# Commands
+
+The same text, for the installed version: `ncclean COMMAND --help`. Results go to stdout, progress
+and messages to stderr. Exit codes: [Input and runs](input.md#exit-codes).
+"""
+
+
+def schema_page() -> str:
+    """The columns of the score table, their types, meanings and producers."""
+    rows = [
+        (
+            f"`{column.name}`",
+            str(column.type),
+            column.meaning,
+            "finalize" if column.name in schema.CALIBRATED_COLUMNS else "parts",
+            f"`ncclean.{column.producer}`",
+        )
+        for column in schema.SCORE_COLUMNS
+    ]
+    dictionary = ", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS)
+    return _page(
+        _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
+        _table(("column", "type", "meaning", "phase", "computed by"), rows),
+        _SCHEMA_METADATA.format(dictionary=dictionary),
+        _EMBEDDINGS,
+        _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
+    )
+
+
+def cli_page() -> str:
+    """Usage, arguments and options of every command, as plain text."""
+    group: Any = typer.main.get_command(app)
+    callbacks = {_name(info): info.callback for info in app.registered_commands}
+    sections = [
+        f"## ncclean {name}\n\n```text\n{command_help(command, callbacks[name])}\n```\n"
+        for name, command in group.commands.items()
+    ]
+    common = app.registered_callback.callback if app.registered_callback else None
+    options = _entries([p for p in group.params if not p.hidden], common)
+    about = f"{group.help}\n\n```text\nUsage: ncclean [OPTIONS] COMMAND ...\n\n{options}\n```\n"
+    return _page(_CLI_INTRODUCTION, about, *sections)
+
+
+def command_help(command: Any, callback: Callable[..., Any] | None) -> str:
+    """The help of one command at a fixed width, whatever the version of Typer would print."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    places = " ".join(_place(argument) for argument in arguments)
+    usage = f"Usage: ncclean {command.name} [OPTIONS] {places}".rstrip()
+    paragraphs = inspect.cleandoc(command.help or "").replace("`", "").split("\n\n")
+    indent = "  "
+    text = "\n\n".join(
+        textwrap.fill(" ".join(p.split()), WIDTH, initial_indent=indent, subsequent_indent=indent)
+        for p in paragraphs
+    )
+    blocks = [usage, text]
+    if arguments:
+        blocks.append(_entries(arguments, callback, "Arguments"))
+    blocks.append(_entries(options, callback))
+    return "\n\n".join(blocks)
+
+
+def _entries(
+    parameters: list[Any], callback: Callable[..., Any] | None, title: str = "Options"
+) -> str:
+    hints = typing.get_type_hints(callback, include_extras=True) if callback else {}
+    left = [_label(parameter, hints.get(parameter.name)) for parameter in parameters]
+    column = max(map(len, left)) + 4
+    lines = [f"{title}:"]
+    for label, parameter in zip(left, parameters, strict=True):
+        text = textwrap.wrap(_meaning(parameter, hints.get(parameter.name)), WIDTH - column)
+        lines.append(f"  {label}".ljust(column) + text[0])
+        lines += [" " * column + line for line in text[1:]]
+    return "\n".join(lines).replace(_NO_BREAK, " ")
+
+
+def _label(parameter: Any, hint: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return _place(parameter).strip("[]")
+    names = ", ".join(sorted(parameter.opts, key=len))
+    if parameter.secondary_opts:
+        names += " / " + ", ".join(parameter.secondary_opts)
+    return f"{names} {parameter.metavar or _type_name(hint)}".rstrip()
+
+
+def _place(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _meaning(parameter: Any, hint: Any) -> str:
+    facts = []
+    for info in getattr(hint, "__metadata__", ()):
+        low, high = getattr(info, "min", None), getattr(info, "max", None)
+        if low is not None:
+            facts.append(f"at least {low}" if high is None else f"{low} to {high}")
+    if parameter.required:
+        facts.append("required")
+    # Switches and options without a default say in words what happens without them.
+    if isinstance(parameter.default, (str, int, float)) and not isinstance(parameter.default, bool):
+        facts.append(f"default: {parameter.default}")
+    brackets = "".join(f" [{fact.replace(' ', _NO_BREAK)}]" for fact in facts)
+    return (parameter.help or "").replace("`", "") + brackets
+
+
+def _type_name(hint: Any) -> str:
+    """TEXT for `str`, `Annotated[str, ...]`, `str | None` and so on."""
+    inner = [hint]
+    while inner:
+        kind = inner.pop(0)
+        if kind in _TYPE_NAMES:
+            return _TYPE_NAMES[kind]
+        inner += [part for part in typing.get_args(kind) if part is not type(None)]
+    return "TEXT"
+
+
+def _name(info: Any) -> str:
+    return str(info.name or info.callback.__name__.replace("_", "-"))
+
+
+def _fields(fields: pa.Schema) -> list[tuple[str, ...]]:
+    return [(f"`{field.name}`", str(field.type)) for field in fields]
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def _page(*sections: str) -> str:
+    return "\n".join((_MADE_BY, *sections))
+
+
+PAGES = {"schema.md": schema_page, "cli.md": cli_page}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

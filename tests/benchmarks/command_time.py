@@ -1,0 +1,30 @@
+"""Wall time of `ncclean score` as a user runs it: start, model, shift, scoring, final file."""
+
+from __future__ import annotations
+
+from command import run_ncclean
+from corpora import rendered_shards
+from measure import Setting, take_turns
+from results import Row
+
+
+def run(setting: Setting) -> list[Row]:
+    pairs = setting.choose(full=8000, quick=2000)
+    folder = rendered_shards(setting, pairs)[0].parent
+    out = setting.scratch / "command.parquet"
+    arguments = ("score", str(folder), "--out", str(out), "--model", setting.demo_model)
+    timings = take_turns(
+        {"score": lambda: run_ncclean(*arguments, "--overwrite")},
+        repeats=setting.choose(full=3, quick=2),
+    )
+    run = min(timings["score"].results, key=lambda run: run.seconds)
+    scoring = run.output["seconds"]
+    return [
+        Row(
+            name="ncclean score, demo model",
+            value=run.seconds,
+            unit="s",
+            note=f"{pairs:,} pairs, {scoring:.1f} s of it scoring at "
+            f"{run.output['samples_per_second']:,.0f} pairs/s; {timings['score'].spread}",
+        )
+    ]

@@ -1,0 +1,105 @@
+"""`score` from shards to table, against the model alone on the same batches in memory.
+
+The model alone means the estimator's `encode_image` on the batches that `score` forms, already
+decoded, and its `encode_text` on the captions of each shard: same precision, trimming and
+removal of duplicates. What is left is the cost of reading, decoding, block statistics and
+writing. On a CPU these share the cores with the model; a target makes sense only where the model
+is large.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from corpora import photograph_shards, rendered_shards
+from measure import Setting, take_turns
+from results import Row, Target
+from scoring import score_shards
+from towers import Towers, demo_towers, random_vit_b_32
+
+from ncclean.data.decode import ImageDecoder
+from ncclean.data.shards import resolve_shards
+from ncclean.data.stream import StreamReader
+from ncclean.models.estimator import Estimator
+
+
+@dataclass(frozen=True)
+class DecodedShard:
+    """uint8 (N, 3, H, W) batches and the captions of one shard."""
+
+    batches: list[torch.Tensor]
+    captions: list[str]
+
+
+def run(setting: Setting) -> list[Row]:
+    photographs = photograph_shards(setting, *((384, 96) if not setting.quick else (96, 48)))
+    rendered = rendered_shards(setting, setting.choose(full=8000, quick=2000))
+    large, demo = random_vit_b_32(), demo_towers(setting.demo_model)
+    at_most = Target("ratio", "<=", 1.1)
+    rows = [_compare(large, "auto", photographs, setting, 32, at_most)]
+    if not setting.quick:
+        rows.append(_compare(large, "fp32", photographs, setting, 32, at_most))
+    return [*rows, _compare(demo, "auto", rendered, setting, 256, None)]
+
+
+def _compare(
+    towers: Towers,
+    precision: str,
+    shards: Sequence[Path],
+    setting: Setting,
+    batch_size: int,
+    target: Target | None,
+) -> Row:
+    estimator = towers.estimator(precision)
+    decoded = _decode(estimator, shards, batch_size)
+    out = setting.scratch / f"end-to-end-{towers.name}-{precision}.parquet"
+    timings = take_turns(
+        {
+            "model": functools.partial(_model_only, estimator, decoded, batch_size),
+            "score": functools.partial(_score, estimator, shards, out, batch_size),
+        },
+        repeats=setting.choose(full=3, quick=2),
+    )
+    model, score = timings["model"].best, timings["score"]
+    pairs = sum(len(shard.captions) for shard in decoded)
+    return Row(
+        name=f"{towers.name} {precision}",
+        value=pairs / score.best,
+        unit="pairs/s",
+        ratio=score.best / model,
+        target=target,
+        note=f"time over model-only time, {pairs / model:,.0f} pairs/s; {score.spread}",
+    )
+
+
+def _decode(estimator: Estimator, shards: Sequence[Path], batch_size: int) -> list[DecodedShard]:
+    decoded = []
+    reader = StreamReader(
+        resolve_shards([str(shard) for shard in shards]),
+        ImageDecoder(estimator.preprocessing),
+        threads=os.cpu_count() or 1,
+        prefetch=batch_size,
+    )
+    with reader:
+        for stream in reader:
+            samples = list(stream)
+            pixels = [sample.pixels for sample in samples if sample.pixels is not None]
+            batches = list(torch.stack(pixels).split(batch_size))
+            decoded.append(DecodedShard(batches, [s.sample.caption or "" for s in samples]))
+    return decoded
+
+
+def _model_only(estimator: Estimator, shards: Sequence[DecodedShard], batch_size: int) -> None:
+    for shard in shards:
+        for batch in shard.batches:
+            estimator.encode_image(batch)
+        estimator.encode_text(shard.captions, batch_size)
+
+
+def _score(estimator: Estimator, shards: Sequence[Path], out: Path, batch_size: int) -> None:
+    score_shards(estimator, shards, out, batch_size=batch_size, shift=0.0)

@@ -1,0 +1,58 @@
+"""Timing on a noisy machine: candidates take turns, and the best of the repeats counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every benchmark is told: how long it may take, the demo model, a folder to write to."""
+
+    quick: bool
+    demo_model: str
+    scratch: Path
+
+    def choose(self, *, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Timing(Generic[T]):
+    """Seconds of every repeat, and what each returned."""
+
+    seconds: list[float]
+    results: list[T]
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def spread(self) -> str:
+        """How far the slowest repeat lies above the best, for the notes."""
+        slower = max(self.seconds) / self.best - 1
+        return f"best of {len(self.seconds)}, slowest {slower:+.0%}"
+
+
+def take_turns(candidates: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, Timing[T]]:
+    """Run all candidates once, then again in reverse order, and so on, `repeats` times.
+
+    What slows the machine down for a while slows all of them down, and none always comes first.
+    """
+    timings: dict[str, Timing[T]] = {name: Timing([], []) for name in candidates}
+    names = list(candidates)
+    for _ in range(repeats):
+        for name in names:
+            start = time.perf_counter()
+            result = candidates[name]()
+            timings[name].seconds.append(time.perf_counter() - start)
+            timings[name].results.append(result)
+        names.reverse()
+    return timings

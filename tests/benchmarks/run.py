@@ -1,0 +1,86 @@
+"""Benchmarks of ncclean: ratios within one run, on whatever machine this is.
+
+    python tests/benchmarks/run.py [--quick] [--only NAME] [--json FILE] [--demo-model MODEL]
+
+Prints one table and writes one JSON file. A target that is missed is reported, not an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import command_time
+import decode_speed
+import end_to_end
+import finalize_speed
+import memory
+import score_speed
+import synth_speed
+from machine import machine_facts
+from measure import Setting
+from results import Report, Row
+
+from ncclean.errors import ModelError
+from ncclean.models.checkpoint import resolve
+
+BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
+    "score": score_speed.run,
+    "command": command_time.run,
+    "decode": decode_speed.run,
+    "end-to-end": end_to_end.run,
+    "memory": memory.run,
+    "finalize": finalize_speed.run,
+    "synth": synth_speed.run,
+}
+_NEED_DEMO = ("score", "command", "end-to-end", "memory")
+
+
+def main() -> None:
+    arguments = _parse()
+    report = Report(machine_facts(), _command_line(), arguments.quick)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ncclean-benchmarks-") as scratch:
+            setting = Setting(arguments.quick, arguments.demo_model, Path(scratch))
+            for name in arguments.only or BENCHMARKS:
+                print(f"{name} ...", file=sys.stderr, flush=True)
+                start = time.perf_counter()
+                report.rows[name] = BENCHMARKS[name](setting)
+                report.seconds[name] = time.perf_counter() - start
+    finally:  # a crash or Ctrl-C keeps what was measured before
+        report.show()
+        report.write(arguments.json)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="small sizes, under two minutes")
+    parser.add_argument(
+        "--only", action="append", choices=list(BENCHMARKS), help="run this one; repeatable"
+    )
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="result file")
+    parser.add_argument(
+        "--demo-model", default="demo", help="a small model as `ncclean score --model` takes it"
+    )
+    arguments = parser.parse_args()
+    if any(name in _NEED_DEMO for name in arguments.only or BENCHMARKS):
+        try:
+            resolve(arguments.demo_model, None)
+        except ModelError as error:
+            parser.error(f"--demo-model: {error}")
+    return arguments
+
+
+def _command_line() -> str:
+    """The command as typed, less the folders of absolute paths: reports get published."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    return shlex.join(["python", *words])
+
+
+if __name__ == "__main__":
+    main()

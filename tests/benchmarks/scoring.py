@@ -1,0 +1,87 @@
+"""`ncclean score` without what it does once: the model is loaded and its shift is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+import ncclean
+from ncclean.config import ScoreOptions
+from ncclean.data.decode import ImageDecoder
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.data.stream import StreamReader
+from ncclean.execution.local import LocalEngine
+from ncclean.execution.task import ShardResult, score_shard
+from ncclean.models.estimator import Estimator
+from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.parts import write_part
+
+
+def score_shards(
+    estimator: Estimator, shards: Sequence[Path], out: Path, *, batch_size: int, shift: float
+) -> Path:
+    """All that `ncclean score` does per shard and sample, to the final table at `out`.
+
+    Reads, decodes, embeds, takes block statistics, commits parts and finalizes. Raises
+    `RuntimeError` if a shard cannot be scored.
+    """
+    layout, options = ScoreLayout(out), _options(batch_size)
+    layout.clear()
+    references = _references(shards)
+    identity = RunIdentity(
+        model={"model": estimator.identity.model, "precision": estimator.precision},
+        options=options.result_options(),
+        shards=references,
+        version=ncclean.__version__,
+    )
+    manifest = Manifest.create(layout.manifest, identity)
+
+    def commit(shard: ShardRef, result: ShardResult) -> None:
+        if result.stats.error is not None or result.stats.ok != result.stats.rows:
+            raise RuntimeError(f"{shard.url}: {result.stats.error or result.stats.statuses}")
+        write_part(layout.part(shard), result.table)
+        manifest.commit(shard, result.stats)
+
+    try:
+        estimate_samples(references)  # for the progress bar
+        LocalEngine(estimator, options).run(references, commit)
+        manifest.record_noise_shift(shift)
+        finalize(layout, manifest, calibrate(manifest, "noise"))
+    finally:
+        manifest.close()
+    return out
+
+
+def cosines_of(out: Path) -> dict[str, float]:
+    """The cosine of every pair of a score file by its key."""
+    table = pq.read_table(out, columns=["key", "similarity"]).to_pydict()
+    return dict(zip(table["key"], table["similarity"], strict=True))
+
+
+def cosines_of_equal_pixels(estimator: Estimator, shard: Path, batch_size: int) -> dict[str, float]:
+    """The cosines of a shard's pairs by key, decoded with Pillow as open_clip does."""
+    decoder = ImageDecoder(estimator.preprocessing, fast=False)
+    options = _options(batch_size)
+    reader = StreamReader(
+        _references([shard]), decoder, threads=options.decode_threads, prefetch=batch_size
+    )
+    cosines: dict[str, float] = {}
+    with reader:
+        for stream in reader:
+            table = score_shard(stream, estimator, options).table.to_pydict()
+            cosines.update(zip(table["key"], table["similarity"], strict=True))
+    return cosines
+
+
+def _options(batch_size: int) -> ScoreOptions:
+    return ScoreOptions(batch_size=batch_size, decode_threads=os.cpu_count() or 1)
+
+
+def _references(shards: Sequence[Path]) -> list[ShardRef]:
+    return resolve_shards([str(shard) for shard in shards])

@@ -1,0 +1,42 @@
+"""Shared fixtures: the bundled estimator, rendered corpora, and random models of other kinds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.models.estimator import Estimator
+
+
+@pytest.fixture(scope="session")
+def demo_estimator() -> Estimator:
+    return Estimator.load("demo", precision="fp32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,500 rendered pairs in 3 shards: 20 % permuted, 2 % broken."""
+    out = tmp_path_factory.mktemp("corpus") / "shards"
+    options = CorpusOptions(pairs=1500, shard_size=500, noise={"ncr": 0.2}, broken=0.02, seed=7)
+    write_corpus(out, options, workers=2)
+    return out
+
+
+def write_model(folder: Path, model_cfg: dict, preprocess_cfg: dict | None = None) -> Path:
+    """A local-dir model with seeded random weights."""
+    import open_clip
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_cfg": model_cfg, "preprocess_cfg": preprocess_cfg or {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    custom = model_cfg.pop("custom_text", False)
+    kind = open_clip.model.CustomTextCLIP if custom else open_clip.model.CLIP
+    state = kind(**model_cfg).state_dict()
+    save_file({k: v.contiguous() for k, v in state.items()}, folder / "open_clip_model.safetensors")
+    return folder

@@ -1,0 +1,109 @@
+"""Pixels against open_clip's own transform, and images that must not hurt."""
+
+import io
+import resource
+
+import numpy as np
+import pytest
+import torch
+from open_clip.transform import image_transform
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from ncclean.data.decode import ImageDecoder, ImageRejected, Preprocessing
+from tests import hostile
+
+UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+
+def reference(image: Image.Image, spec: Preprocessing) -> torch.Tensor:
+    transform = image_transform(
+        spec.size,
+        is_train=False,
+        resize_mode=spec.resize_mode,
+        interpolation=spec.interpolation,
+        fill_color=spec.fill_color,
+        **UNIT,
+    )
+    return (transform(image.convert("RGB")) * 255).round().int()
+
+
+def photographs() -> list[Image.Image]:
+    flower, china = (Image.fromarray(array) for array in load_sample_images().images)
+    return [flower, china.crop((0, 0, 300, 427)), china.resize((97, 64)), flower.resize((64, 64))]
+
+
+SPECS = [
+    Preprocessing((224, 224), **UNIT),
+    Preprocessing((64, 64), interpolation="bilinear", **UNIT),
+    Preprocessing((96, 96), resize_mode="squash", **UNIT),
+    Preprocessing((96, 64), resize_mode="squash", **UNIT),
+    Preprocessing((128, 128), resize_mode="longest", fill_color=7, **UNIT),
+    Preprocessing((96, 64), **UNIT),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.size}-{s.resize_mode}")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_equals_open_clips_transform(spec, kind):
+    for photo in photographs():
+        data = hostile.encoded(photo, kind)
+        expected = reference(Image.open(io.BytesIO(data)), spec)
+        for fast in (True, False):
+            image = ImageDecoder(spec, fast=fast)(data)
+            assert (image.width, image.height) == photo.size
+            assert image.pixels.dtype == torch.uint8
+            assert image.pixels.shape == (3, *spec.size)
+            difference = (image.pixels.int() - expected).abs().max()
+            assert difference <= (2 if fast else 1)
+
+
+@pytest.mark.parametrize("name", hostile.images())
+def test_hostile_images(name):
+    _, data, status = hostile.images()[name]
+    decoder = ImageDecoder(Preprocessing((64, 64), **UNIT))
+    if status == "ok":
+        assert decoder(data).pixels.shape == (3, 64, 64)
+    else:
+        with pytest.raises(ImageRejected) as rejected:
+            decoder(data)
+        assert rejected.value.reason.value == status
+        assert str(rejected.value)
+        assert "\n" not in str(rejected.value)
+
+
+def test_a_strip_is_cropped_before_it_is_resized():
+    """Resizing 30000 x 1 px to 224 px on the short side first would take 4.5 GB."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    decoder = ImageDecoder(Preprocessing((224, 224), **UNIT))
+    for name in ("line", "line_jpeg", "column"):
+        decoder(hostile.images()[name][1])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+
+
+@pytest.mark.parametrize("size", [(400, 50), (50, 400), (211, 40)])
+def test_cropping_first_changes_no_pixel(size):
+    photo = photographs()[0].resize(size)
+    spec = Preprocessing((64, 64), **UNIT)
+    expected = reference(photo, spec)
+    assert (ImageDecoder(spec)(hostile.encoded(photo, "PNG")).pixels == expected).all()
+
+
+def test_16_bit_png_is_scaled_not_clipped():
+    ramp = np.tile(np.linspace(0, 65535, 64).astype(np.uint16), (64, 1))
+    pixels = ImageDecoder(Preprocessing((64, 64), **UNIT))(
+        hostile.encoded(Image.fromarray(ramp), "PNG")
+    ).pixels
+    assert pixels[0, 0, :].tolist() == pytest.approx((ramp[0] >> 8).tolist(), abs=1)
+
+
+def test_exif_rotation_is_left_alone_as_open_clip_does():
+    image = ImageDecoder(Preprocessing((64, 64), **UNIT))(hostile.images()["exif_rotation"][1])
+    assert (image.width, image.height) == (90, 70)
+
+
+def test_the_limit_counts_pixels_and_the_header_is_enough():
+    decoder = ImageDecoder(Preprocessing((64, 64), **UNIT), max_pixels=90 * 70 - 1)
+    with pytest.raises(ImageRejected, match="90 x 70 pixels") as rejected:
+        decoder(hostile.JPEG[:700])
+    assert (rejected.value.width, rejected.value.height) == (90, 70)

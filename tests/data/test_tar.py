@@ -1,0 +1,103 @@
+"""Samples of hostile shards, before any image is decoded."""
+
+import pytest
+
+from ncclean.data.samples import SkipReason
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import TarSamples, sample_uid
+from ncclean.errors import ShardError
+from tests import hostile
+
+
+def read(tmp_path, data, caption_key=None):
+    """Samples in input order, the reader, and the error it ended with."""
+    path = tmp_path / "shard.tar"
+    path.write_bytes(data)
+    reader = TarSamples(resolve_shards([str(path)])[0], caption_key)
+    samples = []
+    try:
+        for sample in reader:
+            samples.append(sample)
+    except ShardError as error:
+        return sorted(samples, key=lambda s: s.row), reader, error
+    return sorted(samples, key=lambda s: s.row), reader, None
+
+
+@pytest.mark.parametrize("case", hostile.cases(), ids=lambda case: case.name)
+def test_one_sample_per_row_in_input_order(tmp_path, case):
+    samples, reader, error = read(tmp_path, hostile.tar_bytes(case.members))
+    assert error is None
+    assert [s.key for s in samples] == [key for key, _ in case.rows]
+    assert [s.row for s in samples] == list(range(len(samples))) == list(range(reader.samples))
+
+
+@pytest.mark.parametrize("shard", hostile.broken_shards(), ids=lambda shard: shard.name)
+def test_broken_shards_give_up_what_they_have(tmp_path, shard):
+    samples, _, error = read(tmp_path, shard.data)
+    assert error is not None
+    assert [(s.key, s.status.value) for s in samples] == shard.rows
+    assert error.samples == len(shard.rows)
+
+
+@pytest.mark.parametrize("cut", range(512, 9000, 397))
+def test_a_shard_cut_anywhere_is_never_taken_for_whole(tmp_path, cut):
+    members = [m for key in "abcdef" for m in hostile.sample(key, hostile.JPEG)]
+    samples, _, error = read(tmp_path, hostile.tar_bytes(members)[:cut])
+    assert error is not None
+    assert [s.key for s in samples] == list("abcdef"[: len(samples)])
+
+
+def test_interleaved_members_are_joined_and_late_json_reaches_its_sample(tmp_path):
+    case = next(c for c in hostile.cases() if c.name == "interleaved")
+    samples, reader, _ = read(tmp_path, hostile.tar_bytes(case.members))
+    assert [s.caption for s in samples] == ["first", "second", "third"]
+    assert reader.late_metadata == {0: {"uid": "uid-of-a", "is_noisy": True}}
+
+
+def test_duplicates_are_told_apart_by_row_and_never_scored_twice(tmp_path):
+    members = [*hostile.sample("a", hostile.JPEG), *hostile.sample("a", hostile.JPEG, b"other")]
+    samples, _, _ = read(tmp_path, hostile.tar_bytes(members))
+    assert [s.status for s in samples] == [SkipReason.OK, SkipReason.DUPLICATE_KEY]
+    assert samples[1].image is None
+
+
+def test_incomplete_samples_do_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.tar._WAITING_SAMPLES", 3)
+    members = [(f"{number}.jpg", hostile.JPEG) for number in range(10)]
+    samples, reader, _ = read(tmp_path, hostile.tar_bytes(members))
+    assert [s.status.value for s in samples] == ["caption_missing"] * 10
+    assert len(reader._waiting) <= 3
+
+
+def test_caption_key_names_a_member_or_a_json_field(tmp_path):
+    members = [
+        ("a.jpg", hostile.JPEG),
+        ("a.txt", b"from txt"),
+        ("a.cogvlm", b"from member"),
+        ("a.json", b'{"Recaption": "from json"}'),
+    ]
+    data = hostile.tar_bytes(members)
+    assert read(tmp_path, data)[0][0].caption == "from txt"
+    assert read(tmp_path, data, "cogvlm")[0][0].caption == "from member"
+    assert read(tmp_path, data, "recaption")[0][0].caption == "from json"
+    assert read(tmp_path, data, "Recaption")[0][0].caption == "from json"
+    assert read(tmp_path, data, "other")[0][0].status is SkipReason.CAPTION_MISSING
+
+
+def test_uid():
+    assert sample_uid({"uid": "given"}, "00000", "k") == "given"
+    made = sample_uid({}, "00000", "k")
+    assert len(made) == 32
+    assert int(made, 16) >= 0
+    assert made == sample_uid({"uid": 3}, "00000", "k")
+    assert made != sample_uid({}, "00001", "k")
+
+
+def test_compressed_shards_are_read(tmp_path):
+    import gzip
+
+    data = gzip.compress(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    samples, _, error = read(tmp_path, data)
+    assert error is None
+    assert samples[0].caption == "a red circle"
+    assert read(tmp_path, data[: len(data) // 2])[2] is not None

@@ -1,0 +1,25 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ncclean.scoring.clip_loss import neg_clip_loss
+
+
+def test_by_hand():
+    # Row and column of pair 0: logsumexp(1, 0) = 1.3133; s = 1 -> 1 - 1.3133 = -0.3133
+    scores = neg_clip_loss(torch.eye(2), 1.0)
+    assert scores.tolist() == pytest.approx([1 - math.log(math.e + 1)] * 2)
+
+
+def test_is_minus_the_clip_loss_over_the_scale():
+    cosines = torch.rand(16, 16, dtype=torch.float64) * 2 - 1
+    target = torch.arange(16)
+    loss = F.cross_entropy(30 * cosines, target, reduction="none")
+    loss = (loss + F.cross_entropy(30 * cosines.T, target, reduction="none")) / 2
+    assert torch.allclose(neg_clip_loss(cosines, 30.0), -loss / 30)
+
+
+def test_finite_at_scale_100():
+    assert torch.isfinite(neg_clip_loss(torch.tensor([[-1.0, 1.0], [1.0, 1.0]]), 100.0)).all()

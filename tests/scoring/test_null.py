@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+
+from ncclean.scoring.null import BINS, Histogram, NullModel
+
+
+def mixture(pairs, rate, seed=0):
+    """Cosines of pairs of which a share is mismatched, their truth, and known mismatches."""
+    rng = np.random.default_rng(seed)
+    noisy = rng.random(pairs) < rate
+    cosines = np.where(noisy, rng.normal(0.1, 0.1, pairs), rng.normal(0.6, 0.1, pairs))
+    null = rng.normal(0.1, 0.1, 50 * pairs)
+    return (torch.from_numpy(a).float() for a in (cosines, null)), noisy
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.2, 0.5, 0.9])
+def test_noise_rate_and_its_interval_cover_the_truth(rate):
+    (cosines, null), noisy = mixture(20_000, rate)
+    model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
+    assert model.noise_rate_low - 0.01 <= noisy.mean() <= model.noise_rate_high + 0.01
+    assert model.noise_rate_low <= model.noise_rate <= model.noise_rate_high
+
+
+def test_interval_covers_about_as_often_as_it_says():
+    covered = 0
+    for seed in range(60):
+        (cosines, null), _ = mixture(2000, 0.3, seed)
+        model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
+        covered += model.noise_rate_low <= 0.3 <= model.noise_rate_high
+    assert covered >= 50  # 57 expected of 60; below 50 has probability 1e-4
+
+
+def test_probability_is_calibrated():
+    (cosines, null), noisy = mixture(50_000, 0.3)
+    probability = NullModel.fit(Histogram.of(cosines), Histogram.of(null)).noise_probability(
+        cosines
+    )
+    assert probability.sum().item() == pytest.approx(noisy.sum(), rel=0.03)
+    for low, high in ((0.0, 0.1), (0.2, 0.8), (0.9, 1.01)):
+        chosen = ((probability >= low) & (probability < high)).numpy()
+        assert probability.numpy()[chosen].mean() == pytest.approx(noisy[chosen].mean(), abs=0.06)
+
+
+def test_probability_never_rises_with_the_cosine_and_stays_in_range():
+    (cosines, null), _ = mixture(300, 0.4)
+    model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
+    probability = model.noise_probability(torch.linspace(-1, 1, 5001))
+    assert (probability.diff() <= 1e-7).all()
+    assert probability.min() >= 0
+    assert probability.max() <= 1
+    assert probability[0] == pytest.approx(probability.max().item())
+
+
+def test_p_value_is_the_upper_tail_of_the_null():
+    (cosines, null), _ = mixture(5000, 0.2)
+    model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
+    for at in (-0.1, 0.1, 0.25):
+        expected = (null > at).float().mean().item()
+        assert model.p_value(torch.tensor([at])).item() == pytest.approx(expected, abs=2e-3)
+    assert model.p_value(torch.tensor([-1.0, 1.0])).tolist() == [1.0, 0.0]
+
+
+def test_clean_corpus_has_no_noise_and_random_pairs_are_all_noise():
+    rng = np.random.default_rng(0)
+    null = torch.from_numpy(rng.normal(0.0, 0.05, 100_000)).float()
+    matched = torch.from_numpy(rng.normal(0.7, 0.05, 2000)).float()
+    assert NullModel.fit(Histogram.of(matched), Histogram.of(null)).noise_rate == 0
+    everything = NullModel.fit(Histogram.of(null[:2000]), Histogram.of(null))
+    assert everything.noise_rate > 0.95
+    assert everything.noise_rate_high <= 1
+
+
+def test_raw_counts_are_taken_and_wrong_ones_refused():
+    counts = np.zeros(BINS)
+    counts[2000:2100] = 5
+    assert NullModel.fit(counts, torch.from_numpy(counts)).noise_rate == pytest.approx(1, abs=0.05)
+    with pytest.raises(ValueError, match="4096 bins"):
+        NullModel.fit(np.ones(10), counts)
+    with pytest.raises(ValueError, match="at least one"):
+        NullModel.fit(np.zeros(BINS), counts)
+
+
+def test_histograms_count_everything_and_add_up():
+    values = torch.tensor([[-1.0, 1.0], [1.0000002, -0.25]])
+    histogram = Histogram.of(values)
+    assert histogram.size == 4
+    assert histogram.counts[0] == 1
+    assert histogram.counts[-1] == 2
+    assert histogram.counts[BINS * 3 // 8] == 1
+    assert histogram.mean == pytest.approx(0.1875)
+    histogram += Histogram.of(values)
+    assert histogram.size == 8
+    assert np.isnan(Histogram().mean)

@@ -1,0 +1,130 @@
+"""The documentation builds, its generated pages are current, and its examples parse."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from ncclean_cli.app import app
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+
+
+def shell_commands(page: Path) -> Iterator[list[str]]:
+    """The commands of the bash blocks of a page, split into words; quotes may span lines."""
+    for block in code_blocks(page, "bash"):
+        held = ""
+        for line in block.splitlines():
+            held += line + "\n"
+            try:
+                words = shlex.split(held, comments=True)
+            except ValueError:  # a quote is still open
+                continue
+            if not line.endswith("\\"):
+                held = ""
+                if words:
+                    yield words
+        assert not held, f"{page.name}: {held!r} does not end"
+
+
+def ncclean_commands() -> list[Any]:
+    pages = (ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md")
+    return [
+        pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
+        for page in pages
+        for number, words in enumerate(shell_commands(page))
+        if words[0] == "ncclean"
+    ]
+
+
+@pytest.mark.slow
+def test_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "index.html").is_file()
+    assert not (tmp_path / "generate.py").exists()
+    pages = "".join(page.read_text("utf-8") for page in tmp_path.rglob("*.html"))
+    loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)', pages)
+    assert not loaded, "the site must not load anything from the network"
+
+
+@pytest.mark.parametrize("name", ["schema.md", "cli.md"])
+def test_generated_page_is_current(name: str) -> None:
+    made = load_generator().PAGES[name]()
+    assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_help_with_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    assert f"Example: `ncclean {name} " in (command.help or "")
+    undocumented = [p.name for p in command.params if not p.hidden and not p.help]
+    assert not undocumented
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_example_of_the_help_parses(name: str) -> None:
+    example = re.search(r"Example: `ncclean (.*?)`", COMMANDS[name].help, re.S)
+    assert example is not None
+    words = shlex.split(example[1])
+    COMMANDS[words[0]].make_context(words[0], words[1:])
+
+
+@pytest.mark.parametrize("words", ncclean_commands())
+def test_documented_command_parses(words: list[str]) -> None:
+    name, *arguments = words
+    assert name in COMMANDS, f"no command ncclean {name}"
+    if ">" in arguments:
+        arguments = arguments[: arguments.index(">")]
+    COMMANDS[name].make_context(name, arguments)  # raises a usage error
+
+
+def test_readme_and_tutorial_show_commands() -> None:
+    for page in (ROOT / "README.md", DOCS / "tutorial.md"):
+        names = {words[1] for words in shell_commands(page) if words[0] == "ncclean"}
+        assert {"score", "query"} <= names
+
+
+@pytest.mark.parametrize("code", code_blocks(DOCS / "python.md", "python"))
+def test_imports_of_python_examples_resolve(code: str) -> None:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+
+
+def test_every_score_column_is_explained() -> None:
+    from ncclean import schema
+
+    page = (DOCS / "scores.md").read_text("utf-8")
+    scores = schema.SCORES.names[schema.SCORES.names.index("similarity") :]
+    missing = [name for name in scores if name not in page and name != "is_noisy"]
+    assert not missing
