@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import click
 import typer
 
 P = ParamSpec("P")
@@ -44,10 +43,10 @@ def command(resume_hint: str | None = None) -> Callable[[Callable[P, R]], Callab
                 raise typer.Exit(INTERRUPTED) from None
             except BrokenPipeError:
                 raise typer.Exit(0) from None
-            except (click.ClickException, click.exceptions.Exit, click.Abort):
+            except (typer.Exit, typer.Abort, typer.BadParameter):
                 raise
             except Exception as error:
-                if _debug():
+                if logging.getLogger("ncclean").isEnabledFor(logging.DEBUG):
                     traceback.print_exc()
                 _say(_sentence(error))
                 raise typer.Exit(USAGE) from None
@@ -64,15 +63,6 @@ def _sentence(error: Exception) -> str:
         return str(error)
     text = " ".join(str(error).split())
     return f"unexpected {type(error).__name__}: {text} (--debug before the command shows where)"
-
-
-def _debug() -> bool:
-    context = click.get_current_context(silent=True)
-    while context is not None:
-        if context.params.get("debug"):
-            return True
-        context = context.parent
-    return False
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,7 @@ from .options import JsonOption
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the view `scores`.")],
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Score files, folders or globs.")
+        list[str], typer.Argument(metavar="PATH", help="Score files, folders or globs.")
     ],
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     max_rows: Annotated[int, typer.Option(help="Rows of the table to show.", min=1)] = 100,

@@ -28,7 +28,7 @@ def score(
     shards: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SHARDS...",
+            metavar="SHARDS",
             help="Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
         ),
     ] = None,
@@ -43,7 +43,9 @@ def score(
     ] = "laion2b_s34b_b79k",
     caption_key: Annotated[
         str | None,
-        typer.Option(help="Member extension or json field of the caption (default: txt, caption)."),
+        typer.Option(
+            help="Extension or json field of the caption (default: `.txt`, `.caption`, json)."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 256,
     block_size: Annotated[
@@ -138,13 +140,14 @@ def score(
 
 
 def _print_plan(plan: ScorePlan) -> None:
-    typer.echo(f"{plan.shards:,} shards, {plan.bytes / 1e9:,.2f} GB, about {plan.pairs:,} pairs")
+    typer.echo(f"{plan.shards:,} shards, {plan.bytes / 1e6:,.1f} MB, about {plan.pairs:,} pairs")
     typer.echo(
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"
     )
     unit = "GPU-hours" if plan.gpu_hours is not None else "hours"
-    typer.echo(f"about {plan.hours:,.2f} {unit}")
+    minutes = f" ({60 * plan.hours:,.1f} minutes)" if plan.hours < 1 else ""
+    typer.echo(f"about {plan.hours:,.2f} {unit}{minutes}")
 
 
 def print_summary(summary: ScoreSummary) -> None:
@@ -168,7 +171,7 @@ def print_summary(summary: ScoreSummary) -> None:
     table.add_row("shift", f"{summary.shift:.4f}")
     if summary.samples_per_second is not None:
         table.add_row(
-            "speed", f"{summary.samples_per_second:,.0f} samples/s, {summary.seconds:,.1f} s"
+            "speed", f"{summary.samples_per_second:,.0f} samples/s, {summary.seconds:,.1f} s in all"
         )
     table.add_row("written to", summary.out)
     console = Console(highlight=False)

@@ -13,8 +13,8 @@ from ncclean.errors import InputError
 class ScoreOptions:
     """What the parts phase of `score` computes. Raises `InputError` for a value out of range.
 
-    Fields that change results are part of the manifest's fingerprint; `batch_size`,
-    `decode_threads` and `embeddings` are not, since results do not depend on them.
+    Fields that change what is written are part of the manifest's fingerprint; `batch_size` and
+    `decode_threads` are not, since results do not depend on them.
     """
 
     caption_key: str | None = None
@@ -38,8 +38,8 @@ class ScoreOptions:
             raise InputError(f"--seed must not be negative, got {self.seed}")
 
     def result_options(self) -> dict[str, Any]:
-        """The fields that change results."""
-        unaffected = {"batch_size", "decode_threads", "embeddings"}
+        """The fields that change what is written."""
+        unaffected = {"batch_size", "decode_threads"}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in unaffected}
 
 

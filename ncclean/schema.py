@@ -24,7 +24,7 @@ _BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
 
 SCORE_COLUMNS = (
     Column("uid", _STRING, "uid of the json, else a hash of shard name and key", "data.tar"),
-    Column("shard", _STRING, "file name of the shard", "data.tar"),
+    Column("shard", _STRING, "name of the shard: its file name without suffix", "data.tar"),
     Column("key", _STRING, "key of the sample in the shard", "data.tar"),
     Column("row", _INT, "position of the sample in the shard, from 0", "data.tar"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
@@ -43,7 +43,7 @@ SCORE_COLUMNS = (
     Column("i2t_rank", _INT, "rank of the own caption in the block, 0 best", "scoring.blocks"),
     Column("t2i_rank", _INT, "rank of the own image in the block, 0 best", "scoring.blocks"),
     Column("noise_probability", _FLOAT, "probability of being mismatched", "scoring.null"),
-    Column("null_p_value", _FLOAT, "share of mismatches with such a cosine", "scoring.null"),
+    Column("null_p_value", _FLOAT, "share of mismatches at or above this cosine", "scoring.null"),
     Column("block", _INT, "block of the shard, from 0", "scoring.blocks"),
     Column("is_noisy", _BOOL, "ground truth, where the input's json says so", "data.tar"),
 )

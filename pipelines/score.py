@@ -59,7 +59,7 @@ class NoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """A scoring run as a user asks for it."""
+    """A scoring run as a user asks for it. Raises `InputError` for an output that is a URL."""
 
     shards: Sequence[str]
     out: str
@@ -70,6 +70,11 @@ class ScoreRequest:
     shift: str | float = "noise"
     overwrite: bool = False
     options: ScoreOptions = dataclasses.field(default_factory=ScoreOptions)
+
+    def __post_init__(self) -> None:
+        for option, path in (("--out", self.out), ("--embeddings", self.options.embeddings)):
+            if path is not None and "://" in path:
+                raise InputError(f"{option} takes a local path in this version, got {path}")
 
     @property
     def layout(self) -> ScoreLayout:
@@ -97,6 +102,7 @@ def score(request: ScoreRequest, progress: Progress | None = None) -> ScoreSumma
     cannot be met. Broken shards do not raise: they are named in the summary.
     """
     progress = progress or NoProgress()
+    begin = time.perf_counter()
     shards = resolve_shards(request.shards)
     layout = request.layout
     if request.overwrite:
@@ -104,18 +110,18 @@ def score(request: ScoreRequest, progress: Progress | None = None) -> ScoreSumma
     layout.check_usable()
     estimator = _load(request, progress)
     manifest = _open_manifest(request, shards, estimator)
-    start = time.perf_counter()
     try:
         pending = manifest.pending()
         progress.start(len(pending), estimate_samples(pending))
+        start = time.perf_counter()
         scored = _score_pending(pending, manifest, estimator, request, progress)
-        seconds = time.perf_counter() - start
+        speed = scored / (time.perf_counter() - start) if scored else None
         if _needs_noise_shift(request, manifest):
             progress.stage("estimating the shift of the estimator")
             manifest.record_noise_shift(
                 estimate_shift(estimator, seed=request.options.seed, tolerance=_SHIFT_TOLERANCE)
             )
-        return _finalize(request, manifest, progress, scored, seconds)
+        return _finalize(request, manifest, progress, begin, speed)
     finally:
         progress.finish()
         manifest.close()
@@ -127,9 +133,12 @@ def finalize_only(request: ScoreRequest, progress: Progress | None = None) -> Sc
     Raises `InputError` if nothing has been scored at `request.out`.
     """
     progress = progress or NoProgress()
+    begin = time.perf_counter()
     manifest = Manifest.load(request.layout.manifest)
     if manifest is None:
-        raise InputError(f"nothing has been scored to {request.out} yet; run without it first")
+        raise InputError(
+            f"nothing has been scored to {request.out} yet; run without --finalize-only first"
+        )
     try:
         missing = [s.name for s in manifest.identity.shards if s.name not in manifest.done]
         if missing:
@@ -137,7 +146,7 @@ def finalize_only(request: ScoreRequest, progress: Progress | None = None) -> Sc
                 f"{len(missing)} shards of {request.out} are not scored yet (first: {missing[0]}); "
                 "run without --finalize-only to go on"
             )
-        return _finalize(request, manifest, progress, 0, 0.0)
+        return _finalize(request, manifest, progress, begin, None)
     finally:
         progress.finish()
         manifest.close()
@@ -233,9 +242,19 @@ def _needs_noise_shift(request: ScoreRequest, manifest: Manifest) -> bool:
 
 
 def _finalize(
-    request: ScoreRequest, manifest: Manifest, progress: Progress, scored: int, seconds: float
+    request: ScoreRequest,
+    manifest: Manifest,
+    progress: Progress,
+    begin: float,
+    samples_per_second: float | None,
 ) -> ScoreSummary:
     progress.stage("finalizing")
     calibration = calibrate(manifest, request.shift)
     finalize(request.layout, manifest, calibration)
-    return summarize(manifest, calibration, out=request.out, scored=scored, seconds=seconds)
+    return summarize(
+        manifest,
+        calibration,
+        out=request.out,
+        samples_per_second=samples_per_second,
+        seconds=time.perf_counter() - begin,
+    )

@@ -230,6 +230,7 @@ def save(model: CLIP, out: Path, figures: dict[str, float], facts: dict[str, obj
     (out / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
     weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     save_file(weights, out / "open_clip_model.safetensors")
+    (out / "open_clip_model.safetensors").chmod(0o644)  # it is written for its owner only
     (out / "README.md").write_text(model_card(out.name, figures, facts))
 
 

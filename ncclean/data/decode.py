@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.utils.dlpack
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -113,7 +114,9 @@ class ImageDecoder:
         try:
             return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
         except Image.DecompressionBombError as error:
-            raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, _one_line(error)) from error
+            # Raised past twice Pillow's bound, which is at least ours; its text speaks of attacks.
+            message = f"far more than {self.max_pixels} pixels"
+            raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
         except Exception as error:
             message = "not an image" if _is_unidentified(error) else _one_line(error)
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
@@ -131,7 +134,7 @@ class ImageDecoder:
 def _decode_jpeg(data: bytes) -> torch.Tensor:
     # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
     # thread-safe. The decoder only reads.
-    buffer = torch.from_dlpack(np.frombuffer(data, dtype=np.uint8))
+    buffer = torch.utils.dlpack.from_dlpack(np.frombuffer(data, dtype=np.uint8))
     pixels: torch.Tensor = decode_jpeg(buffer, mode=ImageReadMode.RGB)
     return pixels
 

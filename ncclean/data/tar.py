@@ -180,7 +180,7 @@ class TarSamples:
         for extension in ("txt", "caption"):
             if extension in group.members:
                 return group.members[extension]
-        return _string(metadata.get("caption", metadata.get("text")))
+        return _string(metadata.get("caption")) or _string(metadata.get("text"))
 
     def _members(self) -> Iterator[tuple[str, str, bytes]]:
         """Key, lower-case extension and content of each member that belongs to a sample."""

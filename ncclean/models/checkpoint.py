@@ -21,12 +21,17 @@ CONFIG_NAME = "open_clip_config.json"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """`name` and `pretrained` as open_clip takes them; `label` as the score table records them."""
+    """`name` and `pretrained` as open_clip takes them; `label` and `tag` as the table records them.
+
+    `checkpoint` is a weights file to load into the architecture of a `local-dir:` name instead of
+    the one that open_clip would pick from the folder.
+    """
 
     name: str
     pretrained: str | None
     label: str
     tag: str
+    checkpoint: str | None = None
 
 
 def resolve(model: str, pretrained: str | None) -> ModelSource:
@@ -48,7 +53,7 @@ def resolve(model: str, pretrained: str | None) -> ModelSource:
         return _local_folder(path, model)
     if path.is_file():
         if (path.parent / CONFIG_NAME).is_file():
-            return _local_folder(path.parent, model)
+            return ModelSource(f"local-dir:{path.parent}", None, model, path.name, str(path))
         return ModelSource(infer_architecture(path), str(path), model, path.name)
     return _named(model, pretrained)
 

@@ -28,6 +28,12 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Embeddings of one text must not depend on whether its batch was padded; this is what the
 # difference of two float32 evaluations of one tower may be.
 _TRIM_TOLERANCE = 1e-5
+# On CPUs a matrix product of fewer rows takes another kernel and rounds differently: an embedding
+# would depend on how many others were in its batch (measured: up to 10 rows do, 12 do not).
+_STEADY_ROWS = 16
+# Captions are padded to a multiple of this, so that the length a caption runs at, and with it the
+# last bit of its embedding, does not depend on the others either.
+_LENGTH_STEP = 4
 # No tokenizer needs more characters than this to fill a context of 77 tokens; a caption of a
 # megabyte would take seconds.
 _MAX_CAPTION_CHARACTERS = 10_000
@@ -116,38 +122,40 @@ class Estimator:
     @torch.inference_mode()
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32 on the device."""
-        values = pixels.to(self.device, non_blocking=True).float()
+        values = self._steady(pixels).to(self.device, non_blocking=True).float()
         values = values.div_(255).sub_(self._mean).div_(self._std)
         with self._autocast():
             features = self.model.encode_image(values)  # type: ignore[operator]
-        return F.normalize(features.float(), dim=-1)
+        return F.normalize(features[: len(pixels)].float(), dim=-1)
 
     @torch.inference_mode()
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device."""
         with self._autocast():
-            features = text_tower.encode_text(self.model, tokens.to(self.device))
-        return F.normalize(features.float(), dim=-1)
+            features = text_tower.encode_text(self.model, self._steady(tokens).to(self.device))
+        return F.normalize(features[: len(tokens)].float(), dim=-1)
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> torch.Tensor:
         """Captions -> (N, d) L2-normalised float32 on the device.
 
-        Every distinct caption is encoded once. Batches are sorted by length and, where the tower
-        allows it, padded to their longest caption only; the result does not depend on it.
+        Every distinct caption is encoded once, and where the tower allows it at its own length
+        instead of the full context. The result depends on neither.
         """
         if not captions:
             return torch.empty(0, self.embed_dim, device=self.device)
         distinct = list(dict.fromkeys(captions))
         position = {caption: index for index, caption in enumerate(distinct)}
         tokens = self.tokenize(distinct)
-        lengths = text_tower.token_lengths(tokens)
-        order = torch.argsort(lengths, stable=True)
+        lengths = torch.full((len(tokens),), tokens.shape[1])
+        if self.trims_text:
+            needed = text_tower.token_lengths(tokens)
+            stepped = (needed + _LENGTH_STEP - 1) // _LENGTH_STEP * _LENGTH_STEP
+            lengths = stepped.clamp_max(tokens.shape[1])
         embeddings = torch.empty(len(distinct), self.embed_dim, device=self.device)
-        for index in order.split(batch_size):
-            batch = tokens[index]
-            if self.trims_text:
-                batch = batch[:, : int(lengths[index].max())]
-            embeddings[index.to(self.device)] = self.encode_tokens(batch)
+        for length in sorted(set(lengths.tolist())):
+            for index in (lengths == length).nonzero()[:, 0].split(batch_size):
+                encoded = self.encode_tokens(tokens[index, :length])
+                embeddings[index.to(self.device)] = encoded
         return embeddings[torch.tensor([position[c] for c in captions], device=self.device)]
 
     def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
@@ -175,6 +183,13 @@ class Estimator:
                 torch.cuda.synchronize(self.device)
             elapsed = time.perf_counter() - start
         return elapsed
+
+    def _steady(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows, on a CPU with copies of the first one up to `_STEADY_ROWS`."""
+        lacking = _STEADY_ROWS - len(rows)
+        if self.device.type != "cpu" or lacking <= 0 or len(rows) == 0:
+            return rows
+        return torch.cat([rows, rows[:1].expand(lacking, *rows.shape[1:])])
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.precision == "fp32":
@@ -209,7 +224,7 @@ def resolve_device(device: str) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].split(". ")[0]
         raise ModelError(f"device {device!r} is not available here: {reason}") from error
     return chosen
 
@@ -248,9 +263,12 @@ def _build(
             model = open_clip.create_model(
                 source.name,
                 pretrained=source.pretrained,
-                require_pretrained=True,
+                require_pretrained=source.checkpoint is None,
+                load_weights=source.checkpoint is None,
                 weights_only=True,
             )
+            if source.checkpoint is not None:
+                open_clip.load_checkpoint(model, source.checkpoint)
     except Exception as error:  # hub clients raise their own families
         raise ModelError(_explain(source, error)) from error
     try:

@@ -15,7 +15,8 @@ from ncclean.storage.manifest import Manifest
 class ScoreSummary:
     """Counts over all shards, the corpus's noise rate with its 95 % interval, and the speed.
 
-    `samples_per_second` counts the samples of this invocation, reading to commit.
+    `samples_per_second` counts the samples of this invocation, reading to commit; `seconds` is
+    all of it, loading the model and finalizing included.
     """
 
     rows: int
@@ -37,9 +38,14 @@ class ScoreSummary:
 
 
 def summarize(
-    manifest: Manifest, calibration: Calibration, *, out: str, scored: int, seconds: float
+    manifest: Manifest,
+    calibration: Calibration,
+    *,
+    out: str,
+    samples_per_second: float | None,
+    seconds: float,
 ) -> ScoreSummary:
-    """Sum up a run; `scored` samples took `seconds` in this invocation."""
+    """Sum up a run that took `seconds` in this invocation."""
     statuses: dict[str, int] = {}
     for stats in manifest.done.values():
         for status, count in stats.statuses.items():
@@ -62,7 +68,7 @@ def summarize(
         noise_rate_low=null.noise_rate_low if null else None,
         noise_rate_high=null.noise_rate_high if null else None,
         shift=calibration.shift,
-        samples_per_second=round(scored / seconds, 1) if scored and seconds > 0 else None,
+        samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),
         out=out,
     )

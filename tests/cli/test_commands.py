@@ -1,0 +1,165 @@
+"""The commands as a user runs them: exit codes, JSON, one sentence for each mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from tests import hostile
+
+START = "from cli.app import main; main()"
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-c", START, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+SCORE = ("--model", "demo", "--precision", "fp32", "--shift", "0.2")
+
+
+def test_score_then_query(corpus, tmp_path):
+    out = tmp_path / "scores.parquet"
+    result = run("score", corpus, "--out", out, *SCORE, "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["rows"] == 1500
+    assert summary["ok"] + sum(summary["failures"].values()) == 1500
+    assert summary["shards"] == 3
+    assert summary["shards_failed"] == 0
+    assert summary["noise_rate_low"] <= summary["noise_rate"] <= summary["noise_rate_high"]
+    assert summary["shift"] == 0.2
+    assert summary["samples_per_second"] > 0
+    assert summary["out"] == str(out)
+    assert "3 shards to score" in result.stderr
+
+    sql = "SELECT status, count(*) AS n FROM scores GROUP BY 1"
+    found = json.loads(run("query", sql, out, "--json").stdout)
+    assert found["columns"] == ["status", "n"]
+    assert {r["status"]: r["n"] for r in found["rows"] if r["status"] != "ok"} == (
+        summary["failures"]
+    )
+    assert "image_corrupt" in run("query", sql, out).stdout
+    assert run("query", sql, out, "--csv").stdout.startswith("status,n\n")
+    assert json.loads(
+        run("query", "SELECT 'NaN'::FLOAT AS x FROM scores LIMIT 1", out, "--json").stdout
+    )["rows"] == [{"x": None}]
+
+    again = run("score", "--out", out, "--finalize-only", "--shift", "0.3", "--json")
+    assert json.loads(again.stdout)["shift"] == 0.3
+
+
+def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
+    (tmp_path / "good.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
+    result = run("score", tmp_path, "--out", tmp_path / "s.parquet", *SCORE)
+    assert result.returncode == 1
+    assert "failed: bad: cannot be read" in result.stdout
+    assert "Traceback" not in result.stderr
+    assert "unexpected" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("score", "nowhere", "--out", "s.parquet"), "nowhere does not exist"),
+        (("score", "x.tar", "--out", "s3://b/s.parquet"), "--out takes a local path"),
+        (("score", "x.tar", "--out", "s", "--shift", "much"), "--shift takes noise, shuffled"),
+        (("score", "x.tar", "--out", "s", "--engine", "spark"), "--engine takes"),
+        (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "101"),
+        (("score", "x.tar", "--out", "s", "--nonsense"), "No such option"),
+        (("score", "x.tar"), "--out"),
+        (("score", "--out", "s", "--finalize-only"), "nothing has been scored to s yet"),
+        (("query", "SELECT 1", "nowhere.parquet"), "nowhere.parquet does not exist"),
+        (("query", "DROP TABLE scores", "x.parquet"), "x.parquet"),
+        (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),
+        (("synth", "--out", "c", "--kind", "salt"), "--kind takes one of"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+    (tmp_path / "x.tar").write_bytes(b"")
+    result = run(
+        *arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"}
+    )
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = run("--debug", "score", "nowhere", "--out", tmp_path / "s")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_says_how_to_resume(tmp_path, kind):
+    write_corpus(tmp_path / "shards", CorpusOptions(pairs=20_000, shard_size=500), 2)
+    command = [sys.executable, "-c", START, "score", tmp_path / "shards", "--out", tmp_path / "s"]
+    process = subprocess.Popen([*command, *SCORE], stderr=subprocess.PIPE, text=True)
+    manifest = tmp_path / "s" / "_work" / "manifest.jsonl"
+    while not (manifest.exists() and '"part"' in manifest.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(kind)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: run the same command again to resume" in errors
+    assert "Traceback" not in errors
+
+
+def test_dry_run_writes_nothing(corpus, tmp_path):
+    out = tmp_path / "s.parquet"
+    result = run("score", corpus, "--out", out, *SCORE, "--dry-run", "--json")
+    plan = json.loads(result.stdout)
+    assert plan["shards"] == 3
+    assert plan["pairs"] == pytest.approx(1500, rel=0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_synth_writes_corpus_and_heldout_sets(tmp_path):
+    result = run("synth", "--out", tmp_path / "c", "--pairs", 120, "--held-out", 10, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["pairs"] == 120
+    assert (tmp_path / "c" / "00000.tar").exists()
+    assert (tmp_path / "c" / "heldout" / "zeroshot-shape" / "classnames.txt").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(corpus, tmp_path):
+    """Writes past RLIMIT_FSIZE fail as on a full disk."""
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000));" + START
+    )
+    out = tmp_path / "s.parquet"
+    arguments = ["score", str(corpus), "--out", str(out), *SCORE, "--quiet"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "cannot write" in result.stderr
+    assert not out.exists()
+    assert run(*arguments).returncode == 0
+
+
+def test_demo(tmp_path):
+    result = run("demo", "--out", tmp_path / "d", "--pairs", 1000, "--json", "--quiet")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["summary"]["rows"] == 1000
+    assert found["noise"]["auroc"]["noise_probability"]["ncr"] >= 0.98
+    again = run("demo", "--out", tmp_path / "d", "--pairs", 1000)
+    assert "AUROC against clean pairs" in again.stdout
+    assert again.stdout.count("$ ncclean query") == 3

@@ -1,0 +1,85 @@
+import pytest
+
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("00002.tar", "00000.tar", "00001.tar", "notes.txt", "x.tar.gz"):
+        (tmp_path / name).write_bytes(b"12345")
+    return tmp_path
+
+
+def names(*sources):
+    return [shard.name for shard in resolve_shards(sources)]
+
+
+def test_folder_is_sorted_and_takes_tars_only(folder):
+    assert names(str(folder)) == ["00000", "00001", "00002", "x"]
+
+
+def test_file_glob_braces_and_list(folder):
+    assert names(str(folder / "00001.tar")) == ["00001"]
+    assert names(str(folder / "0000[02].tar")) == ["00000", "00002"]
+    assert names(str(folder / "{00001..00002}.tar")) == ["00001", "00002"]
+    listing = folder / "list.txt"
+    listing.write_text(f"# comment\n{folder}/00002.tar\n\n{folder}/{{00000..00001}}.tar\n")
+    assert names(f"@{listing}") == ["00002", "00000", "00001"]
+
+
+def test_url(folder):
+    shards = resolve_shards([f"file://{folder}/*.tar"])
+    assert [shard.name for shard in shards] == ["00000", "00001", "00002"]
+    with shards[0].open() as stream:
+        assert stream.read() == b"12345"
+    assert shards[0].size == 5
+
+
+def test_order_of_sources_is_kept(folder):
+    assert names(str(folder / "00002.tar"), str(folder / "00000.tar")) == ["00002", "00000"]
+
+
+def test_equal_file_names_are_told_apart_by_folder(tmp_path):
+    for parent in ("a", "b"):
+        (tmp_path / parent).mkdir()
+        (tmp_path / parent / "00000.tar").write_bytes(b"")
+    shards = resolve_shards([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert [shard.name for shard in shards] == ["a/00000", "b/00000"]
+    assert [shard.part_name for shard in shards] == [
+        "part-a__00000.parquet",
+        "part-b__00000.parquet",
+    ]
+
+
+def test_version_changes_with_the_file(folder):
+    import os
+
+    before = resolve_shards([str(folder / "00000.tar")])[0]
+    os.utime(folder / "00000.tar", ns=(1, 1))
+    assert resolve_shards([str(folder / "00000.tar")])[0].version != before.version
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere.tar", "nowhere.tar does not exist"),
+        ("no*where.tar", "matches no file"),
+        ("@nowhere.txt", "list of shards nowhere.txt"),
+        ("{a,b}.tar", "a.tar does not exist"),
+        ("nosuch://bucket/x", "cannot be listed"),
+    ],
+)
+def test_what_is_not_there_is_named(source, message):
+    with pytest.raises(InputError, match=message.replace("*", ".")):
+        resolve_shards([source])
+
+
+def test_empty_folder_nothing_and_twice(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no shards"):
+        resolve_shards([str(tmp_path / "empty")])
+    with pytest.raises(InputError, match="no shards given"):
+        resolve_shards([])
+    with pytest.raises(InputError, match="more than once"):
+        resolve_shards([str(folder), str(folder / "00000.tar")])

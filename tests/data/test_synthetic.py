@@ -1,0 +1,165 @@
+"""The rendered world: reproducible, varied, and true to what its json says."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+
+import open_clip
+import pytest
+from PIL import Image
+
+from ncclean.data.synthetic import (
+    ZEROSHOT_SETS,
+    CorpusOptions,
+    sample_scene,
+    write_caption,
+    write_corpus,
+    write_heldout,
+)
+from ncclean.data.synthetic.captions import TEMPLATES
+from ncclean.data.synthetic.heldout import zeroshot_sample
+from ncclean.data.synthetic.scene import COLOURS, SHAPES, alter_one_fact, generator
+from ncclean.errors import InputError
+
+OPTIONS = CorpusOptions(
+    pairs=600,
+    shard_size=250,
+    noise={"ncr": 0.2, "hard": 0.1, "junk": 0.05},
+    broken=0.05,
+    duplicates=0.1,
+    seed=3,
+)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("synthetic"), OPTIONS, workers=1)
+
+
+def records(shards):
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                if member.name.endswith(".json"):
+                    yield json.load(tar.extractfile(member))
+
+
+def test_same_bytes_from_any_number_of_processes(shards, tmp_path):
+    again = write_corpus(tmp_path, OPTIONS, workers=2)
+    assert [p.name for p in again] == ["00000.tar", "00001.tar", "00002.tar"]
+    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in shards]
+
+
+def test_another_seed_gives_other_pairs(shards, tmp_path):
+    options = CorpusOptions(pairs=50, shard_size=50, seed=4)
+    other = {r["uid"] for r in records(write_corpus(tmp_path, options, workers=1))}
+    assert not other & {r["uid"] for r in records(shards)}
+
+
+def test_truth_in_the_json(shards):
+    found = list(records(shards))
+    kinds = Counter(r["noise_kind"] for r in found)
+    assert len({r["uid"] for r in found}) == len(found) == 600
+    assert kinds["hard"] == 60
+    assert kinds["junk"] == 30
+    assert 110 <= kinds["ncr"] <= 120  # fixed points of the permutation are clean
+    assert all(r["is_noisy"] == (r["noise_kind"] is not None) for r in found)
+    assert 30 <= sum(r["duplicate_of"] is not None for r in found) <= 90
+    uids = {r["uid"] for r in found}
+    assert all(r["duplicate_of"] in uids for r in found if r["duplicate_of"])
+    assert 15 <= sum(r["broken"] is not None for r in found) <= 50
+
+
+def test_images_vary_in_format_and_size(shards):
+    kinds, sizes = Counter(), set()
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                if member.name.endswith(("jpg", "png", "webp")):
+                    try:
+                        image = Image.open(io.BytesIO(tar.extractfile(member).read()))
+                        image.load()
+                    except (OSError, Image.DecompressionBombError):
+                        continue
+                    kinds[image.format] += 1
+                    sizes.add(image.size)
+    assert set(kinds) == {"JPEG", "PNG", "WEBP"}
+    assert kinds["JPEG"] > 0.8 * kinds.total()
+    assert len(sizes) >= 5
+
+
+def test_the_world_is_as_rich_as_promised():
+    assert len(SHAPES) >= 10
+    assert len(COLOURS) == 11
+    assert len(set(TEMPLATES)) >= 20
+    scenes = [sample_scene(generator("test", index)) for index in range(500)]
+    assert {s.objects for s in scenes} == {1, 2, 3, 4}
+    assert {g.shape for s in scenes for g in s.groups} == set(SHAPES)
+    assert {g.colour for s in scenes for g in s.groups} == set(COLOURS)
+    assert {s.relation for s in scenes} == {
+        None, "left of", "right of", "above", "below", "in front of",
+    }  # fmt: skip
+    assert all(0 < p.x < 1 and 0 < p.y < 1 for s in scenes for p in s.placements)
+    assert all(g.colour not in (s.ground, s.ground2) for s in scenes for g in s.groups)
+
+
+def test_captions_have_3_to_40_tokens_and_vary():
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    captions = []
+    for index in range(1000):
+        rng = generator("caption-test", index)
+        captions.append(write_caption(sample_scene(rng), rng).text)
+    lengths = (tokenizer(captions) != 0).sum(dim=1) - 2
+    assert lengths.min() >= 3
+    assert lengths.max() <= 40
+    assert len(set(captions)) > 950
+
+
+def test_hard_noise_changes_few_words_and_the_meaning():
+    changed = 0
+    for index in range(300):
+        scene = sample_scene(generator("hard-test", index))
+        altered = alter_one_fact(scene, generator("alter", index))
+        assert altered != scene
+        before = write_caption(scene, generator("words", index)).text.split()
+        after = write_caption(altered, generator("words", index)).text.split()
+        differing = Counter(before) - Counter(after)
+        assert differing.total() <= 4
+        changed += before != after
+    assert changed > 150
+
+
+def test_heldout_sets_have_clip_benchmarks_layout(tmp_path):
+    write_heldout(tmp_path, images=24, seed=0)
+    with tarfile.open(tmp_path / "retrieval" / "test" / "0.tar") as tar:
+        captions = [tar.extractfile(m).read() for m in tar if m.name.endswith(".txt")]
+    assert len(captions) == 24
+    assert all(len(c.decode().splitlines()) == 5 for c in captions)
+    assert (tmp_path / "retrieval" / "test" / "nshards.txt").read_text().strip() == "1"
+    for zeroshot in ZEROSHOT_SETS:
+        folder = tmp_path / f"zeroshot-{zeroshot.name}"
+        names = (folder / "classnames.txt").read_text().splitlines()
+        templates = (folder / "zeroshot_classification_templates.txt").read_text().splitlines()
+        assert all("{c}" in template for template in templates)
+        with tarfile.open(folder / "test" / "0.tar") as tar:
+            labels = [int(tar.extractfile(m).read()) for m in tar if m.name.endswith(".cls")]
+        assert len(labels) == 24
+        assert set(labels) == set(range(len(names)))
+
+
+@pytest.mark.parametrize("zeroshot", ZEROSHOT_SETS, ids=lambda z: z.name)
+def test_zeroshot_images_are_reproducible(zeroshot):
+    assert zeroshot_sample(zeroshot, 0, 5) == zeroshot_sample(zeroshot, 0, 5)
+    assert zeroshot_sample(zeroshot, 0, 5).image != zeroshot_sample(zeroshot, 1, 5).image
+
+
+def test_options_are_checked(tmp_path, shards):
+    with pytest.raises(InputError, match="at least 1"):
+        CorpusOptions(pairs=0)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        CorpusOptions(pairs=10, broken=1.5)
+    with pytest.raises(InputError, match="unknown kind"):
+        write_corpus(tmp_path, CorpusOptions(pairs=10, noise={"salt": 0.1}))
+    with pytest.raises(InputError, match="exists"):
+        write_corpus(shards[0].parent, OPTIONS)

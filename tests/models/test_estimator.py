@@ -1,0 +1,212 @@
+"""The estimator against open_clip itself, for every kind of tower."""
+
+import io
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_sample_images
+
+from ncclean.data.decode import ImageDecoder
+from ncclean.errors import InputError, ModelError
+from ncclean.models.estimator import Estimator, resolve_precision, weights_fingerprint
+from tests import hostile
+from tests.conftest import write_model
+
+CAPTIONS = [
+    "a red circle",
+    "a photo of two dogs playing in the snow near a very old wooden barn at dusk",
+    "cat",
+    "",
+    "word " * 300,
+]
+VISION = {"image_size": 48, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2}
+SIGLIP_TEXT = {
+    **TEXT,
+    "context_length": 64,
+    "no_causal_mask": True,
+    "pool_type": "last",
+    "proj_bias": True,
+}
+ARCHITECTURES = {
+    "clip": {"embed_dim": 32, "vision_cfg": VISION, "text_cfg": TEXT},
+    "custom_text": {"embed_dim": 32, "vision_cfg": VISION, "text_cfg": TEXT, "custom_text": True},
+    "quick_gelu": {"embed_dim": 32, "quick_gelu": True, "vision_cfg": VISION, "text_cfg": TEXT},
+    "linear_projection": {
+        "embed_dim": 32,
+        "vision_cfg": VISION,
+        "text_cfg": {**TEXT, "proj_bias": True},
+    },
+    "siglip": {
+        "embed_dim": 64,
+        "init_logit_bias": -10,
+        "custom_text": True,
+        "vision_cfg": {
+            "image_size": 224,
+            "timm_model_name": "vit_tiny_patch16_224",
+            "timm_model_pretrained": False,
+            "timm_pool": "map",
+            "timm_proj": "none",
+        },
+        "text_cfg": SIGLIP_TEXT,
+    },
+    "large_context": {
+        "embed_dim": 32,
+        "vision_cfg": VISION,
+        "text_cfg": {**TEXT, "context_length": 128},
+    },
+}
+PREPROCESSING = {
+    "siglip": {
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+        "interpolation": "bicubic",
+        "resize_mode": "squash",
+    },
+    "custom_text": {"mean": [0.1, 0.2, 0.3], "std": [0.9, 0.8, 0.7], "interpolation": "bilinear"},
+}
+TRIMS = {"clip", "custom_text", "quick_gelu", "linear_projection", "large_context"}
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def architecture(request, tmp_path_factory):
+    name = request.param
+    config = {**ARCHITECTURES[name]}
+    if name == "siglip":
+        config["embed_dim"] = 192  # what the timm tower gives without a projection
+    folder = tmp_path_factory.mktemp(name)
+    return name, write_model(folder, config, PREPROCESSING.get(name))
+
+
+def photographs():
+    flower, china = (Image.fromarray(array) for array in load_sample_images().images)
+    return [flower, china, china.crop((0, 0, 300, 427)), flower.resize((80, 60))]
+
+
+def test_equals_open_clip(architecture):
+    name, folder = architecture
+    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
+    estimator = Estimator.load(f"local-dir:{folder}", precision="fp32", device="cpu")
+    files = [hostile.encoded(photo, quality=90) for photo in photographs()]
+    images = [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
+    with torch.no_grad():
+        image = model.eval().encode_image(torch.stack([preprocess(i) for i in images]))
+        text = model.encode_text(tokenizer(CAPTIONS), normalize=True)
+    image = torch.nn.functional.normalize(image, dim=-1)
+    expected = image @ text.T
+    for fast, tolerance in ((False, 1e-4), (True, 3e-3)):
+        decode = ImageDecoder(estimator.preprocessing, fast=fast)
+        found = estimator.encode_image(torch.stack([decode(data).pixels for data in files]))
+        cosines = found @ estimator.encode_text(CAPTIONS).T
+        assert (cosines - expected).abs().max() < tolerance
+    assert estimator.trims_text == (name in TRIMS)
+    assert estimator.scale == pytest.approx(float(model.logit_scale.exp()))
+
+
+def test_embeddings_do_not_depend_on_the_batch(architecture):
+    _, folder = architecture
+    estimator = Estimator.load(str(folder), precision="fp32", device="cpu")
+    height, width = estimator.image_size
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (60, 3, height, width), dtype=torch.uint8, generator=generator)
+    captions = [f"{'very ' * (number % 9)}big dog {number % 25}" for number in range(60)]
+    image, text = estimator.encode_image(pixels), estimator.encode_text(captions)
+    for size in (1, 7, 16, 33):
+        again = torch.cat([estimator.encode_image(part) for part in pixels.split(size)])
+        assert torch.equal(again, image)
+        assert torch.equal(estimator.encode_text(captions, size), text)
+    assert torch.equal(estimator.encode_text(captions[7:8])[0], text[7])
+
+
+def test_no_captions(demo_estimator):
+    assert demo_estimator.encode_text([]).shape == (0, 128)
+
+
+def test_bf16_is_close_to_fp32(demo_estimator):
+    estimator = Estimator.load("demo", precision="bf16", device="cpu")
+    pixels = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8)
+    difference = estimator.encode_image(pixels) - demo_estimator.encode_image(pixels)
+    assert 0 < difference.norm(dim=1).max() < 0.05
+    assert estimator.identity.fingerprint == demo_estimator.identity.fingerprint
+
+
+def test_a_bare_checkpoint_finds_its_architecture(tmp_path):
+    torch.manual_seed(0)
+    model = open_clip.create_model("RN50", pretrained=None)
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "rn50.pt")
+    estimator = Estimator.load(str(tmp_path / "rn50.pt"), precision="fp32", device="cpu")
+    assert estimator.image_size == (224, 224)
+    assert estimator.identity.fingerprint == weights_fingerprint(model)
+    assert estimator.identity.pretrained == "rn50.pt"
+
+
+def test_a_checkpoint_beside_a_config_is_the_one_that_is_loaded(tmp_path):
+    folder = write_model(tmp_path / "run", {**ARCHITECTURES["clip"]})
+    weights = load_file(folder / "open_clip_model.safetensors")
+    weights["logit_scale"] = torch.tensor(1.0)
+    save_file(weights, folder / "epoch_5.safetensors")
+    chosen = Estimator.load(str(folder / "epoch_5.safetensors"), precision="fp32", device="cpu")
+    assert chosen.scale == pytest.approx(2.71828, abs=1e-4)
+    assert Estimator.load(str(folder), device="cpu").scale == pytest.approx(14.2857, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "message"),
+    [
+        ("ViT-B-23", "openai", "did you mean ViT-B-32"),
+        ("ViT-B-32", "laion3b", "its tags are openai"),
+        ("ViT-B-32", None, "needs --pretrained"),
+        ("local-dir:/nowhere", None, "open_clip_config.json"),
+    ],
+)
+def test_models_that_do_not_exist(model, pretrained, message):
+    with pytest.raises(ModelError, match=message):
+        Estimator.load(model, pretrained, device="cpu")
+
+
+def test_a_folder_without_weights_is_not_scored_at_random(tmp_path):
+    folder = write_model(tmp_path, {**ARCHITECTURES["clip"]})
+    (folder / "open_clip_model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        Estimator.load(str(folder), device="cpu")
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path):
+    (tmp_path / "notes.pt").write_text("hello")
+    with pytest.raises(ModelError, match=r"notes\.pt is not a readable checkpoint"):
+        Estimator.load(str(tmp_path / "notes.pt"), device="cpu")
+
+
+def test_pickles_are_not_executed(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    torch.save(Evil(), tmp_path / "evil.pt")
+    with pytest.raises(ModelError):
+        Estimator.load(str(tmp_path / "evil.pt"), device="cpu")
+    with pytest.raises(ModelError):
+        Estimator.load("ViT-B-32", str(tmp_path / "evil.pt"), device="cpu")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_device_and_precision_are_checked():
+    with pytest.raises(ModelError, match="not available here"):
+        Estimator.load("demo", device="cuda:7")
+    with pytest.raises(InputError, match="unknown precision 'int4'"):
+        Estimator.load("demo", device="cpu", precision="int4")
+    assert resolve_precision("auto", torch.device("cpu")) in ("bf16", "fp32")
+    assert resolve_precision("auto", torch.device("mps")) == "fp32"
+
+
+def test_weights_that_cannot_be_fetched_say_what_to_do_offline(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("open_clip.factory.download_pretrained", refuse)
+    with pytest.raises(ModelError, match=r"laion2b_s34b_b79k of ViT-B-32 cannot be fetched.*FILE"):
+        Estimator.load(device="cpu")

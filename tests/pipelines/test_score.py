@@ -1,0 +1,324 @@
+"""Scoring end to end: rows, statuses, invariance, resume, calibration."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from ncclean import schema
+from ncclean.config import ScoreOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError, ResumeError
+from ncclean.evaluation.noise_detection import detection_report
+from ncclean.scoring.ncu import clean_confidence, forget_mask
+from pipelines.score import ScoreRequest, finalize_only, plan, score
+from tests import hostile
+
+
+def request(shards, out, **options):
+    fields = {
+        name: options.pop(name)
+        for name in ("shift", "overwrite", "precision", "model", "pretrained")
+        if name in options
+    }
+    defaults = {"model": "demo", "precision": "fp32", "shift": "shuffled"}
+    return ScoreRequest(
+        shards=[str(shards)] if not isinstance(shards, list) else shards,
+        out=str(out),
+        options=ScoreOptions(**options),
+        **{**defaults, **fields},
+    )
+
+
+def read(path):
+    """The table sorted as written, from a file or a folder in order of shard and row."""
+    return pq.read_table(path).sort_by([("shard", "ascending"), ("row", "ascending")])
+
+
+@pytest.fixture(scope="module")
+def scored(corpus, tmp_path_factory):
+    """The corpus scored once: summary and table; exported embeddings beside it."""
+    folder = tmp_path_factory.mktemp("scored")
+    summary = score(
+        request(
+            corpus,
+            folder / "scores.parquet",
+            embeddings=str(folder / "embeddings"),
+            block_size=150,
+            batch_size=64,
+        )
+    )
+    return summary, folder
+
+
+def test_one_row_per_sample_in_input_order_with_the_status_its_json_foretells(corpus, scored):
+    summary, folder = scored
+    table = pq.read_table(folder / "scores.parquet")
+    assert table.schema.remove_metadata().equals(schema.SCORES)
+    from ncclean.data.synthetic.corpus import BROKEN_KINDS
+
+    expected = []
+    for shard in sorted(corpus.glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                if member.name.endswith(".json"):
+                    record = json.load(tar.extractfile(member))
+                    status = BROKEN_KINDS[record["broken"]] if record["broken"] else "ok"
+                    expected.append((record["uid"], shard.stem, record["key"], status))
+    columns = ("uid", "shard", "key", "status")
+    found = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+    assert found == expected
+    assert summary.rows == len(expected) == 1500
+    assert summary.ok == sum(status == "ok" for *_, status in expected)
+    assert sum(summary.failures.values()) == summary.rows - summary.ok > 10
+
+
+def test_columns_equal_plain_numpy_on_the_exported_embeddings(scored, demo_estimator):
+    _, folder = scored
+    table = read(folder / "scores.parquet").to_pandas()
+    for number, shard in enumerate(("00000", "00001", "00002")):
+        image = np.load(folder / "embeddings" / "img_emb" / f"img_emb_{number}.npy")
+        text = np.load(folder / "embeddings" / "text_emb" / f"text_emb_{number}.npy")
+        metadata = pq.read_table(folder / f"embeddings/metadata/metadata_{number}.parquet")
+        assert image.dtype == np.float16
+        rows = table[(table.shard == shard) & (table.status == "ok")].reset_index(drop=True)
+        assert metadata.column("key").to_pylist() == rows.key.tolist()
+        image, text = image.astype(np.float32), text.astype(np.float32)
+        assert np.abs((image * text).sum(1) - rows.similarity).max() < 1e-3
+        for _, block in rows.groupby("block"):
+            cosines = image[block.index] @ text[block.index].T
+            own = np.diag(cosines)
+            assert (block.i2t_rank == (cosines > own[:, None]).sum(1)).all()
+            assert (block.t2i_rank == (cosines > own[None, :]).sum(0)).all()
+            mutual = (own >= cosines.max(1)) & (own >= cosines.max(0))
+            assert (block.disncl_clean == mutual).all()
+            logits = demo_estimator.scale * cosines.astype(np.float64)
+            lse = np.log(np.exp(logits).sum(1)), np.log(np.exp(logits).sum(0))
+            confidence = (np.exp(np.diag(logits) - lse[0]) + np.exp(np.diag(logits) - lse[1])) / 2
+            assert np.abs(block.ncu_confidence - confidence).max() < 1e-4
+            loss = own - (lse[0] + lse[1]) / (2 * demo_estimator.scale)
+            assert np.abs(block.neg_clip_loss - loss).max() < 1e-4
+            order = np.argsort(block.ncu_confidence.to_numpy(), kind="stable")
+            forget = np.zeros(len(block), dtype=bool)
+            forget[order[: len(block) // 10]] = True
+            assert ((block.ncu_split == "forget") == forget).all()
+
+
+def assert_same_rows(found, expected):
+    assert found.schema.names == expected.schema.names
+    for name in expected.schema.names:
+        a, b = found.column(name).to_pandas(), expected.column(name).to_pandas()
+        if str(expected.schema.field(name).type) == "float":
+            assert (a.isna() == b.isna()).all(), name
+            tolerance = 1e-6 if name == "similarity" else 1e-5
+            assert (a - b).abs().max() <= tolerance or a.isna().all(), name
+        else:
+            assert a.equals(b), name
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "threads", "as_file"), [(7, 1, True), (256, 4, True), (7, 4, False)]
+)
+def test_rows_do_not_depend_on_batch_threads_or_layout(
+    corpus, scored, tmp_path, batch_size, threads, as_file
+):
+    _, folder = scored
+    out = tmp_path / ("s.parquet" if as_file else "s")
+    score(request(corpus, out, block_size=150, batch_size=batch_size, decode_threads=threads))
+    table = read(out)
+    assert_same_rows(table, read(folder / "scores.parquet"))
+    if not as_file:
+        assert sorted(f.name for f in out.glob("*.parquet")) == [
+            f"part-0000{number}.parquet" for number in range(3)
+        ]
+
+
+def test_similarity_is_open_clips_own(corpus, scored):
+    import open_clip
+
+    from ncclean.models.checkpoint import resolve
+
+    _, folder = scored
+    name = resolve("demo", None).name
+    model, _, preprocess = open_clip.create_model_and_transforms(name)
+    tokenizer = open_clip.get_tokenizer(name)
+    rows = read(folder / "scores.parquet").to_pandas()
+    rows = rows[(rows.shard == "00000") & (rows.status == "ok")].head(100)
+    with tarfile.open(corpus / "00000.tar") as tar:
+        names = {m.name.split(".")[0]: m for m in tar if not m.name.endswith(("json", "txt"))}
+        images = [
+            preprocess(Image.open(io.BytesIO(tar.extractfile(names[key]).read())).convert("RGB"))
+            for key in rows.key
+        ]
+    with torch.no_grad():
+        image = model.eval().encode_image(torch.stack(images), normalize=True)
+        text = model.encode_text(tokenizer(rows.text.tolist()), normalize=True)
+    expected = (image * text).sum(1).numpy()
+    assert np.abs(rows.similarity - expected).max() < 3e-3
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.5])
+def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate):
+    write_corpus(
+        tmp_path / "c", CorpusOptions(pairs=4000, noise={"ncr": rate}, seed=int(100 * rate)), 2
+    )
+    summary = score(request(tmp_path / "c", tmp_path / "s.parquet"))
+    rows = read(tmp_path / "s.parquet").to_pandas()
+    rows = rows[rows.status == "ok"]
+    truth = rows.is_noisy.astype(bool)
+    # The interval covers the truth or misses it by at most two points.
+    assert summary.noise_rate_low - 0.02 <= truth.mean() <= summary.noise_rate_high + 0.02
+    assert detection_report(rows.noise_probability, truth, 0.5).auroc >= 0.99
+    assert rows.noise_probability.sum() == pytest.approx(truth.sum(), rel=0.2)
+
+
+def test_metadata_tells_how_the_table_was_made(scored):
+    summary, folder = scored
+    metadata = {
+        k.decode(): v.decode()
+        for k, v in pq.read_schema(folder / "scores.parquet").metadata.items()
+    }
+    assert metadata["model"] == "demo"
+    assert metadata["precision"] == "fp32"
+    assert len(metadata["weights_fingerprint"]) == 32
+    assert float(metadata["shift"]) == pytest.approx(summary.shift)
+    assert float(metadata["noise_rate"]) == pytest.approx(summary.noise_rate)
+    assert metadata["seed"] == "0"
+    assert {"pretrained", "noise_rate_low", "noise_rate_high", "ncclean_version"} <= set(metadata)
+    assert metadata["schema_version"] == schema.SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("out", ["s.parquet", "s"])
+def test_finalize_again_with_another_shift(corpus, tmp_path, out):
+    first = score(request(corpus, tmp_path / out))
+    before = read(tmp_path / out)
+    again = finalize_only(request([], tmp_path / out, shift=0.35))
+    after = read(tmp_path / out)
+    assert again.shift == 0.35
+    assert again.noise_rate == first.noise_rate
+    similarity = after.column("similarity").to_pandas()
+    assert (after.column("osa_noisy").to_pandas().dropna() == (similarity.dropna() <= 0.35)).all()
+    changed = {"osa_weight", "osa_noisy"}
+    for name in schema.SCORES.names:
+        assert (before.column(name) == after.column(name)) or name in changed, name
+    back = finalize_only(request([], tmp_path / out, shift="shuffled"))
+    assert back.shift == first.shift
+    assert_same_rows(read(tmp_path / out), before)
+    with pytest.raises(InputError, match="'noise' is not known"):
+        finalize_only(request([], tmp_path / out, shift="noise"))
+
+
+def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator):
+    from ncclean.scoring.osa import estimate_shift
+
+    summary = score(request(corpus, tmp_path / "s.parquet", shift="noise"))
+    assert summary.shift == pytest.approx(estimate_shift(demo_estimator), abs=5e-3)
+    assert finalize_only(request([], tmp_path / "s.parquet", shift="noise")).shift == summary.shift
+
+
+def test_hostile_shards_end_the_run_neither_early_nor_silently(tmp_path):
+    readable, broken = hostile.write_hostile(tmp_path / "hostile")
+    summary = score(request(tmp_path / "hostile", tmp_path / "s.parquet", batch_size=16))
+    rows = read(tmp_path / "s.parquet").to_pandas()
+    for case in [*readable, *broken]:
+        found = rows[rows.shard == case.name]
+        assert list(zip(found.key, found.status, strict=True)) == case.rows, case.name
+        assert (found.similarity.notna() == (found.status == "ok")).all()
+        assert (found.error.notna() | (found.status != "image_corrupt")).all()
+    assert summary.shards_failed == len(broken)
+    assert set(summary.failed_shards) == {shard.name for shard in broken}
+    assert all(summary.failed_shards.values())
+    assert rows[rows.key == "a"].uid.tolist()[-1] == "uid-of-a"
+
+
+def test_a_repaired_shard_is_scored_on_resume_and_the_rest_is_kept(corpus, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for source in sorted(corpus.glob("*.tar")):
+        (shards / source.name).write_bytes(source.read_bytes())
+    whole = (shards / "00001.tar").read_bytes()
+    (shards / "00001.tar").write_bytes(whole[: len(whole) // 3])
+    first = score(request(shards, tmp_path / "s.parquet"))
+    assert first.shards_failed == 1
+    assert first.rows < 1500
+    (shards / "00001.tar").write_bytes(whole)
+    second = score(request(shards, tmp_path / "s.parquet"))
+    assert (second.shards_failed, second.rows) == (0, 1500)
+    third = score(request(shards, tmp_path / "s.parquet"))
+    assert (third.rows, third.samples_per_second) == (1500, None)
+    score(request(corpus, tmp_path / "reference.parquet"))
+    assert_same_rows(read(tmp_path / "s.parquet"), read(tmp_path / "reference.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_size": 100}, "--block-size was 2048, is 100"),
+        ({"forget_percent": 5.0}, "--forget-percent was 10.0, is 5.0"),
+        ({"seed": 1}, "--seed was 0, is 1"),
+        ({"text": False}, "--text was True, is False"),
+        ({"precision": "bf16"}, "precision was fp32, is bf16"),
+        ({"model": "demo-noisy"}, "model was demo, is demo-noisy"),
+    ],
+)
+def test_resuming_another_run_is_refused_with_the_difference(corpus, scored_here, change, message):
+    with pytest.raises(ResumeError, match=message):
+        score(request(corpus, scored_here, **change))
+
+
+@pytest.fixture(scope="module")
+def scored_here(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("resume") / "s.parquet"
+    score(request(corpus, out))
+    return out
+
+
+def test_resuming_with_other_shards_is_refused(corpus, scored_here):
+    with pytest.raises(ResumeError, match="shard 00002 is missing now"):
+        score(request([str(corpus / "{00000..00001}.tar")], scored_here))
+
+
+def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, tmp_path):
+    summary = score(request(corpus, scored_here, seed=5, overwrite=True))
+    assert summary.rows == 1500
+    foreign = tmp_path / "mine.parquet"
+    foreign.write_text("precious")
+    with pytest.raises(InputError, match="--overwrite"):
+        score(request(corpus, foreign))
+    assert foreign.read_text() == "precious"
+
+
+def test_without_text(corpus, tmp_path):
+    score(request([str(corpus / "00000.tar")], tmp_path / "s.parquet", text=False))
+    assert read(tmp_path / "s.parquet").column("text").null_count == 500
+
+
+def test_plan_counts_without_scoring(corpus, tmp_path):
+    estimate = plan(request(corpus, tmp_path / "s.parquet"))
+    assert estimate.shards == 3
+    assert estimate.pairs == pytest.approx(1500, rel=0.1)
+    assert estimate.hours == pytest.approx(
+        estimate.pairs / estimate.samples_per_second / 3600, abs=1e-3
+    )
+    assert estimate.gpu_hours is None
+    assert not (tmp_path / "s.parquet").exists()
+    assert not (tmp_path / "s.parquet.work").exists()
+
+
+def test_object_store_outputs_are_refused_before_anything_is_written(corpus):
+    with pytest.raises(InputError, match="--out takes a local path"):
+        request(corpus, "s3://bucket/scores.parquet")
+
+
+def test_forget_mask_of_a_table_is_that_of_the_functions(scored):
+    """The public functions and the table must not drift apart."""
+    table = read(scored[1] / "scores.parquet").to_pandas()
+    block = table[(table.shard == "00000") & (table.block == 0)]
+    mask = forget_mask(torch.tensor(block.ncu_confidence.to_numpy()), 10)
+    assert (mask.numpy() == (block.ncu_split == "forget").to_numpy()).all()
+    assert clean_confidence(torch.eye(2), 1.0).shape == (2,)

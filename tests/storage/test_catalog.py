@@ -1,0 +1,77 @@
+"""SQL over score files, and nothing but over score files."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.errors import InputError
+from ncclean.storage.catalog import query
+
+
+@pytest.fixture
+def scores(tmp_path):
+    folder = tmp_path / "it's scores"
+    folder.mkdir()
+    for number in range(2):
+        table = pa.table({"uid": [f"{number}a", f"{number}b"], "similarity": [0.1, 0.2 + number]})
+        pq.write_table(table, folder / f"part-{number}.parquet")
+    (folder / "_work").mkdir()
+    pq.write_table(pa.table({"uid": ["hidden"]}), folder / "_work" / "part-9.parquet")
+    return folder
+
+
+def test_folder_file_glob_and_several(scores):
+    count = "SELECT count(*) FROM scores"
+    assert query(count, [str(scores)]).fetchall() == [(4,)]
+    assert query(count, [str(scores / "part-0.parquet")]).fetchall() == [(2,)]
+    assert query(count, [str(scores / "*.parquet")]).fetchall() == [(4,)]
+    both = [str(scores / "part-0.parquet"), str(scores / "part-1.parquet")]
+    assert query(count, both).fetchall() == [(4,)]
+
+
+def test_describe_and_with_are_queries(scores):
+    assert query("DESCRIBE scores", [str(scores)]).fetchall()[0][:2] == ("uid", "VARCHAR")
+    assert query("WITH t AS (SELECT 1 AS a) SELECT a FROM t", [str(scores)]).fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('{other}')",
+        "SELECT * FROM '{other}'",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "COPY scores TO '{scores}/part-0.parquet'",
+        "COPY (SELECT 1) TO '{other}'",
+        "ATTACH '{other}' AS db",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+        "SELECT 1; DROP VIEW scores",
+        "EXPLAIN ANALYZE COPY scores TO '{scores}/part-0.parquet'",
+        "SELECT * FROM nothing",
+        "SELEC 1",
+        "",
+    ],
+)
+def test_anything_else_is_refused_and_touches_nothing(scores, tmp_path, sql):
+    other = tmp_path / "other.csv"
+    other.write_text("secret\n1\n")
+    before = (scores / "part-0.parquet").read_bytes()
+    with pytest.raises(InputError):
+        query(sql.format(other=other, scores=str(scores).replace("'", "''")), [str(scores)])
+    assert other.read_text() == "secret\n1\n"
+    assert (scores / "part-0.parquet").read_bytes() == before
+
+
+def test_missing_unfinished_and_foreign_files(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        query("SELECT 1", [str(tmp_path / "none.parquet")])
+    (tmp_path / "s.parquet.work").mkdir()
+    with pytest.raises(InputError, match="not finished yet"):
+        query("SELECT 1", [str(tmp_path / "s.parquet")])
+    (tmp_path / "run" / "_work").mkdir(parents=True)
+    with pytest.raises(InputError, match="unfinished run"):
+        query("SELECT 1", [str(tmp_path / "run")])
+    (tmp_path / "text.parquet").write_text("no parquet")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        query("SELECT 1", [str(tmp_path / "text.parquet")])

@@ -1,0 +1,84 @@
+"""What is installed is what is in the tree, and under names that no other wheel overwrites."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def declared() -> tuple[set[str], dict[str, str]]:
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib is part of Python from 3.11")
+    import tomllib
+
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    return set(tool["packages"]), tool["package-dir"]
+
+
+def test_every_package_on_disk_is_declared():
+    packages, folders = declared()
+    found = set()
+    for name, folder in folders.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            inside = init.parent.relative_to(ROOT / folder).parts
+            found.add(".".join((name, *inside)))
+    assert found == packages
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module)
+    return found
+
+
+ALLOWED = {  # packages inside ncclean that each may import
+    "data": {"data"},
+    "models": {"data", "models"},
+    "scoring": {"data", "scoring"},
+    "storage": {"data", "scoring", "storage"},
+    "execution": {"data", "models", "scoring", "storage", "execution"},
+    "evaluation": {"data", "models", "scoring", "storage", "evaluation"},
+}
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_dependencies_point_one_way(package):
+    for path in (ROOT / "ncclean" / package).rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            assert parts[0] not in ("cli", "pipelines", "ncclean_cli", "ncclean_pipelines"), path
+            if parts[0] == "ncclean" and len(parts) > 1 and parts[1] in ALLOWED:
+                assert parts[1] in ALLOWED[package], f"{path} imports {name}"
+
+
+def test_pipelines_do_not_import_the_command_line():
+    for path in (ROOT / "pipelines").rglob("*.py"):
+        assert not any(
+            name.split(".")[0] in ("cli", "ncclean_cli", "typer") for name in imports(path)
+        )
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys; from cli.app import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'ray', 'faiss', 'open_clip', 'pyarrow', 'duckdb', 'sklearn'}\n"
+        "print(heavy & set(sys.modules), file=sys.stderr)"
+    )
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert time.monotonic() - start < 3  # about 0.2 s on an idle machine
+    assert "score" in result.stdout
+    assert result.stderr.strip() == "set()"
