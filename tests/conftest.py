@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+
+# Before torch is loaded, as the command line does: see cli/app.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import pytest
 import torch

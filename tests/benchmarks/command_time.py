@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from command import run_ncclean
-from corpora import rendered_shards
+from corpora import demo_corpus
 from measure import Setting, take_turns
 from results import Row
 
 
 def run(setting: Setting) -> list[Row]:
-    pairs = setting.choose(full=8000, quick=2000)
-    folder = rendered_shards(setting, pairs)[0].parent
+    folder = demo_corpus(setting)[0].parent
     out = setting.scratch / "command.parquet"
     arguments = ("score", str(folder), "--out", str(out), "--model", setting.demo_model)
     timings = take_turns(
         {"score": lambda: run_ncclean(*arguments, "--overwrite")},
-        repeats=setting.choose(full=3, quick=2),
+        repeats=setting.choose(full=3, quick=1),
     )
     run = min(timings["score"].results, key=lambda run: run.seconds)
     scoring = run.output["seconds"]
@@ -24,7 +23,7 @@ def run(setting: Setting) -> list[Row]:
             name="ncclean score, demo model",
             value=run.seconds,
             unit="s",
-            note=f"{pairs:,} pairs, {scoring:.1f} s of it scoring at "
+            note=f"{run.output['rows']:,} pairs, {scoring:.1f} s of it scoring at "
             f"{run.output['samples_per_second']:,.0f} pairs/s; {timings['score'].spread}",
         )
     ]

@@ -22,7 +22,12 @@ _WORDS = range(8, 26)
 _NOISE = 2.0  # levels of sensor noise: an enlarged crop is smoother than a photograph
 
 
-def rendered_shards(setting: Setting, pairs: int, shard_size: int = 1000) -> list[Path]:
+def demo_corpus(setting: Setting) -> list[Path]:
+    """The rendered scenes that the demo model is measured on."""
+    return rendered_shards(setting, setting.choose(full=8000, quick=2000), shard_size=1000)
+
+
+def rendered_shards(setting: Setting, pairs: int, shard_size: int) -> list[Path]:
     """Shards of rendered scenes, written once per run."""
     folder = setting.scratch / f"rendered-{pairs}-{shard_size}"
     if not folder.exists():
@@ -31,17 +36,21 @@ def rendered_shards(setting: Setting, pairs: int, shard_size: int = 1000) -> lis
     return sorted(folder.glob("*.tar"))
 
 
-def photograph_shards(setting: Setting, pairs: int, shard_size: int) -> list[Path]:
-    """Shards of 640 x 480 photographs at quality 90, written once per run."""
-    folder = setting.scratch / f"photographs-{pairs}-{shard_size}"
+def photograph_corpus(setting: Setting) -> list[Path]:
+    """Two shards of 640 x 480 photographs at quality 90, written once per run.
+
+    Two are as few as the plain loop can share between its workers; batches end with a shard, and
+    small ones would not be what large shards give.
+    """
+    folder = setting.scratch / "photographs"
     if not folder.exists():
         folder.mkdir()
-        images = photographs(pairs, (640, 480), quality=90)
-        captions = usual_captions(pairs)
-        for start in range(0, pairs, shard_size):
-            stop = min(start + shard_size, pairs)
-            with tarfile.open(folder / f"{start // shard_size:05d}.tar", "w") as tar:
-                for index in range(start, stop):
+        size = setting.choose(full=256, quick=96)
+        images = photographs(2 * size, (640, 480), quality=90)
+        captions = usual_captions(2 * size)
+        for shard in range(2):
+            with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
+                for index in range(shard * size, (shard + 1) * size):
                     _add_pair(tar, f"{index:09d}", images[index], captions[index])
     return sorted(folder.glob("*.tar"))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from corpora import photograph_shards, rendered_shards
+from corpora import demo_corpus, photograph_corpus
 from measure import Setting, take_turns
 from results import Row, Target
 from scoring import score_shards
@@ -26,6 +26,8 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.data.shards import resolve_shards
 from ncclean.data.stream import StreamReader
 from ncclean.models.estimator import Estimator
+
+_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -37,38 +39,30 @@ class DecodedShard:
 
 
 def run(setting: Setting) -> list[Row]:
-    photographs = photograph_shards(setting, *((384, 96) if not setting.quick else (96, 48)))
-    rendered = rendered_shards(setting, setting.choose(full=8000, quick=2000))
     large, demo = random_vit_b_32(), demo_towers(setting.demo_model)
-    at_most = Target("ratio", "<=", 1.1)
-    rows = [_compare(large, "auto", photographs, setting, 32, at_most)]
-    if not setting.quick:
-        rows.append(_compare(large, "fp32", photographs, setting, 32, at_most))
-    return [*rows, _compare(demo, "auto", rendered, setting, 256, None)]
+    return [
+        _compare(large, photograph_corpus(setting), setting, Target("ratio", "<=", 1.1)),
+        _compare(demo, demo_corpus(setting), setting, None),
+    ]
 
 
 def _compare(
-    towers: Towers,
-    precision: str,
-    shards: Sequence[Path],
-    setting: Setting,
-    batch_size: int,
-    target: Target | None,
+    towers: Towers, shards: Sequence[Path], setting: Setting, target: Target | None
 ) -> Row:
-    estimator = towers.estimator(precision)
-    decoded = _decode(estimator, shards, batch_size)
-    out = setting.scratch / f"end-to-end-{towers.name}-{precision}.parquet"
+    estimator = towers.estimator("auto")
+    decoded = _decode(estimator, shards)
+    out = setting.scratch / f"end-to-end-{towers.name}.parquet"
     timings = take_turns(
         {
-            "model": functools.partial(_model_only, estimator, decoded, batch_size),
-            "score": functools.partial(_score, estimator, shards, out, batch_size),
+            "model": functools.partial(_model_only, estimator, decoded),
+            "score": functools.partial(_score, estimator, shards, out),
         },
         repeats=setting.choose(full=3, quick=2),
     )
     model, score = timings["model"].best, timings["score"]
     pairs = sum(len(shard.captions) for shard in decoded)
     return Row(
-        name=f"{towers.name} {precision}",
+        name=f"{towers.name} {estimator.precision}",
         value=pairs / score.best,
         unit="pairs/s",
         ratio=score.best / model,
@@ -77,29 +71,29 @@ def _compare(
     )
 
 
-def _decode(estimator: Estimator, shards: Sequence[Path], batch_size: int) -> list[DecodedShard]:
+def _decode(estimator: Estimator, shards: Sequence[Path]) -> list[DecodedShard]:
     decoded = []
     reader = StreamReader(
         resolve_shards([str(shard) for shard in shards]),
         ImageDecoder(estimator.preprocessing),
         threads=os.cpu_count() or 1,
-        prefetch=batch_size,
+        prefetch=_BATCH,
     )
     with reader:
         for stream in reader:
             samples = list(stream)
             pixels = [sample.pixels for sample in samples if sample.pixels is not None]
-            batches = list(torch.stack(pixels).split(batch_size))
+            batches = list(torch.stack(pixels).split(_BATCH))
             decoded.append(DecodedShard(batches, [s.sample.caption or "" for s in samples]))
     return decoded
 
 
-def _model_only(estimator: Estimator, shards: Sequence[DecodedShard], batch_size: int) -> None:
+def _model_only(estimator: Estimator, shards: Sequence[DecodedShard]) -> None:
     for shard in shards:
         for batch in shard.batches:
             estimator.encode_image(batch)
-        estimator.encode_text(shard.captions, batch_size)
+        estimator.encode_text(shard.captions, _BATCH)
 
 
-def _score(estimator: Estimator, shards: Sequence[Path], out: Path, batch_size: int) -> None:
-    score_shards(estimator, shards, out, batch_size=batch_size, shift=0.0)
+def _score(estimator: Estimator, shards: Sequence[Path], out: Path) -> None:
+    score_shards(estimator, shards, out, batch_size=_BATCH, shift=0.0)

@@ -73,7 +73,8 @@ def _finalize(prepared: Path, out: Path) -> None:
 
 def _write_run(folder: Path, parts: int) -> None:
     """A manifest and the parts of a run that has scored all its shards."""
-    tables = [_simulated_table(seed) for seed in range(min(parts, _DISTINCT_PARTS))]
+    captions = np.array(usual_captions(_PART_ROWS), dtype=object)
+    tables = [_simulated_table(captions, seed) for seed in range(min(parts, _DISTINCT_PARTS))]
     shards = [ShardRef(f"{number:05d}", f"{number:05d}.tar", 1, "") for number in range(parts)]
     identity = RunIdentity(
         model={"model": "simulated"},
@@ -94,34 +95,32 @@ def _write_run(folder: Path, parts: int) -> None:
         manifest.close()
 
 
-def _simulated_table(seed: int) -> pa.Table:
+def _simulated_table(captions: np.ndarray, seed: int) -> pa.Table:
     """One part as `score` writes it: every pair scored, the calibrated columns null."""
     rng = np.random.default_rng(seed)
     n = _PART_ROWS
     noisy = rng.random(n) < _NOISE
     uids = [rng.bytes(16).hex() for _ in range(n)]
-    captions = np.array(usual_captions(1000), dtype=object)
-    floats = {name: rng.normal(size=n) for name in ("ncu_confidence", "neg_clip_loss")}
-    ranks = {name: rng.geometric(0.05, n) - 1 for name in ("i2t_rank", "t2i_rank")}
     known: dict[str, object] = {
-        **floats,
-        **ranks,
         "uid": uids,
         "shard": [""] * n,
         "key": [f"{row:09d}" for row in range(n)],
         "row": np.arange(n),
-        "text": [f"{caption}, {uid[:6]}" for caption, uid in zip(
-            rng.choice(captions, n), uids, strict=True)],
+        "text": rng.permutation(captions),
         "url": [f"https://images.example.org/{uid[:2]}/{uid}/{uid[4:12]}.jpg" for uid in uids],
         "width": rng.integers(200, 2000, n),
         "height": rng.integers(200, 2000, n),
         "status": ["ok"] * n,
         "similarity": rng.normal(np.where(noisy, 0.1, 0.3), 0.05),
+        "ncu_confidence": rng.random(n),
         "ncu_split": np.where(rng.random(n) < 0.1, "forget", "retain"),
         "disncl_clean": rng.random(n) < 0.5,
+        "neg_clip_loss": rng.normal(size=n),
+        "i2t_rank": rng.geometric(0.05, n) - 1,
+        "t2i_rank": rng.geometric(0.05, n) - 1,
         "block": rng.integers(0, n // _BLOCK, n),
         "is_noisy": noisy,
-    }  # fmt: skip
+    }
     columns = [
         pa.array(known[field.name], field.type) if field.name in known else pa.nulls(n, field.type)
         for field in schema.SCORES

@@ -10,8 +10,14 @@ from pathlib import Path
 import torch
 
 _PACKAGES = (
-    "torch", "torchvision", "open_clip_torch", "pyarrow", "pillow", "webdataset", "ncclean",
-)  # fmt: skip
+    "torch",
+    "torchvision",
+    "open_clip_torch",
+    "pyarrow",
+    "pillow",
+    "webdataset",
+    "ncclean",
+)
 
 
 def machine_facts() -> dict[str, object]:

@@ -8,6 +8,7 @@ Prints one table and writes one JSON file. A target that is missed is reported, 
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 import sys
 import tempfile
@@ -43,6 +44,7 @@ _NEED_DEMO = ("score", "command", "end-to-end", "memory")
 
 def main() -> None:
     arguments = _parse()
+    logging.basicConfig(level=logging.ERROR)  # open_clip warns of the random weights, as meant
     report = Report(machine_facts(), _command_line(), arguments.quick)
     try:
         with tempfile.TemporaryDirectory(prefix="ncclean-benchmarks-") as scratch:

@@ -37,7 +37,7 @@ def random_vit_b_32() -> Towers:
     """ViT-B-32 as open_clip initialises it: the speed of any checkpoint, and no download."""
     torch.manual_seed(0)
     name = "ViT-B-32"
-    model = open_clip.create_model(name, pretrained=None)
+    model = open_clip.create_model(name, pretrained=None, load_weights=False)
     return Towers(name, model, open_clip.get_tokenizer(name), OPEN_CLIP_DEFAULT)
 
 

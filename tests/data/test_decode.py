@@ -82,11 +82,12 @@ def test_a_strip_is_cropped_before_it_is_resized():
 
 
 @pytest.mark.parametrize("size", [(400, 50), (50, 400), (211, 40)])
-def test_cropping_first_changes_no_pixel(size):
+def test_cropping_first_changes_no_pixel_by_more_than_rounding(size):
     photo = photographs()[0].resize(size)
     spec = Preprocessing((64, 64), **UNIT)
     expected = reference(photo, spec)
-    assert (ImageDecoder(spec)(hostile.encoded(photo, "PNG")).pixels == expected).all()
+    found = ImageDecoder(spec)(hostile.encoded(photo, "PNG")).pixels
+    assert (found.int() - expected).abs().max() <= 2
 
 
 def test_16_bit_png_is_scaled_not_clipped():

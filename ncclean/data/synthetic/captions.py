@@ -125,7 +125,8 @@ class Caption:
 def write_caption(scene: Scene, rng: random.Random) -> Caption:
     """One caption of 3 to 40 tokens for the scene."""
     template = pick(rng, TEMPLATES)
-    terse = rng.random() < 0.35  # leave out sizes and textures
+    # Leave out sizes and textures; always where four things are to be named in 40 tokens.
+    terse = rng.random() < 0.35 or len(scene.groups) > 3
     style = rng.random()
     # Everything is written whether the template asks for it or not, so that the number of draws
     # does not depend on the template and one altered fact alters one word.
