@@ -147,7 +147,7 @@ def _same_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     logging.disable(logging.WARNING)  # "initialized randomly": nothing is kept here
     try:
         with torch.device("meta"):
-            model = open_clip.create_model(name, pretrained=None, load_weights=False)
+            model = open_clip.create_model(name, load_weights=False, device="meta")
     except Exception:  # an architecture that cannot be built here cannot be the one
         return False
     finally:

@@ -76,7 +76,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("score", "x.tar", "--out", "s3://b/s.parquet"), "--out takes a local path"),
         (("score", "x.tar", "--out", "s", "--shift", "much"), "--shift takes noise, shuffled"),
         (("score", "x.tar", "--out", "s", "--engine", "spark"), "--engine takes"),
-        (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "101"),
+        (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "--forget-percent"),
         (("score", "x.tar", "--out", "s", "--nonsense"), "No such option"),
         (("score", "x.tar"), "--out"),
         (("score", "--out", "s", "--finalize-only"), "nothing has been scored to s yet"),
