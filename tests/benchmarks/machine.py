@@ -1,9 +1,11 @@
-"""What a measurement depends on: processor, cores, versions."""
+"""What a measurement depends on: processor, cores, versions, and who else is at work."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,16 +23,39 @@ _PACKAGES = (
 
 
 def machine_facts() -> dict[str, object]:
-    """Facts for the report; `load` is the number of processes that ran already before it."""
+    """Facts for the report."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in _PACKAGES},
     }
+
+
+class OtherProcesses:
+    """How many cores other processes kept busy since this was made; 0 where it cannot be told."""
+
+    def __init__(self) -> None:
+        self._start, self._seconds = time.perf_counter(), self._seconds_so_far()
+
+    @property
+    def cores(self) -> float:
+        elapsed = time.perf_counter() - self._start
+        return round(max(self._seconds_so_far() - self._seconds, 0.0) / elapsed, 2)
+
+    @staticmethod
+    def _seconds_so_far() -> float:
+        statistics = Path("/proc/stat")
+        if not statistics.is_file():
+            return 0.0
+        user, nice, system = map(int, statistics.read_text().split()[1:4])
+        busy = (user + nice + system) / os.sysconf("SC_CLK_TCK")
+        for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+            used = resource.getrusage(whose)
+            busy -= used.ru_utime + used.ru_stime
+        return busy
 
 
 def _cpu_model() -> str:

@@ -13,6 +13,8 @@ from rich.table import Table
 
 _PLAIN_WIDTH = 150  # of the table where there is no terminal to ask
 
+_DISTURBING_CORES = 0.15
+
 
 @dataclass(frozen=True)
 class Target:
@@ -58,6 +60,7 @@ class Report:
     quick: bool
     rows: dict[str, list[Row]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    other_processes: dict[str, float] = field(default_factory=dict)  # cores they kept busy
 
     def table(self) -> Table:
         table = Table(title="ncclean benchmarks" + (" (quick)" if self.quick else ""))
@@ -86,6 +89,12 @@ class Report:
         if not console.is_terminal:
             console = Console(width=_PLAIN_WIDTH)
         console.print(self.table())
+        for benchmark, cores in self.other_processes.items():
+            if cores > _DISTURBING_CORES:
+                console.print(
+                    f"{benchmark}: other processes kept {cores:.1f} cores busy; run it again",
+                    style="yellow",
+                )
 
     def write(self, path: Path) -> None:
         rows = [
@@ -100,6 +109,7 @@ class Report:
             "command": self.command,
             "quick": self.quick,
             "seconds": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
+            "other_processes": self.other_processes,
             "rows": rows,
         }
         path.write_text(json.dumps(content, indent=2) + "\n")

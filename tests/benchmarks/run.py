@@ -23,7 +23,7 @@ import finalize_speed
 import memory
 import score_speed
 import synth_speed
-from machine import machine_facts
+from machine import OtherProcesses, machine_facts
 from measure import Setting
 from results import Report, Row
 
@@ -51,8 +51,9 @@ def main() -> None:
             setting = Setting(arguments.quick, arguments.demo_model, Path(scratch))
             for name in arguments.only or BENCHMARKS:
                 print(f"{name} ...", file=sys.stderr, flush=True)
-                start = time.perf_counter()
+                start, others = time.perf_counter(), OtherProcesses()
                 report.rows[name] = BENCHMARKS[name](setting)
+                report.other_processes[name] = others.cores
                 report.seconds[name] = time.perf_counter() - start
     finally:  # a crash or Ctrl-C keeps what was measured before
         report.show()
