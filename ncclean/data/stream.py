@@ -23,6 +23,7 @@ from ncclean.errors import ShardError
 
 _CHUNK_SAMPLES = 16
 _CHUNK_BYTES = 4 << 20
+_JOIN_SECONDS = 10.0  # a read from a store that does not answer is not waited for longer
 
 
 @dataclass(slots=True)
@@ -107,8 +108,10 @@ class StreamReader:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._slots.release()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._slots.release()  # the reader may be waiting for one
+        # Threads left running while the interpreter goes down can abort the whole process.
+        self._reader.join(_JOIN_SECONDS)
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __iter__(self) -> Iterator[ShardStream]:
         while (stream := self._streams.get()) is not None:
