@@ -69,7 +69,10 @@ class Estimator:
     ) -> None:
         self.device = torch.device(device)
         self.precision = resolve_precision(precision, self.device)
-        self.model = model.to(self.device).eval().requires_grad_(False)
+        # Autocast keeps its low-precision copies of the weights within a forward pass only for
+        # parameters that require gradients; without, ViT-B/32 ran four times slower on a CPU.
+        # Nothing records gradients: the methods run under no_grad (inference mode would undo this).
+        self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
         self.preprocessing = preprocessing
         self.identity = ModelIdentity(label, tag, weights_fingerprint(model), self.precision)
@@ -119,7 +122,7 @@ class Estimator:
     def vocab_size(self) -> int:
         return _attribute(self.model, "vocab_size", default=49408)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32 on the device."""
         values = self._steady(pixels).to(self.device, non_blocking=True).float()
@@ -128,7 +131,7 @@ class Estimator:
             features = self.model.encode_image(values)  # type: ignore[operator]
         return F.normalize(features[: len(pixels)].float(), dim=-1)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device."""
         with self._autocast():
@@ -196,7 +199,7 @@ class Estimator:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[self.precision])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _trimming_is_exact(self) -> bool:
         """Compare both ways on captions of several lengths; a tower that objects is left alone."""
         probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]

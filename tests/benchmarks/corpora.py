@@ -45,7 +45,7 @@ def photograph_corpus(setting: Setting) -> list[Path]:
     folder = setting.scratch / "photographs"
     if not folder.exists():
         folder.mkdir()
-        size = setting.choose(full=256, quick=96)
+        size = setting.choose(full=256, quick=64)
         images = photographs(2 * size, (640, 480), quality=90)
         captions = usual_captions(2 * size)
         for shard in range(2):

@@ -37,6 +37,8 @@ class Timing(Generic[T]):
     @property
     def spread(self) -> str:
         """How far the slowest repeat lies above the best, for the notes."""
+        if len(self.seconds) == 1:
+            return "one run"
         slower = max(self.seconds) / self.best - 1
         return f"best of {len(self.seconds)}, slowest {slower:+.0%}"
 

@@ -11,7 +11,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-_PLAIN_WIDTH = 150  # of the table where there is no terminal to ask
+_PLAIN_WIDTH = 170  # of the table where there is no terminal to ask
 
 _DISTURBING_CORES = 0.15
 
