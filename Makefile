@@ -6,12 +6,13 @@ STAMP := .venv/.installed
 # The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
 CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
 
-.PHONY: help install demo test check bench docs clean
+.PHONY: help install demo test test-all check bench docs clean
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
 	@echo "make demo      render a noisy corpus, score it, show what was found"
-	@echo "make test      run the tests"
+	@echo "make test      run the tests but the slow ones"
+	@echo "make test-all  run all tests"
 	@echo "make check     ruff and mypy"
 	@echo "make bench     run the benchmarks"
 	@echo "make docs      build the documentation into site/"
@@ -28,6 +29,9 @@ demo: install
 	$(BIN)/ncclean demo --out demo_run
 
 test: install
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: install
 	$(BIN)/python -m pytest -q
 
 check: install

@@ -70,7 +70,21 @@ def score(
         typer.Option(help="Also write embeddings here, as clip-retrieval lays them out."),
     ] = None,
     text: Annotated[bool, typer.Option("--text/--no-text", help="Write the captions.")] = True,
-    engine: Annotated[str, typer.Option(help="`auto` or `local`.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="`local`, `ray`; auto is ray with an address or several GPUs.")
+    ] = "auto",
+    ray_address: Annotated[
+        str | None, typer.Option(help="`auto`, `HOST:PORT` or `ray://HOST:10001`.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Ray workers (default: as many as fit).", min=1)
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="GPUs of a Ray worker, may be a fraction.", min=0)
+    ] = None,
+    cpus_per_worker: Annotated[
+        float | None, typer.Option(help="Cores of a Ray worker.", min=0)
+    ] = None,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate pairs, speed and hours.")
@@ -97,11 +111,8 @@ def score(
     from ncclean_pipelines.score import finalize_only as refinalize
     from ncclean_pipelines.score import score as run
 
-    from ncclean.config import ScoreOptions, parse_shift
-    from ncclean.errors import InputError
+    from ncclean.config import ClusterOptions, ScoreOptions, parse_shift
 
-    if engine not in ("auto", "local"):
-        raise InputError(f"--engine takes auto or local, got {engine!r}")
     request = ScoreRequest(
         shards=shards or [],
         out=out,
@@ -111,6 +122,13 @@ def score(
         device=device,
         shift=parse_shift(shift),
         overwrite=overwrite,
+        engine=engine,
+        cluster=ClusterOptions(
+            address=ray_address,
+            workers=workers,
+            gpus_per_worker=gpus_per_worker,
+            cpus_per_worker=cpus_per_worker,
+        ),
         options=ScoreOptions(
             caption_key=caption_key,
             block_size=block_size,

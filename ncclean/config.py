@@ -43,6 +43,25 @@ class ScoreOptions:
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in unaffected}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Which Ray cluster, and how it is divided into workers; None is decided from the cluster.
+
+    Raises `InputError` for a number out of range.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("gpus_per_worker", 0), ("cpus_per_worker", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{_option(name)} must be at least {least}, got {value:g}")
+
+
 def parse_shift(value: str) -> str | float:
     """`noise`, `shuffled` or a number in [-1, 1]. Raises `InputError` for anything else."""
     if value in ("noise", "shuffled"):

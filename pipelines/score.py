@@ -6,23 +6,22 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
+import torch
+
 import ncclean
-from ncclean.config import ScoreOptions
+from ncclean import stores
+from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
+from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
-from ncclean.execution.task import ShardResult
-from ncclean.models.estimator import Estimator
-from ncclean.scoring.osa import estimate_shift
-from ncclean.storage.atomic import explain
+from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.storage.finalize import calibrate, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
-from ncclean.storage.parts import write_embeddings, write_part
 from ncclean.storage.summary import ScoreSummary, summarize
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
@@ -59,7 +58,7 @@ class NoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """A scoring run as a user asks for it. Raises `InputError` for an output that is a URL."""
+    """A scoring run as a user asks for it; paths may be URLs of object stores."""
 
     shards: Sequence[str]
     out: str
@@ -70,15 +69,36 @@ class ScoreRequest:
     shift: str | float = "noise"
     overwrite: bool = False
     options: ScoreOptions = dataclasses.field(default_factory=ScoreOptions)
+    engine: str = "auto"
+    cluster: ClusterOptions = dataclasses.field(default_factory=ClusterOptions)
 
     def __post_init__(self) -> None:
-        for option, path in (("--out", self.out), ("--embeddings", self.options.embeddings)):
-            if path is not None and "://" in path:
-                raise InputError(f"{option} takes a local path in this version, got {path}")
+        if self.engine not in ("auto", "local", "ray"):
+            raise InputError(f"--engine takes auto, local or ray, got {self.engine!r}")
+        if self.engine == "local" and self.cluster != ClusterOptions():
+            raise InputError("--ray-address, --workers and the like are for --engine ray")
+
+    @property
+    def uses_ray(self) -> bool:
+        """`auto` takes Ray when an address is given or several GPUs are visible."""
+        if self.engine != "auto":
+            return self.engine == "ray"
+        if self.cluster != ClusterOptions():
+            return True
+        return self.device == "auto" and torch.cuda.device_count() > 1
+
+    @property
+    def model_request(self) -> ModelRequest:
+        return ModelRequest(
+            model=self.model,
+            pretrained=self.pretrained,
+            precision=self.precision,
+            device=self.device,
+        )
 
     @property
     def layout(self) -> ScoreLayout:
-        return ScoreLayout(Path(self.out))
+        return ScoreLayout(stores.location(self.out))
 
 
 @dataclass(frozen=True)
@@ -108,23 +128,26 @@ def score(request: ScoreRequest, progress: Progress | None = None) -> ScoreSumma
     if request.overwrite:
         layout.clear()
     layout.check_usable()
-    estimator = _load(request, progress)
-    manifest = _open_manifest(request, shards, estimator)
+    engine = _open_engine(request, progress)
     try:
-        pending = manifest.pending()
-        progress.start(len(pending), estimate_samples(pending))
-        start = time.perf_counter()
-        scored = _score_pending(pending, manifest, estimator, request, progress)
-        speed = scored / (time.perf_counter() - start) if scored else None
-        if _needs_noise_shift(request, manifest):
-            progress.stage("estimating the shift of the estimator")
-            manifest.record_noise_shift(
-                estimate_shift(estimator, seed=request.options.seed, tolerance=_SHIFT_TOLERANCE)
-            )
-        return _finalize(request, manifest, progress, begin, speed)
+        manifest = _open_manifest(request, shards, engine.identity)
+        try:
+            pending = manifest.pending()
+            progress.start(len(pending), estimate_samples(pending))
+            start = time.perf_counter()
+            scored = _score_pending(pending, manifest, engine, request, progress)
+            speed = scored / (time.perf_counter() - start) if scored else None
+            if _needs_noise_shift(request, manifest):
+                progress.stage("estimating the shift of the estimator")
+                manifest.record_noise_shift(
+                    engine.estimate_shift(request.options.seed, _SHIFT_TOLERANCE)
+                )
+            return _finalize(request, manifest, engine, progress, begin, speed)
+        finally:
+            progress.finish()
+            manifest.close()
     finally:
-        progress.finish()
-        manifest.close()
+        engine.close()
 
 
 def finalize_only(request: ScoreRequest, progress: Progress | None = None) -> ScoreSummary:
@@ -146,7 +169,12 @@ def finalize_only(request: ScoreRequest, progress: Progress | None = None) -> Sc
                 f"{len(missing)} shards of {request.out} are not scored yet (first: {missing[0]}); "
                 "run without --finalize-only to go on"
             )
-        return _finalize(request, manifest, progress, begin, None)
+        engine = _open_engine(request, progress) if request.uses_ray else None
+        try:
+            return _finalize(request, manifest, engine, progress, begin, None)
+        finally:
+            if engine is not None:
+                engine.close()
     finally:
         progress.finish()
         manifest.close()
@@ -175,18 +203,25 @@ def plan(request: ScoreRequest, progress: Progress | None = None) -> ScorePlan:
 
 def _load(request: ScoreRequest, progress: Progress) -> Estimator:
     progress.stage(f"loading {request.model}")
-    return Estimator.load(
-        request.model, request.pretrained, precision=request.precision, device=request.device
-    )
+    return request.model_request.load()
 
 
-def _open_manifest(request: ScoreRequest, shards: list[ShardRef], estimator: Estimator) -> Manifest:
+def _open_engine(request: ScoreRequest, progress: Progress) -> Engine:
+    if not request.uses_ray:
+        return LocalEngine(_load(request, progress), request.options)
+    from ncclean.execution.ray import RayEngine  # importing Ray takes a second
+
+    progress.stage("connecting to Ray")
+    return RayEngine(request.model_request, request.options, request.cluster)
+
+
+def _open_manifest(request: ScoreRequest, shards: list[ShardRef], model: ModelIdentity) -> Manifest:
     identity = RunIdentity(
         model={
-            "model": estimator.identity.model,
-            "pretrained": estimator.identity.pretrained,
-            "weights_fingerprint": estimator.identity.fingerprint,
-            "precision": estimator.identity.precision,
+            "model": model.model,
+            "pretrained": model.pretrained,
+            "weights_fingerprint": model.fingerprint,
+            "precision": model.precision,
         },
         options=request.options.result_options(),
         shards=shards,
@@ -207,50 +242,49 @@ def _open_manifest(request: ScoreRequest, shards: list[ShardRef], estimator: Est
 def _score_pending(
     pending: list[ShardRef],
     manifest: Manifest,
-    estimator: Estimator,
+    engine: Engine,
     request: ScoreRequest,
     progress: Progress,
 ) -> int:
-    layout, embeddings = request.layout, request.options.embeddings
     numbers = {shard.name: index for index, shard in enumerate(manifest.identity.shards)}
-    width = len(str(max(len(numbers) - 1, 0)))
+    writer = PartWriter(
+        work=str(request.layout.work),
+        embeddings=request.options.embeddings,
+        digits=len(str(max(len(numbers) - 1, 0))),
+    )
     scored = 0
 
-    def commit(shard: ShardRef, result: ShardResult) -> None:
+    def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
         nonlocal scored
-        if embeddings is not None and result.embeddings is not None:
-            number = f"{numbers[shard.name]:0{width}d}"
-            found = result.embeddings
-            write_embeddings(Path(embeddings), number, found.image, found.text, found.metadata)
-        write_part(layout.part(shard), result.table)
-        manifest.commit(shard, result.stats)
-        scored += result.stats.rows
-        progress.shard(shard.name, result.stats.rows, result.stats.error)
+        manifest.commit(shard, outcome.stats, outcome.cosines)
+        scored += outcome.stats.rows
+        progress.shard(shard.name, outcome.stats.rows, outcome.stats.error)
 
+    tasks = [ShardTask(numbers[shard.name], shard) for shard in pending]
     try:
-        LocalEngine(estimator, request.options).run(pending, commit, progress.samples)
+        engine.run(tasks, writer, commit, progress.samples)
     except OSError as error:
-        raise InputError(explain(layout.work, error)) from error
+        raise InputError(stores.explain(request.layout.work, error)) from error
     return scored
 
 
 def _needs_noise_shift(request: ScoreRequest, manifest: Manifest) -> bool:
     if manifest.noise_shift is not None or isinstance(request.shift, float):
         return False
-    no_mismatches = all(stats.mismatched.size == 0 for stats in manifest.done.values())
-    return request.shift == "noise" or no_mismatches
+    return request.shift == "noise" or manifest.cosines.mismatched.size == 0
 
 
 def _finalize(
     request: ScoreRequest,
     manifest: Manifest,
+    engine: Engine | None,
     progress: Progress,
     begin: float,
     samples_per_second: float | None,
 ) -> ScoreSummary:
     progress.stage("finalizing")
     calibration = calibrate(manifest, request.shift)
-    finalize(request.layout, manifest, calibration)
+    (engine.finalize if engine is not None else finalize)(request.layout, manifest, calibration)
     return summarize(
         manifest,
         calibration,

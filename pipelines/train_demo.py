@@ -1,11 +1,18 @@
 """Train the bundled estimators `demo` and `demo-noisy` on the rendered world.
 
     python -m pipelines.train_demo --out ncclean/models/demo
-    python -m pipelines.train_demo --out ncclean/models/demo_noisy --noise 0.4
+    python -m pipelines.train_demo --out ncclean/models/demo_noisy --noise 0.4 \
+        --samples 300000 --facts-weight 0
 
-Renders a training set, trains a small CLIP from random weights with the plain CLIP loss, writes
-it in open_clip's `local-dir:` layout (float16, vocabulary rows that training never touched set
-to zero) and a model card with held-out figures. Under 20 minutes on two cores.
+Renders a training set, trains a small CLIP from random weights with the CLIP loss, writes it in
+open_clip's `local-dir:` layout (float16, vocabulary rows that training never touched set to zero)
+and a model card with held-out figures. Under 20 minutes on two cores. Needs torch 2.9 for Muon.
+
+Two things make so short a training possible. Muon takes half the samples of AdamW (R@1 of 1,000
+after 100,000 samples: 34 to 40 % against 19 %). And while the learning rate is high, the image
+tower is also asked for the facts of the scene (which shapes, colours, textures, how many): the
+contrastive loss alone learns colours first and shapes hardly at all. The patient does without it:
+facts that no caption tells would cure what it is meant to suffer from.
 """
 
 from __future__ import annotations
@@ -33,7 +40,15 @@ from ncclean.data.decode import ImageDecoder, Preprocessing
 from ncclean.data.synthetic.captions import write_caption
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
 from ncclean.data.synthetic.render import draw_scene, encode
-from ncclean.data.synthetic.scene import generator, sample_probe, sample_scene
+from ncclean.data.synthetic.scene import (
+    COLOURS,
+    SHAPES,
+    TEXTURES,
+    Scene,
+    generator,
+    sample_probe,
+    sample_scene,
+)
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.text_tower import encode_text, token_lengths
@@ -51,8 +66,8 @@ MODEL_CONFIG: dict[str, Any] = {
     "text_cfg": {
         "context_length": 77,
         "vocab_size": 49408,
-        "width": 96,
-        "heads": 3,
+        "width": 128,
+        "heads": 4,
         "layers": 3,
     },
 }
@@ -60,23 +75,42 @@ MEAN = STD = (0.5, 0.5, 0.5)
 CAPTIONS_PER_IMAGE = 4
 CHUNK = 1000
 PREPROCESSING = Preprocessing((64, 64), MEAN, STD)
+FACTS: tuple[tuple[str, object], ...] = (
+    *(("shape", shape) for shape in SHAPES),
+    *(("colour", colour) for colour in COLOURS),
+    *(("texture", texture) for texture in TEXTURES),
+    *(("count", count) for count in (1, 2, 3, 4)),
+    *((shape, colour) for shape in SHAPES for colour in COLOURS),
+    *((shape, texture) for shape in SHAPES for texture in TEXTURES),
+)
 
 
 @dataclass
 class TrainingSet:
-    """images (N, 3, 64, 64) uint8; tokens (N, C, L) int64, cut to the longest caption."""
+    """images (N, 3, 64, 64) uint8; tokens (N, C, L) int64, cut to the longest; facts (N, F)."""
 
     images: torch.Tensor
     tokens: torch.Tensor
+    facts: torch.Tensor
 
 
-def render_chunk(seed: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Render `CHUNK` training scenes and tokenize their captions."""
+def scene_facts(scene: Scene) -> np.ndarray:
+    """(F,) float32, 1 for each fact that holds: shapes, colours, textures, pairs, the count."""
+    facts: set[tuple[str, object]] = {("count", scene.objects)}
+    for group in scene.groups:
+        facts |= {("shape", group.shape), ("colour", group.colour), ("texture", group.texture)}
+        facts |= {(group.shape, group.colour), (group.shape, group.texture)}
+    return np.array([fact in facts for fact in FACTS], dtype=np.float32)
+
+
+def render_chunk(seed: int, start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Render `CHUNK` training scenes, tokenize their captions and list their facts."""
     torch.set_num_threads(1)
     decode = ImageDecoder(PREPROCESSING)
     tokenizer = open_clip.tokenizer.SimpleTokenizer()
     images = np.empty((CHUNK, 3, *PREPROCESSING.size), dtype=np.uint8)
     captions: list[str] = []
+    facts: list[np.ndarray] = []
     for offset in range(CHUNK):
         # A world of its own: `ncclean synth` never draws from it, whatever its seed.
         rng = generator("demo-training", seed, start + offset)
@@ -86,7 +120,9 @@ def render_chunk(seed: int, start: int) -> tuple[np.ndarray, np.ndarray]:
         _, data = encode(draw_scene(scene, rng), rng)
         images[offset] = decode(data).pixels.numpy()
         captions += [write_caption(scene, rng).text for _ in range(CAPTIONS_PER_IMAGE)]
-    return images, tokenizer(captions).numpy().reshape(CHUNK, CAPTIONS_PER_IMAGE, -1)
+        facts.append(scene_facts(scene))
+    tokens = tokenizer(captions).numpy().reshape(CHUNK, CAPTIONS_PER_IMAGE, -1)
+    return images, tokens, np.stack(facts)
 
 
 def render_training_set(seed: int, images: int, workers: int) -> TrainingSet:
@@ -99,6 +135,7 @@ def render_training_set(seed: int, images: int, workers: int) -> TrainingSet:
     return TrainingSet(
         images=torch.from_numpy(np.concatenate([chunk[0] for chunk in chunks])),
         tokens=tokens[..., :longest].contiguous(),
+        facts=torch.from_numpy(np.concatenate([chunk[2] for chunk in chunks])),
     )
 
 
@@ -120,17 +157,30 @@ def train(
     samples: int,
     batch_size: int,
     learning_rate: float,
+    muon_rate: float,
+    facts_weight: float,
     seed: int,
 ) -> None:
-    """Train on `samples` samples, with a warm-up and a cosine over them."""
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-        lr=learning_rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    """Train on `samples` samples, with a warm-up and a cosine over them.
+
+    The binary cross-entropy of the facts counts `facts_weight` at first and nothing at the end.
+    """
+    facts_head = torch.nn.Linear(MODEL_CONFIG["embed_dim"], data.facts.shape[1])
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "resblocks" in n]
+    ids = set(map(id, matrices))
+    rest = [p for p in (*model.parameters(), *facts_head.parameters()) if id(p) not in ids]
+    decayed = [p for p in rest if p.ndim >= 2]
+    others = [p for p in rest if p.ndim < 2]
+    optimizers = [
+        torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+            lr=learning_rate,
+            betas=(0.9, 0.98),
+            fused=True,
+        ),
+        torch.optim.Muon(matrices, lr=muon_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+    ]
+    rates = [optimizer.defaults["lr"] for optimizer in optimizers]
     picks = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.long)
     begin = reported = time.monotonic()
@@ -142,22 +192,29 @@ def train(
         which = torch.randint(CAPTIONS_PER_IMAGE, (batch_size,), generator=picks)
         tokens = data.tokens[index, which]
         tokens = tokens[:, : int(token_lengths(tokens).max())]
-        rate = (
-            learning_rate * min(1.0, progress / 0.02) * (0.5 + 0.5 * math.cos(math.pi * progress))
-        )
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        schedule = min(1.0, progress / 0.02) * (0.5 + 0.5 * math.cos(math.pi * progress))
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * schedule
         # The fused kernel's backward takes twice as long as these few tokens need.
         with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
-            images = F.normalize(model.encode_image(normalized(data.images[index])).float(), dim=-1)
+            features = model.encode_image(normalized(data.images[index])).float()
             texts = encode_text(model, tokens).float()
-        logits = model.logit_scale.exp() * images @ texts.T
+        logits = model.logit_scale.exp() * F.normalize(features, dim=-1) @ texts.T
         target = torch.arange(batch_size)
         loss = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        total = loss
+        if facts_weight:
+            facts = F.binary_cross_entropy_with_logits(
+                facts_head(features), data.facts[index], reduction="none"
+            )
+            total = loss + facts_weight * (1 - progress) * facts.sum(dim=1).mean()
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         with torch.no_grad():
             model.logit_scale.clamp_(0, math.log(100))
         if time.monotonic() - reported > 20:
@@ -239,7 +296,7 @@ def model_card(name: str, figures: dict[str, float], facts: dict[str, object]) -
     listed = "\n".join(f"- {key}: {value}" for key, value in facts.items())
     return f"""# {name.replace("_", "-")}
 
-A small CLIP (4 image layers of 128 on 64 px in 8 px patches, 3 text layers of 96, embedding
+A small CLIP (4 image layers of 128 on 64 px in 8 px patches, 3 text layers of 128, embedding
 128) trained by `pipelines/train_demo.py` on scenes rendered by `ncclean.data.synthetic`, with
 open_clip's tokenizer. It exists so that ncclean can be tried, taught and tested without a
 network.
@@ -263,10 +320,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
     parser.add_argument("--noise", type=float, default=0.0, help="share of captions permuted")
-    parser.add_argument("--samples", type=int, default=640_000, help="samples to train on")
+    parser.add_argument("--samples", type=int, default=500_000, help="samples to train on")
     parser.add_argument("--images", type=int, default=120_000, help="scenes to render")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of AdamW")
+    parser.add_argument("--muon-rate", type=float, default=5e-3, help="of Muon")
+    parser.add_argument("--facts-weight", type=float, default=1.0, help="0 for captions alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
@@ -289,6 +348,8 @@ def main() -> None:
         samples=args.samples,
         batch_size=args.batch_size,
         learning_rate=args.learning_rate,
+        muon_rate=args.muon_rate,
+        facts_weight=args.facts_weight,
         seed=args.seed,
     )
     minutes = (time.monotonic() - started) / 60
@@ -304,7 +365,8 @@ def main() -> None:
             "scenes": f"{len(data.images):,}, {CAPTIONS_PER_IMAGE} captions each, rendered",
             "captions permuted": f"{args.noise:.0%}",
             "samples seen": f"{args.samples:,}, in {minutes:.0f} minutes with rendering",
-            "objective": f"CLIP loss, batch {args.batch_size}, AdamW, bf16 autocast",
+            "objective": f"CLIP loss{' and facts of the scene' * (args.facts_weight > 0)}, batch "
+            f"{args.batch_size}, Muon and AdamW, bf16 autocast",
             "seed": args.seed,
             "vocabulary rows kept": len(token_ids),
         },

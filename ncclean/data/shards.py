@@ -6,15 +6,21 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import fsspec
 from braceexpand import braceexpand
 
+from ncclean import stores
 from ncclean.errors import InputError
 
+_READ_BUFFER = 1 << 20
+# Of an object store; one block is read while the next one is on its way.
+_BLOCK_BYTES = 8 << 20
+_BLOCKS = 4
+_QUESTIONS = 32  # asked of a store at a time
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 
@@ -38,9 +44,11 @@ class ShardRef:
 
     def open(self) -> BinaryIO:
         """The shard as a binary stream; object stores are read ahead, not copied."""
-        if "://" not in self.url:
-            return open(self.url, "rb")
-        return cast(BinaryIO, fsspec.open(self.url, "rb", cache_type="readahead").open())
+        if not stores.is_url(self.url):
+            return open(self.url, "rb", buffering=_READ_BUFFER)
+        return cast(
+            BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
+        )
 
 
 def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
@@ -57,8 +65,10 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
     if twice:
         raise InputError(f"{twice[0]} is named more than once")
     return [
-        ShardRef(name, url, *_size_and_version(url))
-        for name, url in zip(_distinct_names(urls), urls, strict=True)
+        ShardRef(name, url, size, version)
+        for name, url, (size, version) in zip(
+            _distinct_names(urls), urls, _sizes_and_versions(urls), strict=True
+        )
     ]
 
 
@@ -75,7 +85,7 @@ def _expand(source: str) -> list[str]:
 
 
 def _expand_one(source: str) -> list[str]:
-    if "://" in source:
+    if stores.is_url(source):
         return _expand_url(source)
     path = Path(source)
     if path.is_dir():
@@ -94,31 +104,34 @@ def _expand_one(source: str) -> list[str]:
 
 
 def _expand_url(source: str) -> list[str]:
-    try:
-        filesystem, path = fsspec.core.url_to_fs(source)
-        scheme = source.split("://", 1)[0]
-        if any(char in path for char in "*?["):
-            found = sorted(filesystem.glob(path))
-        elif filesystem.isdir(path):
-            found = sorted(f for f in filesystem.ls(path, detail=False) if f.endswith(SUFFIXES))
-        else:
-            return [source]
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{source} cannot be listed: {error}") from error
+    filesystem, path = stores.filesystem(source)
+    scheme = source.split("://", 1)[0]
+    if any(char in path for char in "*?["):
+        found = sorted(stores.ask("list", source, filesystem.glob, path))
+    elif source.endswith(SUFFIXES):
+        return [source]
+    else:
+        listed = stores.ask("list", source, filesystem.ls, path, detail=False)
+        found = sorted(name for name in listed if name.endswith(SUFFIXES))
     if not found:
         raise InputError(f"{source} matches no shard")
     return [f"{scheme}://{name.split('://', 1)[-1]}" for name in found]
 
 
+def _sizes_and_versions(urls: list[str]) -> list[tuple[int, str]]:
+    """Of every shard; object stores are asked for many at once."""
+    if not any(map(stores.is_url, urls)):
+        return [_size_and_version(url) for url in urls]
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        return list(pool.map(_size_and_version, urls))
+
+
 def _size_and_version(url: str) -> tuple[int, str]:
-    if "://" not in url:
+    if not stores.is_url(url):
         facts = os.stat(url)
         return facts.st_size, str(facts.st_mtime_ns)
-    try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        info = filesystem.info(path)
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{url} cannot be read: {error}") from error
+    filesystem, path = stores.filesystem(url)
+    info = stores.ask("read", url, filesystem.info, path)
     version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified")
     return int(info.get("size") or 0), str(version or "")
 

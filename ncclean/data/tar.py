@@ -24,7 +24,8 @@ from ncclean.errors import ShardError
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
 )
-_READ_SIZE = 1 << 20
+# tarfile copies what is left of its buffer at every read: a large one costs more than it saves.
+_TAR_BUFFER = 16 << 10
 # webdataset's own: members called __something__ describe the shard, not a sample.
 _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
@@ -188,7 +189,7 @@ class TarSamples:
             if self.shard.size == 0:
                 raise tarfile.ReadError("the file is empty")
             with tarfile.open(
-                fileobj=stream, mode="r|*", bufsize=_READ_SIZE, tarinfo=_Header
+                fileobj=stream, mode="r|*", bufsize=_TAR_BUFFER, tarinfo=_Header
             ) as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # else all are kept

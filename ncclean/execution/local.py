@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -11,14 +13,21 @@ from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.shards import ShardRef
-from ncclean.data.stream import ShardStream, StreamReader
+from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
-from ncclean.execution.task import ShardResult, score_shard
-from ncclean.models.estimator import Estimator
-from ncclean.scoring.null import Histogram
-from ncclean.scoring.stats import ShardStats
+from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.task import EmbeddedShard, ShardResult, embed_images, finish_shard
+from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.scoring.osa import estimate_shift
+from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.storage.finalize import Calibration, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class LocalEngine:
@@ -31,20 +40,22 @@ class LocalEngine:
         self.estimator = estimator
         self.options = options
 
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model of the estimator."""
+        return self.estimator.identity
+
     def run(
         self,
-        shards: Sequence[ShardRef],
-        on_result: Callable[[ShardRef, ShardResult], None],
+        tasks: Sequence[ShardTask],
+        writer: PartWriter,
+        on_done: Callable[[ShardRef, ShardOutcome], None],
         on_progress: Callable[[int], None] = lambda samples: None,
     ) -> None:
-        """Hand every shard's result to `on_result`; tell `on_progress` samples done so far.
-
-        What `on_result` raises ends the run: a full disk is not a property of a shard.
-        """
-        decoder = ImageDecoder(self.estimator.preprocessing)
+        """Score the shards in order; see `Engine.run`."""
         reader = StreamReader(
-            shards,
-            decoder,
+            [task.shard for task in tasks],
+            ImageDecoder(self.estimator.preprocessing),
             threads=self.options.decode_threads,
             prefetch=2 * self.options.batch_size,
             caption_key=self.options.caption_key,
@@ -54,15 +65,45 @@ class LocalEngine:
         def report(samples: int) -> None:
             on_progress(finished + samples)
 
-        with reader:
-            for stream in reader:
-                result = self._score(stream, report)
-                finished += result.stats.rows
-                on_result(stream.shard, result)
+        def finish(task: ShardTask, embedded: EmbeddedShard | ShardResult) -> None:
+            if isinstance(embedded, EmbeddedShard):
+                embedded = self._guarded(finish_shard, embedded, *self._with)
+            on_done(task.shard, writer.write(task, embedded))
 
-    def _score(self, stream: ShardStream, on_progress: Callable[[int], None]) -> ShardResult:
+        # Captions, statistics and writing of one shard go on while the next one's images are
+        # encoded; one shard behind at most, so that memory and a crash's loss stay small.
+        with reader, ThreadPoolExecutor(1, "ncclean-finish") as finisher:
+            behind: Future[None] | None = None
+            for task, stream in zip(tasks, reader, strict=True):
+                embedded = self._guarded(embed_images, stream, *self._with, report)
+                for _ in stream:  # what was read ahead of a failure must not block the reader
+                    pass
+                finished += len(embedded.samples) if isinstance(embedded, EmbeddedShard) else 0
+                if behind is not None:
+                    behind.result()
+                behind = finisher.submit(finish, task, embedded)
+            if behind is not None:
+                behind.result()
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The estimator's cosine on noise."""
+        return estimate_shift(self.estimator, seed=seed, tolerance=tolerance)
+
+    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
+        """Write the final table in this process."""
+        finalize(layout, manifest, calibration)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    @property
+    def _with(self) -> tuple[Estimator, ScoreOptions]:
+        return self.estimator, self.options
+
+    def _guarded(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | ShardResult:
+        """The result of `work`, or that of a shard that failed."""
         try:
-            return score_shard(stream, self.estimator, self.options, on_progress)
+            return work(*args, **kwargs)
         except NccleanError:
             raise
         except torch.OutOfMemoryError as error:
@@ -71,13 +112,11 @@ class LocalEngine:
                 f"{self.options.batch_size}; use a smaller one"
             ) from error
         except Exception as error:
-            logger.debug("shard %s", stream.shard.name, exc_info=True)
-            for _ in stream:  # what was read ahead of the failure must not block the reader
-                pass
+            logger.debug("a shard failed", exc_info=True)
             return failed_result(f"{type(error).__name__}: {error}")
 
 
 def failed_result(reason: str) -> ShardResult:
     """The result of a shard none of whose samples could be scored."""
-    stats = ShardStats(0, {}, Histogram(), Histogram(), 0.0, reason)
-    return ShardResult(schema.SCORES.empty_table(), stats, None)
+    stats = ShardStats(0, {}, 0.0, reason)
+    return ShardResult(schema.SCORES.empty_table(), stats, Cosines(), None)

@@ -6,7 +6,7 @@ The task keeps nothing and writes nothing, so it can be run again after any fail
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +22,10 @@ from ncclean.data.stream import DecodedSample, ShardStream
 from ncclean.data.tar import sample_uid
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.columns import BlockScores, score_pairs
-from ncclean.scoring.stats import ShardStats
+from ncclean.scoring.stats import Cosines, ShardStats
+
+# Batches handed to the estimator before the oldest must be done.
+_BATCHES_IN_FLIGHT = 2
 
 
 @dataclass
@@ -38,7 +41,18 @@ class ShardEmbeddings:
 class ShardResult:
     table: pa.Table
     stats: ShardStats
+    cosines: Cosines
     embeddings: ShardEmbeddings | None
+
+
+@dataclass
+class EmbeddedShard:
+    """All samples of a shard in input order, (n, d) image embeddings of the scorable ones."""
+
+    stream: ShardStream
+    samples: list[DecodedSample]
+    image: torch.Tensor
+    seconds: float
 
 
 def score_shard(
@@ -52,8 +66,54 @@ def score_shard(
     The shard's error, if it broke off, is in `stats.error`; its readable samples have rows all
     the same. `on_progress` is told the number of samples after each batch.
     """
+    return finish_shard(embed_images(stream, estimator, options, on_progress), estimator, options)
+
+
+def embed_images(
+    stream: ShardStream,
+    estimator: Estimator,
+    options: ScoreOptions,
+    on_progress: Callable[[int], None] = lambda samples: None,
+) -> EmbeddedShard:
+    """The first half of `score_shard`: encode the images while others are decoded."""
     start = time.perf_counter()
-    samples, image = _embed_images(stream, estimator, options.batch_size, on_progress)
+    samples: list[DecodedSample] = []
+    rows: list[int] = []
+    pixels: list[torch.Tensor] = []
+    begun: deque[Callable[[], torch.Tensor]] = deque()
+    batches: list[torch.Tensor] = []
+    for decoded in stream:
+        samples.append(decoded)
+        if decoded.pixels is not None:
+            rows.append(decoded.sample.row)
+            pixels.append(decoded.pixels)
+            decoded.pixels = None  # the batch holds it; the sample outlives the batch
+        if len(pixels) == options.batch_size:
+            begun.append(estimator.start_image(torch.stack(pixels)))
+            pixels = []
+            if len(begun) > _BATCHES_IN_FLIGHT:
+                batches.append(begun.popleft()())
+            on_progress(len(samples))
+    if pixels:
+        begun.append(estimator.start_image(torch.stack(pixels)))
+    batches += [result() for result in begun]
+    on_progress(len(samples))
+    samples.sort(key=lambda decoded: decoded.sample.row)
+    if batches:
+        # Samples whose members were interleaved come out of order; rows restore it.
+        order = torch.tensor(np.argsort(rows), device=estimator.device)
+        image = torch.cat(batches)[order]
+    else:
+        image = torch.empty(0, estimator.embed_dim, device=estimator.device)
+    return EmbeddedShard(stream, samples, image, time.perf_counter() - start)
+
+
+def finish_shard(
+    embedded: EmbeddedShard, estimator: Estimator, options: ScoreOptions
+) -> ShardResult:
+    """The second half of `score_shard`: captions, block statistics and the table."""
+    start = time.perf_counter()
+    stream, samples, image = embedded.stream, embedded.samples, embedded.image
     scorable = [decoded for decoded in samples if decoded.sample.status is SkipReason.OK]
     captions = [decoded.sample.caption or "" for decoded in scorable]
     text = estimator.encode_text(captions, options.batch_size)
@@ -70,46 +130,13 @@ def score_shard(
     stats = ShardStats(
         rows=len(samples),
         statuses=dict(Counter(decoded.sample.status.value for decoded in samples)),
-        matched=scores.matched,
-        mismatched=scores.mismatched,
-        seconds=time.perf_counter() - start,
+        seconds=embedded.seconds + time.perf_counter() - start,
         error=str(stream.error) if stream.error is not None else None,
     )
     _check(table, stats)
     embeddings = _embeddings(table, image, text) if options.embeddings is not None else None
-    return ShardResult(table, stats, embeddings)
-
-
-def _embed_images(
-    stream: ShardStream,
-    estimator: Estimator,
-    batch_size: int,
-    on_progress: Callable[[int], None],
-) -> tuple[list[DecodedSample], torch.Tensor]:
-    """All samples in input order, and the (n, d) embeddings of the scorable ones among them."""
-    samples: list[DecodedSample] = []
-    batches: list[torch.Tensor] = []
-    rows: list[int] = []
-    pixels: list[torch.Tensor] = []
-    for decoded in stream:
-        samples.append(decoded)
-        if decoded.pixels is not None:
-            rows.append(decoded.sample.row)
-            pixels.append(decoded.pixels)
-            decoded.pixels = None  # the batch holds it; the sample outlives the batch
-        if len(pixels) == batch_size:
-            batches.append(estimator.encode_image(torch.stack(pixels)))
-            pixels = []
-            on_progress(len(samples))
-    if pixels:
-        batches.append(estimator.encode_image(torch.stack(pixels)))
-    on_progress(len(samples))
-    samples.sort(key=lambda decoded: decoded.sample.row)
-    if not batches:
-        return samples, torch.empty(0, estimator.embed_dim, device=estimator.device)
-    # Samples whose members were interleaved come out of order; rows restore it.
-    order = torch.tensor(np.argsort(rows), device=estimator.device)
-    return samples, torch.cat(batches)[order]
+    cosines = Cosines(scores.matched, scores.mismatched)
+    return ShardResult(table, stats, cosines, embeddings)
 
 
 def _table(

@@ -44,6 +44,11 @@ class Histogram:
         self.total += other.total
         return self
 
+    def __isub__(self, other: Histogram) -> Histogram:
+        self.counts = self.counts - other.counts
+        self.total -= other.total
+        return self
+
     @property
     def size(self) -> int:
         return int(self.counts.sum())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from ncclean.data.samples import SkipReason
 from ncclean.scoring.null import BINS, Histogram
 
 
-@dataclass
+@dataclass(slots=True)
 class ShardStats:
-    """Counts by status, histograms of matched and mismatched cosines, and what went wrong.
+    """Counts by status, and what went wrong.
 
     `error` is set when the shard broke off: its readable samples have rows, the shard counts as
     failed.
@@ -23,8 +24,6 @@ class ShardStats:
 
     rows: int
     statuses: dict[str, int]
-    matched: Histogram
-    mismatched: Histogram
     seconds: float
     error: str | None = None
 
@@ -36,8 +35,6 @@ class ShardStats:
         return {
             "rows": self.rows,
             "statuses": self.statuses,
-            "matched": _pack(self.matched),
-            "mismatched": _pack(self.mismatched),
             "seconds": round(self.seconds, 3),
             "error": self.error,
         }
@@ -46,12 +43,38 @@ class ShardStats:
     def from_json(cls, fields: dict[str, Any]) -> ShardStats:
         return cls(
             rows=fields["rows"],
-            statuses=fields["statuses"],
-            matched=_unpack(fields["matched"]),
-            mismatched=_unpack(fields["mismatched"]),
+            statuses={sys.intern(name): count for name, count in fields["statuses"].items()},
             seconds=fields["seconds"],
             error=fields["error"],
         )
+
+
+@dataclass
+class Cosines:
+    """Histograms of the matched and the known mismatched cosines, of a shard or of a corpus.
+
+    They add up; a corpus of 100,000 shards keeps one pair of them, not one for each shard.
+    """
+
+    matched: Histogram = field(default_factory=Histogram)
+    mismatched: Histogram = field(default_factory=Histogram)
+
+    def __iadd__(self, other: Cosines) -> Cosines:
+        self.matched += other.matched
+        self.mismatched += other.mismatched
+        return self
+
+    def __isub__(self, other: Cosines) -> Cosines:
+        self.matched -= other.matched
+        self.mismatched -= other.mismatched
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {"matched": _pack(self.matched), "mismatched": _pack(self.mismatched)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Cosines:
+        return cls(_unpack(fields["matched"]), _unpack(fields["mismatched"]))
 
 
 def _pack(histogram: Histogram) -> dict[str, Any]:

@@ -1,46 +1,60 @@
-"""Files that are either whole or not there: written aside, synced, renamed."""
+"""Files that are either whole or not there: written aside, synced, renamed or uploaded."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from upath import UPath
+
+from ncclean import stores
 from ncclean.errors import InputError
 
 
 @contextlib.contextmanager
-def published(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on success it becomes `path`, on failure it is removed.
+def published(path: UPath) -> Iterator[Path]:
+    """Yield a local path to write to; on success it becomes `path`, on failure it is removed.
 
-    The temporary name starts with a dot, so globs of the folder do not see it. Raises
-    `InputError` with one sentence if the disk is full or the folder cannot be written.
+    Local files are renamed; the temporary name starts with a dot, so globs of the folder do not
+    see it. Objects are uploaded in one piece from a temporary file, again and again while the
+    store refuses. Raises `InputError` with one sentence if the disk is full or the place cannot
+    be written.
     """
+    with contextlib.ExitStack() as stack:
+        try:
+            if stores.is_url(path):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ncclean-"))
+                aside = Path(folder) / path.name
+                yield aside
+                stores.patiently(path.fs.put_file, str(aside), path.path)
+            else:
+                aside = stack.enter_context(_aside(Path(str(path))))
+                yield aside
+                _rename(aside, Path(str(path)))
+        except Exception as error:
+            if not stores.is_store_error(error):
+                raise
+            raise InputError(stores.explain(path, error)) from error
+
+
+@contextlib.contextmanager
+def _aside(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield aside
-        with open(aside, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(aside, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise InputError(explain(path, error)) from error
     finally:
         aside.unlink(missing_ok=True)
 
 
-def explain(path: Path, error: OSError) -> str:
-    """What a failed write means and what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left for {path}; nothing is lost: free some and run the same command"
-    return f"cannot write {path}: {error.strerror or error}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _rename(aside: Path, path: Path) -> None:
+    with open(aside, "rb") as written:
+        os.fsync(written.fileno())
+    os.replace(aside, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

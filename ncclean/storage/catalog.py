@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import duckdb
+import fsspec
 
+from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.storage.layout import table_files
 
@@ -19,6 +21,8 @@ def connect(paths: Iterable[str]) -> duckdb.DuckDBPyConnection:
     """
     files = table_files(paths)
     connection = duckdb.connect()
+    for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
+        connection.register_filesystem(fsspec.filesystem(scheme))
     listed = ", ".join(_quoted(file) for file in files)
     try:
         # The order of the rows is that of the input; a query without ORDER BY shows it.

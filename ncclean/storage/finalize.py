@@ -10,22 +10,21 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
+from upath import UPath
 
-from ncclean import schema
+from ncclean import schema, stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.scoring.null import Histogram, NullModel
+from ncclean.scoring.null import NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.storage.atomic import published
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
-from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
+from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer
 
 _THREADS = 4
 
@@ -56,14 +55,11 @@ class Calibration:
 
 
 def calibrate(manifest: Manifest, shift: str | float) -> Calibration:
-    """Sum the histograms of all parts and fit what depends on the whole corpus.
+    """From the histograms of all parts, fit what depends on the whole corpus.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated.
     """
-    matched, mismatched = Histogram(), Histogram()
-    for stats in manifest.done.values():
-        matched += stats.matched
-        mismatched += stats.mismatched
+    matched, mismatched = manifest.cosines.matched, manifest.cosines.mismatched
     seed = int(manifest.identity.options["seed"])
     fitted = matched.size > 0 and mismatched.size > 0
     null = NullModel.fit(matched, mismatched, seed) if fitted else None
@@ -86,18 +82,52 @@ def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) 
     Parts are removed only when all shards are done and every final file is in place, so it can
     be killed anywhere and run again.
     """
-    shards = [shard for shard in manifest.identity.shards if shard.name in manifest.done]
+    shards = manifest.done_shards()
     metadata = calibration.metadata(manifest)
     if layout.is_single_file:
-        with published(layout.out) as aside, table_writer(aside, metadata) as writer:
-            for table in _row_groups(_calibrated(_sources(layout, shards), calibration)):
-                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        finalize_file(layout, shards, calibration, metadata)
     else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda s: _finalize_part(layout, s, calibration, metadata), shards))
-    if not manifest.pending():
-        for shard in shards:
-            layout.part(shard).unlink(missing_ok=True)
+        finalize_parts(layout, shards, calibration, metadata)
+    remove_parts(layout, manifest)
+
+
+def finalize_file(
+    layout: ScoreLayout,
+    shards: list[ShardRef],
+    calibration: Calibration,
+    metadata: dict[str, str],
+) -> None:
+    """Write the one final file from the parts of `shards`, or from itself once they are gone."""
+    with published(layout.out) as aside, table_writer(aside, metadata) as writer:
+        for table in _row_groups(_calibrated(_sources(layout, shards), calibration)):
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+
+def finalize_parts(
+    layout: ScoreLayout,
+    shards: list[ShardRef],
+    calibration: Calibration,
+    metadata: dict[str, str],
+) -> None:
+    """Write the final files of some shards of a folder; any machine may do any of them."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda s: _finalize_part(layout, s, calibration, metadata), shards))
+
+
+def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
+    """Remove the parts if all shards are done; every final file must be in place."""
+    if manifest.pending():
+        return
+    manifest.flush()
+    parts = [layout.part(shard) for shard in manifest.done_shards()]
+    if stores.is_url(layout.work):
+        names = {part.name for part in stores.ask("list", layout.work, layout.list_parts)}
+        kept = [part for part in parts if part.name in names]
+        if kept:  # many with one request
+            stores.ask("remove", layout.work, layout.work.fs.rm, [part.path for part in kept])
+        return
+    for part in parts:
+        part.unlink(missing_ok=True)
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
@@ -127,13 +157,13 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
     return table
 
 
-def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[Path]:
+def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[UPath]:
     parts = [layout.part(shard) for shard in shards]
     # All parts go at once, after the final file is there: a missing one means it holds them.
     return parts if all(part.exists() for part in parts) else [layout.out]
 
 
-def _calibrated(sources: list[Path], calibration: Calibration) -> Iterator[pa.Table]:
+def _calibrated(sources: list[UPath], calibration: Calibration) -> Iterator[pa.Table]:
     """Calibrated pieces of the sources in order; a few are prepared ahead in threads."""
     pieces = (piece for source in sources for piece in _pieces(source))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -146,14 +176,14 @@ def _calibrated(sources: list[Path], calibration: Calibration) -> Iterator[pa.Ta
             yield future.result()
 
 
-def _pieces(source: Path) -> Iterator[tuple[Path, int]]:
-    with pq.ParquetFile(source) as file:
+def _pieces(source: UPath) -> Iterator[tuple[UPath, int]]:
+    with open_parquet(source) as file:
         groups = file.num_row_groups
     return ((source, group) for group in range(groups))
 
 
-def _read_calibrated(source: Path, group: int, calibration: Calibration) -> pa.Table:
-    with pq.ParquetFile(source) as file:
+def _read_calibrated(source: UPath, group: int, calibration: Calibration) -> pa.Table:
+    with open_parquet(source) as file:
         table = file.read_row_group(group, use_threads=False)
     return fill_calibrated(table.cast(schema.SCORES), calibration)
 

@@ -1,25 +1,23 @@
 """What a scoring run has done so far, and whether another run may go on with it.
 
-`manifest.jsonl` starts with what the run is made of (input, model, options) and gains a line for
-each finished shard. Lines are appended and synced after the shard's part is in place, so a line
-that is there is true; a last line cut short by a crash is ignored and its shard done again.
+`manifest.jsonl` starts with what the run is made of (input, model, options) and gains a record for
+each finished shard. Records are appended after the shard's part is in place, so one that is there
+is true; a last line cut short by a crash is ignored and its shard done again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from upath import UPath
 
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError, ResumeError
-from ncclean.scoring.stats import ShardStats
-from ncclean.storage.atomic import explain
+from ncclean.errors import ResumeError
+from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.storage.log import Log, exists, open_log
 
 NAME = "manifest.jsonl"
 
@@ -46,61 +44,71 @@ class RunIdentity:
 class Manifest:
     """The state of a run; `done` maps the names of committed shards to their statistics.
 
-    Open one with `create` or `load`, which take a lock: two runs on one output are refused.
+    Open one with `create` or `load`, which take a lock on a local file: two runs on one output
+    are refused. Object stores have no locks.
     """
 
-    path: Path
+    path: UPath
     identity: RunIdentity
     done: dict[str, ShardStats] = field(default_factory=dict)
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    cosines: Cosines = field(default_factory=Cosines)  # of all committed shards together
     noise_shift: float | None = None  # of the estimator, once it has been estimated
-    _file: TextIO | None = None
+    _broken_off: dict[str, Cosines] = field(default_factory=dict)  # of shards to do again
+    _log: Log | None = None
 
     @classmethod
-    def create(cls, path: Path, identity: RunIdentity) -> Manifest:
+    def create(cls, path: UPath, identity: RunIdentity) -> Manifest:
         manifest = cls(path, identity)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("")
-        except OSError as error:
-            raise InputError(explain(path, error)) from error
-        manifest._open()
+        manifest._log, _ = open_log(path, fresh=True)
         manifest._append({"kind": "run", **identity.to_json()})
         return manifest
 
     @classmethod
-    def load(cls, path: Path) -> Manifest | None:
-        """The manifest at `path`, or None if there is none (or not even its first line)."""
-        try:
-            lines = path.read_text().splitlines()
-        except FileNotFoundError:
+    def load(cls, path: UPath) -> Manifest | None:
+        """The manifest at `path`, or None if there is none (or not even its first record)."""
+        if not exists(path):
             return None
-        records = [record for line in lines if (record := _parse(line)) is not None]
-        if not records or records[0].pop("kind", None) != "run":
+        log, records = open_log(path, fresh=False)
+        first = next(records, {})
+        if first.pop("kind", None) != "run":
+            log.close()
             return None
-        manifest = cls(path, RunIdentity.from_json(records[0]))
-        for record in records[1:]:
+        manifest = cls(path, RunIdentity.from_json(first), _log=log)
+        for record in records:
             if record["kind"] == "part":
-                manifest.done[record["shard"]] = ShardStats.from_json(record)
-                manifest.scored_versions[record["shard"]] = (record["size"], record["version"])
+                manifest._take(
+                    record["shard"],
+                    (record["size"], record["version"]),
+                    ShardStats.from_json(record),
+                    Cosines.from_json(record),
+                )
             elif record["kind"] == "noise_shift":
                 manifest.noise_shift = record["value"]
-        manifest._open()
-        if lines and _parse(lines[-1]) is None:
-            manifest._write("\n")  # so that the next record does not join the torn line
         return manifest
 
-    def commit(self, shard: ShardRef, stats: ShardStats) -> None:
+    def commit(self, shard: ShardRef, stats: ShardStats, cosines: Cosines) -> None:
         """Record that the part of a shard, as it is now, is in place."""
         version = {"size": shard.size, "version": shard.version}
-        self._append({"kind": "part", "shard": shard.name, **version, **stats.to_json()})
-        self.done[shard.name] = stats
-        self.scored_versions[shard.name] = (shard.size, shard.version)
+        self._append(
+            {
+                "kind": "part",
+                "shard": shard.name,
+                **version,
+                **stats.to_json(),
+                **cosines.to_json(),
+            }
+        )
+        self._take(shard.name, (shard.size, shard.version), stats, cosines)
 
     def record_noise_shift(self, value: float) -> None:
         """Record the estimator's shift, which finalize may need without the estimator."""
         self._append({"kind": "noise_shift", "value": value})
         self.noise_shift = value
+
+    def done_shards(self) -> list[ShardRef]:
+        """Shards with a part, in input order."""
+        return [shard for shard in self.identity.shards if shard.name in self.done]
 
     def pending(self) -> list[ShardRef]:
         """Shards without a part, or whose part ends where the shard broke off, in input order."""
@@ -134,10 +142,26 @@ class Manifest:
         """Take over what has changed about shards that are not done."""
         self.identity = dataclasses.replace(self.identity, shards=shards)
 
+    def flush(self) -> None:
+        """Make sure that what was recorded outlives a crash."""
+        if self._log is not None:
+            self._log.flush()
+
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _take(
+        self, name: str, version: tuple[int, str], stats: ShardStats, cosines: Cosines
+    ) -> None:
+        if name in self._broken_off:  # an earlier part of the shard, which this one replaces
+            self.cosines -= self._broken_off.pop(name)
+        self.cosines += cosines
+        if stats.error is not None:
+            self._broken_off[name] = cosines
+        self.done[name] = stats
+        self.scored_versions[name] = version
 
     def _input_differences(self, shards: Sequence[ShardRef]) -> list[str]:
         known = {shard.name: shard for shard in self.identity.shards}
@@ -157,35 +181,10 @@ class Manifest:
             found.append("the shards are in another order")
         return found
 
-    def _open(self) -> None:
-        try:
-            self._file = self.path.open("a", encoding="utf-8")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another run is writing to {self.path.parent}") from error
-        except OSError as error:
-            raise InputError(explain(self.path, error)) from error
-
     def _append(self, record: dict[str, Any]) -> None:
-        self._write(json.dumps(record) + "\n")
-
-    def _write(self, text: str) -> None:
-        if self._file is None:
+        if self._log is None:
             raise RuntimeError("the manifest is closed")
-        try:
-            self._file.write(text)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise InputError(explain(self.path, error)) from error
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+        self._log.append(record)
 
 
 def _differences(prefix: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from upath import UPath
 
-from ncclean import schema
+from ncclean import schema, stores
 from ncclean.storage.atomic import published
 
 ROW_GROUP_ROWS = 100_000
@@ -28,14 +29,22 @@ def table_writer(path: Path, metadata: Mapping[str, str] | None = None) -> pq.Pa
     )
 
 
-def write_part(path: Path, table: pa.Table) -> None:
+def open_parquet(path: UPath) -> pq.ParquetFile:
+    """A Parquet file of any size, on a disk or in a store; only what is asked for is read."""
+    if not stores.is_url(path):
+        return pq.ParquetFile(path)
+    stream = stores.patiently(path.fs.open, path.path, "rb", cache_type="none")
+    return pq.ParquetFile(stream, pre_buffer=True)
+
+
+def write_part(path: UPath, table: pa.Table) -> None:
     """Publish the rows of one shard."""
     with published(path) as aside, table_writer(aside) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
 def write_embeddings(
-    folder: Path, number: str, image: np.ndarray, text: np.ndarray, metadata: pa.Table
+    folder: UPath, number: str, image: np.ndarray, text: np.ndarray, metadata: pa.Table
 ) -> None:
     """Publish (n, d) float16 embeddings in clip-retrieval's layout, the metadata last."""
     for kind, values in (("img_emb", image), ("text_emb", text)):

@@ -24,7 +24,7 @@ from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.scoring.null import Histogram
-from ncclean.scoring.stats import ShardStats
+from ncclean.scoring.stats import Cosines, ShardStats
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import NAME, Manifest, RunIdentity
 from ncclean.storage.parts import write_part
@@ -90,7 +90,8 @@ def _write_run(folder: Path, parts: int) -> None:
             names = pa.array([shard.name] * len(table), pa.string())
             table = table.set_column(schema.SCORES.names.index("shard"), "shard", names)
             write_part(folder / shard.part_name, table)
-            manifest.commit(shard, _stats(table, seed=number))
+            stats = ShardStats(rows=len(table), statuses={"ok": len(table)}, seconds=1.0)
+            manifest.commit(shard, stats, _cosines(table, seed=number))
     finally:
         manifest.close()
 
@@ -128,14 +129,8 @@ def _simulated_table(captions: np.ndarray, seed: int) -> pa.Table:
     return pa.table(columns, schema=schema.SCORES)
 
 
-def _stats(table: pa.Table, seed: int) -> ShardStats:
+def _cosines(table: pa.Table, seed: int) -> Cosines:
     rng = np.random.default_rng(seed)
     similarity = torch.from_numpy(table.column("similarity").to_numpy().copy())
     mismatched = torch.from_numpy(rng.normal(0.1, 0.05, _BLOCK * 16))
-    return ShardStats(
-        rows=len(table),
-        statuses={"ok": len(table)},
-        matched=Histogram.of(similarity),
-        mismatched=Histogram.of(mismatched),
-        seconds=1.0,
-    )
+    return Cosines(Histogram.of(similarity), Histogram.of(mismatched))

@@ -14,13 +14,13 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.stream import StreamReader
+from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
-from ncclean.execution.task import ShardResult, score_shard
+from ncclean.execution.task import score_shard
 from ncclean.models.estimator import Estimator
 from ncclean.storage.finalize import calibrate, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
-from ncclean.storage.parts import write_part
 
 
 def score_shards(
@@ -42,15 +42,16 @@ def score_shards(
     )
     manifest = Manifest.create(layout.manifest, identity)
 
-    def commit(shard: ShardRef, result: ShardResult) -> None:
-        if result.stats.error is not None or result.stats.ok != result.stats.rows:
-            raise RuntimeError(f"{shard.url}: {result.stats.error or result.stats.statuses}")
-        write_part(layout.part(shard), result.table)
-        manifest.commit(shard, result.stats)
+    def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
+        if outcome.stats.error is not None or outcome.stats.ok != outcome.stats.rows:
+            raise RuntimeError(f"{shard.url}: {outcome.stats.error or outcome.stats.statuses}")
+        manifest.commit(shard, outcome.stats, outcome.cosines)
 
     try:
         estimate_samples(references)  # for the progress bar
-        LocalEngine(estimator, options).run(references, commit)
+        tasks = [ShardTask(number, shard) for number, shard in enumerate(references)]
+        writer = PartWriter(str(layout.work), None, 1)
+        LocalEngine(estimator, options).run(tasks, writer, commit)
         manifest.record_noise_shift(shift)
         finalize(layout, manifest, calibrate(manifest, "noise"))
     finally:

@@ -73,7 +73,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
     ("arguments", "message"),
     [
         (("score", "nowhere", "--out", "s.parquet"), "nowhere does not exist"),
-        (("score", "x.tar", "--out", "s3://b/s.parquet"), "--out takes a local path"),
+        (("score", "x.tar", "--out", "nope://b/s.parquet"), "nope://b/s.parquet cannot be opened"),
         (("score", "x.tar", "--out", "s", "--shift", "much"), "--shift takes noise, shuffled"),
         (("score", "x.tar", "--out", "s", "--engine", "spark"), "--engine takes"),
         (("score", "x.tar", "--out", "s", "--forget-percent", "101"), "--forget-percent"),

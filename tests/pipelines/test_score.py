@@ -310,11 +310,6 @@ def test_plan_counts_without_scoring(corpus, tmp_path):
     assert not (tmp_path / "s.parquet.work").exists()
 
 
-def test_object_store_outputs_are_refused_before_anything_is_written(corpus):
-    with pytest.raises(InputError, match="--out takes a local path"):
-        request(corpus, "s3://bucket/scores.parquet")
-
-
 def test_forget_mask_of_a_table_is_that_of_the_functions(scored):
     """The public functions and the table must not drift apart."""
     table = read(scored[1] / "scores.parquet").to_pandas()

@@ -1,0 +1,107 @@
+"""What runs the shards of a job: this process, or the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ncclean import stores
+from ncclean.data.shards import ShardRef
+from ncclean.execution.task import ShardResult
+from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.storage.finalize import Calibration
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
+from ncclean.storage.parts import write_embeddings, write_part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """The model that scores, see `Estimator.load`."""
+
+    model: str
+    pretrained: str | None
+    precision: str = "auto"
+    device: str = "auto"
+
+    def load(self) -> Estimator:
+        """Load it here. Raises `ModelError` if it cannot be."""
+        return Estimator.load(
+            self.model, self.pretrained, precision=self.precision, device=self.device
+        )
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to score; `number` is its place in the input, which names its embeddings."""
+
+    number: int
+    shard: ShardRef
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """What is left to know of a shard once its rows are written: all that a worker sends back."""
+
+    stats: ShardStats
+    cosines: Cosines
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the rows and embeddings of a shard where they belong. Travels to the workers."""
+
+    work: str
+    embeddings: str | None
+    digits: int
+
+    def write(self, task: ShardTask, result: ShardResult) -> ShardOutcome:
+        """Publish the part, after the embeddings: whoever sees a part may rely on them."""
+        if self.embeddings is not None and result.embeddings is not None:
+            found = result.embeddings
+            write_embeddings(
+                stores.location(self.embeddings),
+                f"{task.number:0{self.digits}d}",
+                found.image,
+                found.text,
+                found.metadata,
+            )
+        write_part(stores.location(self.work) / task.shard.part_name, result.table)
+        return ShardOutcome(result.stats, result.cosines)
+
+
+class Engine(Protocol):
+    """Scores shards with one model. Results do not depend on which engine it is."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model that scores, loaded by now. Raises `ModelError` if it cannot be."""
+        ...
+
+    def run(
+        self,
+        tasks: Sequence[ShardTask],
+        writer: PartWriter,
+        on_done: Callable[[ShardRef, ShardOutcome], None],
+        on_progress: Callable[[int], None] = lambda samples: None,
+    ) -> None:
+        """Score and write every shard; tell `on_done` of each once it is written.
+
+        A shard that cannot be scored is done with an error; it never stops the others. What
+        cannot be written ends the run, and so does what `on_done` raises.
+        """
+        ...
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The estimator's cosine on noise, see `ncclean.scoring.osa.estimate_shift`."""
+        ...
+
+    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
+        """Write the final table, see `ncclean.storage.finalize`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the workers."""
+        ...

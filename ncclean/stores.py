@@ -1,0 +1,177 @@
+"""Local files and object stores behind one set of paths, through universal_pathlib and fsspec.
+
+What ncclean adds: operations on a store are tried again while it refuses or is away, and what
+cannot be helped by trying again becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import fsspec
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+from upath import UPath
+
+from ncclean.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# An outage of this many seconds is sat out; a longer one ends the run, which can be resumed.
+PATIENCE_SECONDS = 300.0
+_LONGEST_PAUSE_SECONDS = 20.0
+_PERMANENT = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+_PERMANENT_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS)
+_CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "azure")
+# Classes of botocore, aiohttp and http.client, which stores raise as they are. By name, so that
+# none of these libraries has to be there.
+_TRANSIENT_CLASSES = frozenset(
+    (
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "FSTimeoutError",
+        "HTTPClientError",
+        "IncompleteRead",
+        "ResponseParserError",
+    )
+)
+
+
+def is_url(path: str | UPath) -> bool:
+    """Whether `path` lies in an object store."""
+    return "://" in str(path)
+
+
+def location(path: str) -> UPath:
+    """`path` as a path object, local or not. Listings of object stores are never cached.
+
+    Raises `InputError` for a URL whose library is not installed or whose scheme is unknown.
+    """
+    if not is_url(path):
+        return UPath(path)
+    try:
+        found = UPath(path, use_listings_cache=False)
+        found.fs  # noqa: B018  imports the library that the scheme needs
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{path} cannot be opened: {_one_line(error)}") from error
+    return found
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path in it. Raises as `location` does."""
+    found = location(url)
+    return found.fs, found.path
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again may help: throttling, a server's error, a broken connection."""
+    if any(cls.__name__ in _TRANSIENT_CLASSES for cls in type(error).__mro__):
+        return True
+    status = getattr(error, "code", None)  # gcsfs
+    if isinstance(status, int) and (status >= 500 or status in (408, 429)):
+        return True
+    if isinstance(error, OSError) and not isinstance(error, _PERMANENT):
+        return error.errno not in _PERMANENT_ERRNO
+    return isinstance(error, TimeoutError)
+
+
+def is_store_error(error: BaseException) -> bool:
+    """Whether a file system or the client of an object store raised this."""
+    family = type(error).__module__.split(".")[0]
+    return isinstance(error, OSError) or family in _CLIENTS or is_transient(error)
+
+
+def patiently(work: Callable[..., T], *args: Any, seconds: float | None = None, **kwargs: Any) -> T:
+    """Call `work` until it succeeds, with growing random pauses, for up to `seconds`.
+
+    Errors that trying again cannot help are raised at once, the last one when time is up.
+    """
+    attempts = Retrying(
+        retry=retry_if_exception(is_transient),
+        wait=wait_random_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
+        stop=stop_after_delay(PATIENCE_SECONDS if seconds is None else seconds),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
+        reraise=True,
+    )
+    return attempts(work, *args, **kwargs)
+
+
+def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call `work` patiently. Raises `InputError` with one sentence: cannot `verb` `path`."""
+    try:
+        return patiently(work, *args, **kwargs)
+    except Exception as error:
+        if not is_store_error(error):
+            raise
+        raise InputError(explain(path, error, verb)) from error
+
+
+def explain(path: object, error: BaseException, verb: str = "write") -> str:
+    """One sentence: what a failed access to `path` means and what to do."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left for {path}; nothing is lost: free some and run the same command"
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
+        return (
+            f"cannot {verb} {path}: no credentials were found for the store (for s3:// set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role)"
+        )
+    bucket = str(path).split("://", 1)[-1].split("/", 1)[0]
+    if is_url(str(path)):
+        if isinstance(error, PermissionError):
+            return f"cannot {verb} {path}: the store refuses these credentials ({_one_line(error)})"
+        if isinstance(error, FileNotFoundError):
+            return f"cannot {verb} {path}: there is no bucket {bucket}, or nothing at that path"
+        if is_transient(error):
+            return (
+                f"cannot {verb} {path}: the store does not answer ({_one_line(error)}); nothing "
+                "is lost: run the same command when it is back"
+            )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
+    return f"cannot {verb} {path}: {reason}"
+
+
+def read_bytes(path: UPath) -> bytes:
+    """The whole of a small file."""
+    return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
+
+
+def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:
+    """A readable binary stream of an object; the next block is fetched while one is read."""
+    system, path = filesystem(url)
+    options = {"maxblocks": blocks}
+    return patiently(
+        system.open, path, "rb", block_size=block_bytes, cache_type="background",
+        cache_options=options,
+    )  # fmt: skip
+
+
+def _configure_retries() -> None:
+    """Throttling and server errors are first retried by botocore itself."""
+    retries = {"max_attempts": 3, "mode": "standard"}
+    fsspec.config.conf.setdefault("s3", {}).setdefault("config_kwargs", {}).setdefault(
+        "retries", retries
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+_configure_retries()

@@ -1,0 +1,104 @@
+"""A real Ray cluster of several nodes on this machine, and ways to make its workers fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+# Workers import this at start: it makes them fail in ways that a test asks for, from outside.
+_SITECUSTOMIZE = """
+import os, sys, importlib.abc, importlib.util
+
+def patch_estimator(module):
+    def load(cls, *args, **kwargs):
+        from ncclean.errors import ModelError
+        raise ModelError("the weights cannot be read on this node")
+    module.Estimator.load = classmethod(load)
+
+def patch_tar(module):
+    read = module.TarSamples.__iter__
+    def fatal(self):
+        if self.shard.name == os.environ["FATAL_SHARD"]:
+            os.abort()
+        return read(self)
+    module.TarSamples.__iter__ = fatal
+
+PATCHES = {}
+if os.environ.get("BROKEN_NODE"):
+    PATCHES["ncclean.models.estimator"] = patch_estimator
+if os.environ.get("FATAL_SHARD"):
+    PATCHES["ncclean.data.tar"] = patch_tar
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name not in PATCHES or not any("default_worker" in a for a in sys.argv):
+            return None
+        patch = PATCHES.pop(name)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+        def exec_module(module):
+            execute(module)
+            patch(module)
+        spec.loader.exec_module = exec_module
+        return spec
+
+if PATCHES:
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set for a while what processes started meanwhile inherit."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluster]:
+    """Nodes of so many CPUs each; `variables` are set in the environment of all workers."""
+    scratch.mkdir(exist_ok=True)
+    (scratch / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    path = os.pathsep.join([str(scratch), os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    with environment({"PYTHONPATH": path, **variables}):
+        made = Cluster()
+        for count in cpus:
+            made.add_node(num_cpus=count, object_store_memory=100 << 20)
+        try:
+            yield made
+        finally:
+            made.shutdown()
+
+
+def worker_processes() -> list[int]:
+    """The processes of the shard workers, all clusters of this machine together."""
+    found = subprocess.run(["pgrep", "-f", "ray::ShardWorker"], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def kill_a_worker(timeout: float = 60) -> int:
+    """SIGKILL a worker that is at work on a shard; its process."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = subprocess.run(["pgrep", "-f", "ray::ShardWorker.score"], capture_output=True)
+        if found.stdout:
+            chosen = int(found.stdout.split()[0])
+            os.kill(chosen, signal.SIGKILL)
+            return chosen
+        time.sleep(0.02)
+    raise AssertionError("no worker began")

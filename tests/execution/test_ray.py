@@ -1,0 +1,168 @@
+"""The Ray engine on a real cluster: the local engine's rows, whatever happens to the workers."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ncclean.config import ClusterOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError, ModelError
+from pipelines.score import ScoreRequest, finalize_only, score
+from tests.execution import clusters
+from tests.pipelines.test_score import assert_same_rows, read
+
+COMMAND = "import sys; from cli.app import main; main()"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ray") / "shards"
+    options = CorpusOptions(pairs=900, shard_size=100, noise={"ncr": 0.2}, broken=0.02, seed=3)
+    write_corpus(out, options, 2)
+    return out
+
+
+@pytest.fixture(scope="module")
+def reference(shards, tmp_path_factory):
+    out = tmp_path_factory.mktemp("reference") / "scores.parquet"
+    score(ScoreRequest(shards=[str(shards)], out=str(out), **MODEL))
+    return read(out)
+
+
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+
+
+def on(cluster, shards, out, workers=3, **changes):
+    return ScoreRequest(
+        shards=[str(shards)],
+        out=str(out),
+        engine="ray",
+        cluster=ClusterOptions(address=cluster.address, workers=workers, cpus_per_worker=1),
+        **{**MODEL, **changes},
+    )
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory):
+    with clusters.cluster(tmp_path_factory.mktemp("site"), [2, 1]) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_path, name):
+    summary = score(on(two_nodes, shards, tmp_path / name))
+    assert (summary.rows, summary.shards, summary.shards_failed) == (900, 9, 0)
+    assert_same_rows(read(tmp_path / name), reference)
+
+
+def test_finalize_again_on_the_cluster(two_nodes, shards, reference, tmp_path):
+    score(on(two_nodes, shards, tmp_path / "scores", shift=0.5))
+    finalize_only(on(two_nodes, shards, tmp_path / "scores"))
+    assert_same_rows(read(tmp_path / "scores"), reference)
+
+
+def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, tmp_path):
+    killer = threading.Thread(target=clusters.kill_a_worker)
+    killer.start()
+    summary = score(on(two_nodes, shards, tmp_path / "s.parquet"))
+    killer.join()
+    assert summary.shards_failed == 0
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+def test_no_cluster_at_the_address_is_one_sentence(shards, tmp_path):
+    request = ScoreRequest(
+        shards=[str(shards)],
+        out=str(tmp_path / "s"),
+        cluster=ClusterOptions(address="127.0.0.1:1"),
+        **MODEL,
+    )
+    with pytest.raises(InputError, match="no Ray cluster answers"):
+        score(request)
+
+
+def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_path):
+    with pytest.raises(ModelError, match="no such"):
+        score(on(two_nodes, shards, tmp_path / "s", model="local-dir:/no such"))
+
+
+@pytest.mark.slow
+def test_a_node_removed_in_the_middle_of_the_job(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [2]) as made:
+        node = made.add_node(num_cpus=2, object_store_memory=100 << 20)
+        done = threading.Event()
+
+        class Watch:
+            def shard(self, name, rows, error):
+                if not done.is_set():
+                    done.set()
+                    made.remove_node(node, allow_graceful=False)
+
+            def __getattr__(self, name):
+                return lambda *args: None
+
+        summary = score(on(made, shards, tmp_path / "s.parquet", workers=4), Watch())
+    assert done.is_set()
+    assert summary.shards_failed == 0
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_a_shard_that_kills_whoever_opens_it_is_set_aside(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [2, 1], FATAL_SHARD="00004") as made:
+        summary = score(on(made, shards, tmp_path / "s.parquet"))
+    assert list(summary.failed_shards) == ["00004"]
+    assert "died 2 times" in summary.failed_shards["00004"]
+    found = read(tmp_path / "s.parquet")
+    kept = reference[reference["shard"] != "00004"].reset_index(drop=True)
+    corpus_wide = ["noise_probability", "null_p_value"]  # a shard less makes another null
+    assert_same_rows(found.drop(columns=corpus_wide), kept.drop(columns=corpus_wide))
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_to_load_on_one_node(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [1]) as made:
+        with clusters.environment({"BROKEN_NODE": "1"}):
+            made.add_node(num_cpus=2, object_store_memory=100 << 20)
+        summary = score(on(made, shards, tmp_path / "s.parquet", workers=None))
+    assert summary.shards_failed == 0
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_a_worker_that_joins_later_takes_part(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [1]) as made:
+        joined = threading.Timer(
+            5, lambda: made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        )
+        joined.start()
+        score(on(made, shards, tmp_path / "s.parquet", workers=2))
+        joined.join()
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_the_driver_killed_and_started_again(shards, reference, tmp_path):
+    with clusters.cluster(tmp_path / "site", [2]) as made:
+        arguments = ["--model", "demo", "--precision", "fp32", "--shift", "0.2", "--json"]
+        command = [
+            *(sys.executable, "-c", COMMAND, "score", str(shards)),
+            *("--out", str(tmp_path / "s.parquet"), *arguments),
+            *("--ray-address", made.address, "--workers", "2", "--cpus-per-worker", "1"),
+        ]
+        manifest = tmp_path / "s.parquet.work" / "manifest.jsonl"
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while not (manifest.exists() and len(manifest.read_text().splitlines()) > 2):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["rows"] == 900
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)

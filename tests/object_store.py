@@ -1,0 +1,88 @@
+"""A real S3 endpoint on loopback (moto's server) that can be slow, or refuse for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+from tests.execution.clusters import environment
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@dataclass
+class Store:
+    """The endpoint; `refuses` says of a method and path whether to answer 503 SlowDown."""
+
+    delay: float = 0.0
+    refuses: Callable[[str, str], bool] = lambda method, path: False
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    refused: int = 0
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self._moto = DomainDispatcherApplication(create_backend_app)
+
+    def __call__(self, environ, start_response):
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.requests.append((method, path))
+        time.sleep(self.delay)
+        if self.refuses(method, path):
+            self.refused += 1
+            start_response("503 Slow Down", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>"]
+        return self._moto(environ, start_response)
+
+
+@contextlib.contextmanager
+def s3(bucket: str = "corpus", **behaviour: object) -> Iterator[Store]:
+    """A store with one empty bucket, named in the environment of this and later processes."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    store = Store(**behaviour)
+    server = make_server("127.0.0.1", 0, store, threaded=True)
+    store.url = f"http://127.0.0.1:{server.port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        reset = urllib.request.Request(f"{store.url}/moto-api/reset", method="POST")
+        urllib.request.urlopen(reset).close()  # moto keeps its buckets in the process
+        with environment({**CREDENTIALS, "AWS_ENDPOINT_URL": store.url}):
+            filesystem(fresh=True).mkdir(bucket)
+            yield store
+    finally:
+        server.shutdown()
+        thread.join()
+        filesystem_class().clear_instance_cache()
+
+
+def filesystem_class():
+    import s3fs
+
+    return s3fs.S3FileSystem
+
+
+def filesystem(fresh: bool = False):
+    """The file system of the endpoint that the environment names."""
+    if fresh:
+        filesystem_class().clear_instance_cache()
+    return filesystem_class()(use_listings_cache=False)
+
+
+def upload(folder: os.PathLike[str], url: str) -> None:
+    """Copy the files of a folder to a URL."""
+    system = filesystem()
+    for name in sorted(os.listdir(folder)):
+        system.put_file(os.path.join(folder, name), f"{url}/{name}".removeprefix("s3://"))

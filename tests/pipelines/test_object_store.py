@@ -1,0 +1,183 @@
+"""Shards from and tables to `s3://`, against a real endpoint, with its bad days."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ncclean import stores
+from ncclean.config import ScoreOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError
+from ncclean.storage.catalog import query
+from pipelines.score import ScoreRequest, finalize_only, score
+from tests import object_store
+from tests.execution.clusters import environment
+from tests.pipelines.test_score import assert_same_rows, read
+
+COMMAND = "import sys; from cli.app import main; main()"
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("objects") / "shards"
+    options = CorpusOptions(pairs=600, shard_size=100, noise={"ncr": 0.2}, broken=0.02, seed=4)
+    write_corpus(out, options, 2)
+    return out
+
+
+@pytest.fixture(scope="module")
+def reference(shards, tmp_path_factory):
+    out = tmp_path_factory.mktemp("reference") / "scores.parquet"
+    score(ScoreRequest(shards=[str(shards)], out=str(out), **MODEL))
+    return read(out)
+
+
+@pytest.fixture
+def store(shards):
+    with object_store.s3() as made:
+        object_store.upload(shards, "s3://corpus/shards")
+        made.requests.clear()
+        yield made
+
+
+def download(url, folder):
+    system = object_store.filesystem()
+    folder.mkdir()
+    for name in system.glob(url.removeprefix("s3://")):
+        system.get_file(name, str(folder / name.rsplit("/", 1)[1]))
+    return read(folder)
+
+
+@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+def test_in_and_out(store, reference, tmp_path, name):
+    out = f"s3://corpus/{name}"
+    options = ScoreOptions(embeddings="s3://corpus/embeddings")
+    summary = score(ScoreRequest(shards=["s3://corpus/shards"], out=out, options=options, **MODEL))
+    assert (summary.rows, summary.shards_failed) == (600, 0)
+    pattern = out if name.endswith("parquet") else f"{out}/*.parquet"
+    assert_same_rows(download(pattern, tmp_path / "copy"), reference)
+    counted = query("SELECT count(*), sum(similarity) FROM scores", [out]).fetchall()[0]
+    assert counted[0] == 600
+    assert counted[1] == pytest.approx(reference["similarity"].to_pandas().sum(), rel=1e-5)
+    written = object_store.filesystem().find("corpus")
+    assert sum("img_emb" in path for path in written) == 6
+    assert not [path for path in written if "part-" in path and "_work" in path]  # cleaned up
+    # Each shard is fetched once, and three of them are looked at to estimate their samples.
+    gets = [path for method, path in store.requests if method == "GET" and path.endswith(".tar")]
+    assert len(gets) == 6 + 3
+    finalize_only(ScoreRequest(shards=[], out=out, **{**MODEL, "shift": 0.4}))
+    assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 200
+
+
+def test_globs_braces_and_what_is_missing(store, tmp_path):
+    def count(source):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
+        return score(ScoreRequest(shards=[source], out=str(out), **MODEL)).shards
+
+    assert count("s3://corpus/shards/0000[01].tar") == 2
+    assert count("s3://corpus/shards/{00000..00002}.tar") == 3
+    for source, message in [
+        ("s3://corpus/none/*.tar", "matches no shard"),
+        ("s3://corpus/none/00000.tar", "nothing at that path"),
+        ("s3://no-such-bucket/shards", "there is no bucket no-such-bucket"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            count(source)
+
+
+def test_output_to_a_bucket_that_is_not_there(store):
+    with pytest.raises(InputError, match="there is no bucket no-such-bucket"):
+        score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://no-such-bucket/s", **MODEL))
+
+
+def test_no_credentials_is_one_sentence(store, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with environment({"AWS_EC2_METADATA_DISABLED": "true"}):
+        object_store.filesystem_class().clear_instance_cache()
+        with pytest.raises(InputError, match="no credentials were found"):
+            score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL))
+
+
+def test_throttling_is_sat_out(store, reference, tmp_path):
+    """Every fourth request is refused, whatever it is."""
+    seen = []
+
+    def refuses(method, path):
+        seen.append(path)
+        return len(seen) % 4 == 0
+
+    store.refuses = refuses
+    score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+    store.refuses = lambda method, path: False
+    assert store.refused > 5
+    assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
+
+
+def test_a_store_that_takes_no_output_for_a_while(store, reference, tmp_path):
+    until = []
+
+    def refuses(method, path):
+        if method not in ("PUT", "POST") or ".work" not in path or "part-" not in path:
+            return False
+        until.append(until[0] if until else time.monotonic() + 8)
+        return time.monotonic() < until[0]
+
+    store.refuses = refuses
+    score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+    assert store.refused
+    assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
+
+
+def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch):
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 1.0)
+    store.refuses = lambda method, path: method == "PUT" and "part-" in path
+    with pytest.raises(InputError, match="the store does not answer"):
+        score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+    store.refuses = lambda method, path: False
+    summary = score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL))
+    assert summary.rows == 600
+
+
+def test_killed_and_resumed(store, reference, tmp_path):
+    command = [
+        *(sys.executable, "-c", COMMAND, "score", "s3://corpus/shards", "--json"),
+        *("--out", "s3://corpus/s.parquet", "--model", "demo", "--precision", "fp32"),
+        *("--shift", "0.2"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not any(method == "PUT" and "part-" in path for method, path in store.requests):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["rows"] == 600
+    assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
+
+
+@pytest.mark.slow
+def test_read_ahead_hides_a_slow_store(shards, tmp_path):
+    """A store that answers each request after 50 ms costs next to nothing once it runs."""
+
+    def seconds(name):
+        begin = time.monotonic()
+        score(ScoreRequest(shards=["s3://corpus/shards"], out=str(tmp_path / name), **MODEL))
+        return time.monotonic() - begin
+
+    with object_store.s3() as store:
+        object_store.upload(shards, "s3://corpus/shards")
+        seconds("warm-up")
+        quick = min(seconds("a"), seconds("b"))
+        store.delay = 0.05
+        before = len(store.requests)
+        slow = min(seconds("c"), seconds("d"))
+        asked = (len(store.requests) - before) / 2
+    # One request after another would add 50 ms for each.
+    assert slow - quick < 0.5 * asked * 0.05 + 0.3, (quick, slow, asked)
