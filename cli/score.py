@@ -163,9 +163,15 @@ def _print_plan(plan: ScorePlan) -> None:
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"
     )
-    unit = "GPU-hours" if plan.gpu_hours is not None else "hours"
-    minutes = f" ({60 * plan.hours:,.1f} minutes)" if plan.hours < 1 else ""
-    typer.echo(f"about {plan.hours:,.2f} {unit}{minutes}")
+    unit = "GPU-hours" if plan.gpu_hours is not None else "hours of one worker"
+    minutes = f" ({60 * plan.worker_hours:,.1f} minutes)" if plan.worker_hours < 1 else ""
+    typer.echo(f"about {plan.worker_hours:,.2f} {unit}{minutes}")
+    if plan.workers > 1:
+        typer.echo(f"{plan.hours:,.2f} hours on {plan.workers} workers, all of them busy")
+    typer.echo(
+        f"{plan.read_bytes_per_second / 1e6:,.1f} MB/s to read, "
+        f"about {plan.bytes_written / 1e6:,.1f} MB to write"
+    )
 
 
 def print_summary(summary: ScoreSummary) -> None:

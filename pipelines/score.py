@@ -24,6 +24,8 @@ from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.summary import ScoreSummary, summarize
 
+from .cost import Rates, estimate
+
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
@@ -103,7 +105,11 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class ScorePlan:
-    """What `--dry-run` tells: the size of the job and how long it would take here."""
+    """What `--dry-run` tells: the size of the job and what it would take.
+
+    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
+    over `workers`, `hours` what a clock would show.
+    """
 
     shards: int
     bytes: int
@@ -111,8 +117,12 @@ class ScorePlan:
     device: str
     precision: str
     samples_per_second: float
+    workers: int
+    worker_hours: float
     hours: float
     gpu_hours: float | None
+    bytes_written: int
+    read_bytes_per_second: float
 
 
 def score(request: ScoreRequest, progress: Progress | None = None) -> ScoreSummary:
@@ -181,23 +191,37 @@ def finalize_only(request: ScoreRequest, progress: Progress | None = None) -> Sc
 
 
 def plan(request: ScoreRequest, progress: Progress | None = None) -> ScorePlan:
-    """Estimate the job: counts from the first samples, the speed from one batch on the model."""
+    """Estimate the job: counts from the first samples, the speed from one batch on the model.
+
+    The model is tried on this machine, also where `--workers` will do the work.
+    """
     progress = progress or NoProgress()
     shards = resolve_shards(request.shards)
     pairs = estimate_samples(shards)
     estimator = _load(request, progress)
     batch = request.options.batch_size
     speed = batch / estimator.seconds_per_batch(batch)
-    hours = pairs / speed / 3600
+    size = sum(shard.size for shard in shards)
+    rates = Rates(
+        pairs_per_second=speed,
+        input_bytes=size / max(pairs, 1),
+        embedding_dim=estimator.embed_dim if request.options.embeddings else 0,
+    )
+    workers = request.cluster.workers or 1
+    cost = estimate(pairs, rates, shards=len(shards), workers=workers)
     return ScorePlan(
         shards=len(shards),
-        bytes=sum(shard.size for shard in shards),
+        bytes=size,
         pairs=pairs,
         device=str(estimator.device),
         precision=estimator.precision,
         samples_per_second=round(speed, 1),
-        hours=round(hours, 4),
-        gpu_hours=round(hours, 4) if estimator.device.type == "cuda" else None,
+        workers=workers,
+        worker_hours=round(cost.worker_hours, 4),
+        hours=round(cost.hours, 4),
+        gpu_hours=round(cost.worker_hours, 4) if estimator.device.type == "cuda" else None,
+        bytes_written=cost.bytes_written,
+        read_bytes_per_second=round(cost.read_bytes_per_second, 1),
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import BinaryIO
 
 import torch
 
@@ -20,6 +22,7 @@ from ncclean.data.samples import Sample
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
+from ncclean.stores import is_url
 
 _CHUNK_SAMPLES = 16
 _CHUNK_BYTES = 4 << 20
@@ -121,18 +124,19 @@ class StreamReader:
 
     def _read(self) -> None:
         try:
-            for shard in self._shards:
-                if self._stop.is_set():
-                    return
-                self._read_shard(shard)
+            with ThreadPoolExecutor(1, "ncclean-open") as pool:
+                for shard, opened in _opened_ahead(self._shards, pool):
+                    if self._stop.is_set():
+                        return
+                    self._read_shard(shard, opened)
             self._streams.put(None)
         except BaseException as error:  # must reach the caller, who would wait for ever
             self._streams.put(error)
 
-    def _read_shard(self, shard: ShardRef) -> None:
+    def _read_shard(self, shard: ShardRef, opened: Callable[[], BinaryIO] | None) -> None:
         chunks: queue.Queue[Future[list[DecodedSample]] | _End] = queue.Queue()
         self._streams.put(ShardStream(shard, chunks, self._slots))
-        samples = TarSamples(shard, self._caption_key)
+        samples = TarSamples(shard, self._caption_key, opened)
         failure: ShardError | None = None
         try:
             chunk: list[Sample] = []
@@ -163,6 +167,41 @@ class StreamReader:
 
     def _decode(self, chunk: list[Sample]) -> list[DecodedSample]:
         return [decode_sample(sample, self._decoder) for sample in chunk]
+
+
+def _opened_ahead(
+    shards: Iterable[ShardRef], pool: ThreadPoolExecutor
+) -> Iterator[tuple[ShardRef, Callable[[], BinaryIO] | None]]:
+    """The shards, each with a call for its stream; one in a store is opened one shard ahead.
+
+    Opening an object and its first block take a round trip each, which the model would wait for.
+    """
+    waiting: deque[tuple[ShardRef, Future[BinaryIO] | None]] = deque()
+    try:
+        for shard in shards:
+            opening = pool.submit(_open_and_begin, shard) if is_url(shard.url) else None
+            waiting.append((shard, opening))
+            if len(waiting) > 1:
+                yield _take(*waiting.popleft())
+        while waiting:
+            yield _take(*waiting.popleft())
+    finally:
+        for _, opening in waiting:
+            if opening is not None and not opening.cancel() and opening.exception() is None:
+                opening.result().close()
+
+
+def _take(
+    shard: ShardRef, opening: Future[BinaryIO] | None
+) -> tuple[ShardRef, Callable[[], BinaryIO] | None]:
+    return shard, None if opening is None else opening.result
+
+
+def _open_and_begin(shard: ShardRef) -> BinaryIO:
+    stream = shard.open()
+    stream.read(1)
+    stream.seek(0)
+    return stream
 
 
 def decode_sample(sample: Sample, decoder: ImageDecoder) -> DecodedSample:

@@ -11,9 +11,9 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from webdataset.tariterators import base_plus_ext
 
@@ -61,8 +61,15 @@ class TarSamples:
     sample before that has been handed out by then, the broken one as `sample_truncated`.
     """
 
-    def __init__(self, shard: ShardRef, caption_key: str | None = None) -> None:
+    def __init__(
+        self,
+        shard: ShardRef,
+        caption_key: str | None = None,
+        opened: Callable[[], BinaryIO] | None = None,
+    ) -> None:
+        """`opened` gives the shard's stream where somebody has opened it ahead."""
         self.shard = shard
+        self._open = opened or shard.open
         self.caption_key = caption_key.lower() if caption_key else None
         self.samples = 0
         self.bytes_read = 0  # of the tar, headers and padding included
@@ -185,7 +192,7 @@ class TarSamples:
 
     def _members(self) -> Iterator[tuple[str, str, bytes]]:
         """Key, lower-case extension and content of each member that belongs to a sample."""
-        with self.shard.open() as stream:
+        with self._open() as stream:
             if self.shard.size == 0:
                 raise tarfile.ReadError("the file is empty")
             with tarfile.open(

@@ -43,7 +43,10 @@ _DEATHS_ALLOWED = 2
 _TICK_SECONDS = 1.0
 _GROW_SECONDS = 10.0
 _CONNECT_SECONDS = 10.0
-_CONNECT_HINT = "start one with `ray start --head`, or leave out --ray-address to use this machine"
+_CONNECT_HINT = (
+    "start one with `ray start --head`; a cluster with tokens needs RAY_AUTH_MODE=token and its "
+    "token here; or take --engine ray without --ray-address for this machine"
+)
 # A shard is given to a second worker when nothing else is left and it has taken this long.
 _STRAGGLER_FACTOR = 3.0
 _STRAGGLER_SECONDS = 30.0

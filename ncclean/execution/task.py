@@ -89,13 +89,13 @@ def embed_images(
             pixels.append(decoded.pixels)
             decoded.pixels = None  # the batch holds it; the sample outlives the batch
         if len(pixels) == options.batch_size:
-            begun.append(estimator.start_image(torch.stack(pixels)))
+            begun.append(estimator.start_image(pixels))
             pixels = []
             if len(begun) > _BATCHES_IN_FLIGHT:
                 batches.append(begun.popleft()())
             on_progress(len(samples))
     if pixels:
-        begun.append(estimator.start_image(torch.stack(pixels)))
+        begun.append(estimator.start_image(pixels))
     batches += [result() for result in begun]
     on_progress(len(samples))
     samples.sort(key=lambda decoded: decoded.sample.row)

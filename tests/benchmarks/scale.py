@@ -1,0 +1,258 @@
+"""A hundred million score rows on a small machine: finalize, queries, a selection, the manifest.
+
+    python tests/benchmarks/scale.py [--rows 100_000_000] [--shards 100_000] [--json FILE]
+
+Each step is a process of its own, so that its peak memory is its own. Needs about 450 bytes of
+disk per row while it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PART_ROWS = 100_000
+LIMIT = "2GB"  # of DuckDB, which with Python around it stays below 4 GB
+NOISE = 0.2
+QUERIES = {
+    "failures by kind": "SELECT status, count(*) FROM scores GROUP BY 1",
+    "noise by shard, worst ten": (
+        "SELECT shard, avg(noise_probability) AS noise FROM scores GROUP BY 1 "
+        "ORDER BY noise DESC LIMIT 10"
+    ),
+    "what three rules keep": (
+        "SELECT count(*) FILTER (WHERE osa_weight > 0.5), "
+        "count(*) FILTER (WHERE ncu_split = 'retain'), "
+        "count(*) FILTER (WHERE disncl_clean) FROM scores"
+    ),
+    "most suspect hundred": (
+        "SELECT uid, url, text, noise_probability FROM scores "
+        "WHERE noise_probability > 0.99 ORDER BY similarity LIMIT 100"
+    ),
+}
+
+
+def write(folder: Path, rows: int) -> None:
+    """Parts and manifest of a run that has scored `rows` pairs, `PART_ROWS` to a shard."""
+    import duckdb
+    import numpy as np
+    import torch
+    from upath import UPath
+
+    import ncclean
+    from ncclean import schema
+    from ncclean.config import ScoreOptions
+    from ncclean.data.shards import ShardRef
+    from ncclean.scoring.null import Histogram
+    from ncclean.scoring.stats import Cosines, ShardStats
+    from ncclean.storage.layout import ScoreLayout
+    from ncclean.storage.manifest import Manifest, RunIdentity
+    from ncclean.storage.parts import write_part
+
+    layout = ScoreLayout(UPath(folder / "scores"))
+    shards = [ShardRef(f"{n:06d}", f"{n:06d}.tar", 1, "") for n in range(rows // PART_ROWS)]
+    identity = RunIdentity(
+        model={"model": "simulated"},
+        options=ScoreOptions().result_options(),
+        shards=shards,
+        version=ncclean.__version__,
+    )
+    manifest = Manifest.create(layout.manifest, identity)
+    manifest.record_noise_shift(0.0)
+    rng = np.random.default_rng(0)
+    mismatched = Histogram.of(torch.from_numpy(rng.normal(0.1, 0.05, 1_000_000)))
+    kinds = {field.name: field.type for field in schema.SCORES}
+    words = ["red", "blue", "small", "old", "photo", "of", "a", "house", "dog", "boat", "on", "the"]
+    captions = [" ".join(rng.choice(words, 10)) for _ in range(5000)]
+    connection = duckdb.connect()
+    connection.register("captions", __import__("pandas").DataFrame({"text": captions}))
+    connection.execute("CREATE TABLE c AS SELECT row_number() OVER () - 1 AS i, text FROM captions")
+    for number, shard in enumerate(shards):
+        # Normal numbers by Box and Muller: DuckDB has uniform ones alone.
+        table = connection.execute(
+            f"""
+            WITH drawn AS (
+              SELECT range AS r, md5(CAST(range + {number * PART_ROWS} AS VARCHAR)) AS uid,
+                random() < {NOISE} AS noisy, 1 - random() AS u, random() AS v,
+                random() AS a, random() AS b
+              FROM range({PART_ROWS}))
+            SELECT uid, '{shard.name}' AS shard, lpad(CAST(r AS VARCHAR), 9, '0') AS key, r AS row,
+              c.text AS text, 'https://images.example.org/' || uid || '.jpg' AS url,
+              200 + 1800 * a AS width, 200 + 1800 * b AS height, 'ok' AS status,
+              NULL AS error,
+              CASE WHEN noisy THEN 0.1 ELSE 0.3 END + 0.05 * sqrt(-2 * ln(u)) * cos(2 * pi() * v)
+                AS similarity,
+              NULL AS osa_weight, NULL AS osa_noisy, a AS ncu_confidence,
+              CASE WHEN b < 0.1 THEN 'forget' ELSE 'retain' END AS ncu_split,
+              a < 0.5 AS disncl_clean, b AS neg_clip_loss, CAST(100 * a * b AS INT) AS i2t_rank,
+              CAST(100 * u * b AS INT) AS t2i_rank, NULL AS noise_probability,
+              NULL AS null_p_value, r // 2048 AS block, noisy AS is_noisy
+            FROM drawn JOIN c ON c.i = r % 5000 ORDER BY r
+            """
+        ).to_arrow_table()
+        columns = [
+            table.column(name).cast(kind, safe=False) if name in table.column_names else None
+            for name, kind in kinds.items()
+        ]
+        import pyarrow as pa
+
+        filled = [
+            pa.nulls(len(table), kind) if column is None else column
+            for column, kind in zip(columns, kinds.values(), strict=True)
+        ]
+        part = pa.table(filled, schema=schema.SCORES)
+        write_part(layout.part(shard), part)
+        matched = Histogram.of(torch.from_numpy(part.column("similarity").to_numpy().copy()))
+        stats = ShardStats(rows=len(part), statuses={"ok": len(part)}, seconds=1.0)
+        manifest.commit(shard, stats, Cosines(matched, mismatched))
+    manifest.close()
+
+
+def finalize(folder: Path) -> None:
+    from ncclean_pipelines.score import ScoreRequest, finalize_only
+
+    finalize_only(ScoreRequest(shards=[], out=str(folder / "scores")))
+
+
+def query(folder: Path, sql: str) -> None:
+    from ncclean.storage.catalog import query
+
+    print(query(sql, [str(folder / "scores")], LIMIT).fetchall()[:3], file=sys.stderr)
+
+
+def select(folder: Path) -> None:
+    """The best 30 %, ties broken by uid: the bound first, then one pass that writes."""
+    import duckdb
+
+    connection = duckdb.connect(config={"memory_limit": LIMIT, "preserve_insertion_order": False})
+    source = f"read_parquet('{folder}/scores/*.parquet')"
+    connection.execute(f"CREATE VIEW scores AS SELECT * FROM {source}")
+    (total,) = connection.execute("SELECT count(similarity) FROM scores").fetchall()[0]
+    wanted = round(0.3 * total)
+    (bound,) = connection.execute(
+        f"SELECT quantile_disc(similarity, {1 - wanted / total}) FROM scores"
+    ).fetchall()[0]
+    (above,) = connection.execute(
+        "SELECT count(*) FROM scores WHERE similarity > ?", [bound]
+    ).fetchall()[0]
+    connection.execute(
+        f"""COPY (
+          SELECT uid, shard, key FROM scores WHERE similarity > {bound!r}
+          UNION ALL
+          (SELECT uid, shard, key FROM scores WHERE similarity = {bound!r}
+           ORDER BY uid LIMIT {wanted - above})
+        ) TO '{folder}/selection.parquet' (COMPRESSION zstd)"""
+    )
+    found = connection.execute(f"SELECT count(*) FROM '{folder}/selection.parquet'").fetchall()
+    if found != [(wanted,)]:
+        raise AssertionError(f"{found} selected, wanted {wanted}")
+
+
+def manifest(folder: Path, shards: int) -> None:
+    """A manifest of many shards: made, closed, and read again as a resumed run does."""
+    import numpy as np
+    from upath import UPath
+
+    from ncclean.config import ScoreOptions
+    from ncclean.data.shards import ShardRef
+    from ncclean.scoring.null import BINS, Histogram
+    from ncclean.scoring.stats import Cosines, ShardStats
+    from ncclean.storage.manifest import Manifest, RunIdentity
+
+    os.fsync = lambda descriptor: None  # what a disk takes for each line is not the question
+    path = UPath(folder / "large" / "manifest.jsonl")
+    names = [ShardRef(f"{n:06d}", f"s3://bucket/corpus/{n:06d}.tar", 1, "e" * 32)
+             for n in range(shards)]  # fmt: skip
+    identity = RunIdentity(
+        model={"model": "simulated"},
+        options=ScoreOptions().result_options(),
+        shards=names,
+        version="simulated",
+    )
+    before = _memory()
+    made = Manifest.create(path, identity)
+    counts = np.zeros(BINS, dtype=np.int64)
+    counts[2000:2600] = np.random.default_rng(0).integers(0, 100, 600)
+    cosines = Cosines(Histogram(counts, 1.0), Histogram(counts, 1.0))
+    for shard in names:
+        made.commit(shard, ShardStats(10_000, {"ok": 9_950, "image_corrupt": 50}, 9.0), cosines)
+    made.close()
+    begin = time.perf_counter()
+    again = Manifest.load(path)
+    seconds = time.perf_counter() - begin
+    assert again is not None
+    assert len(again.done) == shards
+    print(json.dumps({
+        "manifest_mb": path.stat().st_size / 1e6,
+        "load_seconds": seconds,
+        "memory_mb_for_two_manifests": (_memory() - before) / 1e6,
+    }))  # fmt: skip
+
+
+def _memory() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--shards", type=int, default=100_000, help="of the large manifest")
+    parser.add_argument("--json", type=Path, default=Path("scale.json"))
+    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.step:
+        name, folder, *rest = args.step
+        function = {"write": write, "finalize": finalize, "query": query, "select": select,
+                    "manifest": manifest}[name]  # fmt: skip
+        function(Path(folder), *[int(x) if x.isdigit() else x for x in rest])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(json.dumps({"peak_gb": peak}))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="ncclean-scale-", dir=args.scratch))
+    results: dict[str, dict[str, float]] = {}
+    try:
+        run(results, "write parts", "write", folder, args.rows)
+        results["write parts"]["bytes_per_row"] = _size(folder / "scores") / args.rows
+        run(results, "finalize", "finalize", folder)
+        results["finalize"]["rows_per_second"] = args.rows / results["finalize"]["seconds"]
+        results["finalize"]["bytes_per_row"] = _size(folder / "scores") / args.rows
+        for name, sql in QUERIES.items():
+            run(results, f"query: {name}", "query", folder, sql)
+        run(results, "top 30 % selection", "select", folder)
+        run(results, f"manifest of {args.shards:,} shards", "manifest", folder, args.shards)
+    finally:
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        shutil.rmtree(folder)
+
+
+def run(results: dict[str, dict[str, float]], name: str, step: str, *arguments: object) -> None:
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, __file__, "--step", step, *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    figures: dict[str, float] = {"seconds": time.perf_counter() - begin}
+    for line in done.stdout.splitlines():
+        figures |= json.loads(line)
+    results[name] = figures
+    print(name, {key: round(value, 2) for key, value in figures.items()}, flush=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The arithmetic of docs/scale.md."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.cost import Rates, estimate
+
+
+def test_a_billion_pairs_at_the_papers_speed_take_its_75_hours():
+    # OSA: 566,435 pairs in 153 s on one RTX 3090.
+    rates = Rates(pairs_per_second=566_435 / 153, input_bytes=20_000)
+    cost = estimate(1_000_000_000, rates, workers=10)
+    assert cost.worker_hours == pytest.approx(75.0, abs=0.1)
+    assert cost.hours == pytest.approx(7.5, abs=0.01)
+    assert cost.shards == 100_000
+    assert cost.bytes_read > 20e12
+
+
+def test_rates_must_be_positive():
+    with pytest.raises(ValueError, match="positive"):
+        estimate(10, Rates(pairs_per_second=0, input_bytes=1))
+
+
+def test_the_script_prints_json():
+    command = [sys.executable, "-m", "pipelines.cost", "--pairs", "1e6", "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert found["pairs"] == 1_000_000
+    assert found["worker_hours"] == pytest.approx(1e6 / 3702 / 3600)
