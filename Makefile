@@ -6,13 +6,13 @@ STAMP := .venv/.installed
 # The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
 CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
 
-.PHONY: help install demo test test-all check bench docs clean
+.PHONY: help install demo test test-slow test-all check bench docs clean
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
 	@echo "make demo      render a noisy corpus, score it, show what was found"
 	@echo "make test      run the tests but the slow ones"
-	@echo "make test-all  run all tests"
+	@echo "make test-all  run the slow ones too"
 	@echo "make check     ruff and mypy"
 	@echo "make bench     run the benchmarks"
 	@echo "make docs      build the documentation into site/"
@@ -31,8 +31,10 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: install
-	$(BIN)/python -m pytest -q
+test-slow: install
+	$(BIN)/python -m pytest -q -m slow
+
+test-all: test test-slow
 
 check: install
 	$(BIN)/ruff check .

@@ -43,6 +43,17 @@ class _Group:
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
     truncated: bool = False
+    _parsed: tuple[bytes, dict[str, Any]] | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The fields of the json member, parsed once."""
+        raw = self.members.get("json")
+        if raw is None:
+            return {}
+        if self._parsed is None or self._parsed[0] is not raw:
+            self._parsed = raw, _parse_json(raw)
+        return self._parsed[1]
 
     @property
     def size(self) -> int:
@@ -123,7 +134,7 @@ class TarSamples:
         """Hand out a group that is complete, or let it wait for the rest of its members."""
         if group.row == _LATE:
             if set(group.members) == {"json"}:
-                self.late_metadata[self._rows[group.key]] = _metadata(group)
+                self.late_metadata[self._rows[group.key]] = group.metadata
                 return
             group.row = self.samples  # more came under the key: a sample of its own after all
             self.samples += 1
@@ -143,10 +154,10 @@ class TarSamples:
 
     def _is_complete(self, group: _Group) -> bool:
         has_image = any(_is_image(extension) for extension in group.members)
-        return has_image and self._caption_bytes(group, _metadata(group)) is not None
+        return has_image and self._caption_bytes(group, group.metadata) is not None
 
     def _finish(self, group: _Group) -> Sample:
-        metadata = _metadata(group)
+        metadata = group.metadata
         sample = Sample(row=group.row, key=group.key, metadata=metadata)
         if group.key in self._rows and self._rows[group.key] != group.row:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
@@ -255,11 +266,6 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> bytes:
 
 def _is_image(extension: str) -> bool:
     return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
-
-
-def _metadata(group: _Group) -> dict[str, Any]:
-    raw = group.members.get("json")
-    return _parse_json(raw) if raw is not None else {}
 
 
 def _parse_json(raw: bytes) -> dict[str, Any]:

@@ -65,10 +65,11 @@ def photographs(count: int, size: tuple[int, int], quality: int) -> list[bytes]:
         source = sources[index % len(sources)]
         window = _window(source.size, size[0] / size[1], rng)
         crop = source.resize(size, Image.Resampling.LANCZOS, box=window)
-        grain = noise.normal(0.0, _NOISE, (size[1], size[0], 1))
-        grainy = (np.asarray(crop) + grain).clip(0, 255).astype(np.uint8)
+        if window[2] - window[0] < size[0]:
+            grain = noise.normal(0.0, _NOISE, (size[1], size[0], 1))
+            crop = Image.fromarray((np.asarray(crop) + grain).clip(0, 255).astype(np.uint8))
         buffer = io.BytesIO()
-        Image.fromarray(grainy).save(buffer, "JPEG", quality=quality)
+        crop.save(buffer, "JPEG", quality=quality)
         images.append(buffer.getvalue())
     return images
 

@@ -67,7 +67,7 @@ def test_version_changes_with_the_file(folder):
         ("no*where.tar", "matches no file"),
         ("@nowhere.txt", "list of shards nowhere.txt"),
         ("{a,b}.tar", "a.tar does not exist"),
-        ("nosuch://bucket/x", "cannot be listed"),
+        ("nosuch://bucket/x", "cannot be opened"),
     ],
 )
 def test_what_is_not_there_is_named(source, message):
