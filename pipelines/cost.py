@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-# Measured on tables of `ncclean score`, captions of some 60 characters and URLs included.
+# Assumed for captions and URLs of the web. Rendered captions compress to 63 bytes a row, simulated
+# rows with a URL to 67 (docs/scale.md).
 SCORE_BYTES_PER_PAIR = 190.0
 # float16 of both embeddings; ids and captions come on top.
 _EMBEDDING_BYTES = 2 * 2
-_MANIFEST_BYTES_PER_SHARD = 5_000.0
-_DRIVER_BYTES_PER_SHARD = 2_600.0
+# Measured with 100,000 shards (docs/scale.md).
+_MANIFEST_BYTES_PER_SHARD = 3_300.0
+_DRIVER_BYTES_PER_SHARD = 800.0
 
 
 @dataclass(frozen=True, kw_only=True)

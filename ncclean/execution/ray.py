@@ -102,7 +102,7 @@ class ShardWorker:
 @dataclass(eq=False)
 class _Worker:
     handle: Any
-    node: str | None = None
+    node: str | None = None  # None until it has started, or started again
     running: dict[Any, _Call] = field(default_factory=dict)
     is_usable: bool = True  # its model loads; the one that does not keeps its place, see _park
 
@@ -113,6 +113,7 @@ class _Call:
 
     worker: _Worker
     task: ShardTask
+    node: str
     since: float
     alone: bool  # no other shard shared the worker at any time: its death is this shard's doing
 
@@ -321,9 +322,15 @@ class _Run:
 
     def _assign(self) -> None:
         usable = [worker for worker in self._engine._workers if worker.is_usable]
+        for worker in usable:
+            if worker.node is None and worker not in self._questions.values():
+                self._questions[worker.handle.node.remote()] = worker
         for depth in range(_SHARDS_PER_WORKER):
             for worker in usable:
-                if len(worker.running) != depth or any(c.alone for c in worker.running.values()):
+                # One that has not started yet, for want of room, must not hold shards.
+                if worker.node is None or len(worker.running) != depth:
+                    continue
+                if any(call.alone for call in worker.running.values()):
                     continue
                 if depth == 0 and self._suspects:
                     self._submit(worker, self._suspects.popleft(), alone=True)
@@ -350,10 +357,9 @@ class _Run:
             worker.node = ray.get(reference)
 
     def _submit(self, worker: _Worker, task: ShardTask, alone: bool = False) -> None:
-        if worker.node is None and worker not in self._questions.values():
-            self._questions[worker.handle.node.remote()] = worker
+        assert worker.node is not None
         reference = worker.handle.score.remote(task, self._writer, self._expected)
-        call = _Call(worker, task, time.monotonic(), alone)
+        call = _Call(worker, task, worker.node, time.monotonic(), alone)
         self._calls[reference] = worker.running[reference] = call
 
     def _settle(self, reference: Any) -> None:
@@ -375,10 +381,10 @@ class _Run:
 
     def _worker_died(self, call: _Call, error: RayActorError) -> None:
         number = call.task.number
-        node, call.worker.node = call.worker.node, None  # Ray may restart it elsewhere
+        call.worker.node = None  # Ray may restart it elsewhere
         if number not in self._left:
             return
-        if _is_gone(node):
+        if _is_gone(call.node):
             logger.warning("a node left; shard %s is done again", call.task.shard.name)
             self._again(call.task)
             return
@@ -472,10 +478,8 @@ def _get(reference: Any) -> Any:
         raise
 
 
-def _is_gone(node_id: str | None) -> bool:
+def _is_gone(node_id: str) -> bool:
     """Whether the node of a worker that just died is no longer part of the cluster."""
-    if node_id is None:
-        return False
     deadline = time.monotonic() + 5 * _TICK_SECONDS
     while time.monotonic() < deadline:
         if node_id not in {node["NodeID"] for node in _nodes()}:
