@@ -1,0 +1,99 @@
+"""How an estimator's towers are spread over a processor or fed to a GPU."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+T = TypeVar("T")
+
+
+def cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of the model whose linear, convolution and attention weights are in `dtype`.
+
+    All other tensors are shared with the model: embeddings and normalisations stay exact.
+    """
+    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d, nn.MultiheadAttention)):
+            for parameter in module.parameters(recurse=False):
+                memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype))
+    cast = copy.deepcopy(model, memo)
+    for module in cast.modules():
+        if hasattr(module, "get_cast_dtype"):  # open_clip: the precision between the layers
+            module.get_cast_dtype = lambda: torch.float32  # type: ignore[assignment]
+    return cast
+
+
+class Cores:
+    """One thread per core that torch may use, each with its operations to itself."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._own = threading.local()
+        self._pool = ThreadPoolExecutor(
+            torch.get_num_threads(), "ncclean-encode", torch.set_num_threads, (1,)
+        )
+
+    def map(
+        self, encode: Callable[[T], torch.Tensor], parts: Iterable[T]
+    ) -> Iterator[torch.Tensor]:
+        """`encode` of every part, in order."""
+        return self._pool.map(encode, parts)
+
+    @property
+    def model(self) -> nn.Module:
+        """The calling thread's copy of the model around the same tensors.
+
+        Shortening the context swaps tensors inside the modules, which threads must not share.
+        """
+        if not hasattr(self._own, "model"):
+            tensors = chain(self._model.parameters(), self._model.buffers())
+            self._own.model = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+        own: nn.Module = self._own.model
+        return own
+
+
+class Uploads:
+    """Batches on their way to a GPU, on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def encode(
+        self,
+        pixels: torch.Tensor | Sequence[torch.Tensor],
+        encode: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Callable[[], torch.Tensor]:
+        """Queue the upload and `encode`; nothing waits until the returned call does."""
+        shape = (len(pixels), *pixels[0].shape)
+        # torch keeps pinned blocks and hands one out again once its upload is through: with two
+        # batches in flight this is double buffering.
+        pinned = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        if isinstance(pixels, torch.Tensor):
+            pinned.copy_(pixels)
+        else:
+            torch.stack(list(pixels), out=pinned)
+        with torch.cuda.device(self._device):
+            with torch.cuda.stream(self._stream):
+                uploaded = pinned.to(self._device, non_blocking=True)
+            compute = torch.cuda.current_stream(self._device)
+            compute.wait_stream(self._stream)
+            uploaded.record_stream(compute)
+            encoded = encode(uploaded)
+            done = torch.cuda.Event()
+            done.record(compute)
+
+        def result() -> torch.Tensor:
+            done.synchronize()
+            return encoded
+
+        return result
