@@ -97,15 +97,15 @@ def is_store_error(error: BaseException) -> bool:
     return isinstance(error, OSError) or family in _CLIENTS or is_transient(error)
 
 
-def patiently(work: Callable[..., T], *args: Any, seconds: float | None = None, **kwargs: Any) -> T:
-    """Call `work` until it succeeds, with growing random pauses, for up to `seconds`.
+def patiently(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call `work` until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
 
     Errors that trying again cannot help are raised at once, the last one when time is up.
     """
     attempts = Retrying(
         retry=retry_if_exception(is_transient),
         wait=wait_random_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
-        stop=stop_after_delay(PATIENCE_SECONDS if seconds is None else seconds),
+        stop=stop_after_delay(PATIENCE_SECONDS),
         before_sleep=before_sleep_log(logger, logging.WARNING),
         reraise=True,
     )

@@ -121,7 +121,8 @@ class _Call:
 class RayEngine:
     """Scores shards on a Ray cluster. Close it to let go of the workers.
 
-    Raises `InputError` if there is no cluster at the address, or no room for a worker in it.
+    Raises `InputError` if there is no cluster at the address. Where no node is large enough for a
+    worker it warns and waits: an autoscaler may bring one.
     """
 
     def __init__(

@@ -61,8 +61,8 @@ class ModelIdentity:
 class Estimator:
     """A frozen open_clip model with its tokenizer and preprocessing.
 
-    Embeddings are float32 whatever the precision of the towers. Weights stay float32; lower
-    precision is autocast, which keeps the residual stream and the normalisations exact.
+    Embeddings are float32 whatever the precision of the towers. `model` keeps its float32 weights;
+    lower precision is autocast, on a CPU around a copy whose matrices are cast once.
     """
 
     def __init__(
