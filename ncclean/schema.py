@@ -44,12 +44,20 @@ SCORE_COLUMNS = (
     Column("t2i_rank", _INT, "rank of the own image in the block, 0 best", "scoring.blocks"),
     Column("noise_probability", _FLOAT, "probability of being mismatched", "scoring.null"),
     Column("null_p_value", _FLOAT, "share of mismatches at or above this cosine", "scoring.null"),
+    Column("clean_posterior", _FLOAT, "posterior of the low-loss component", "scoring.mixture"),
     Column("block", _INT, "block of the shard, from 0", "scoring.blocks"),
     Column("is_noisy", _BOOL, "ground truth, where the input's json says so", "data.tar"),
+    Column("noise_kind", _STRING, "kind of the noise, where the json says so", "data.tar"),
 )
 # Written by the parts phase as nulls and filled by finalize.
-CALIBRATED_COLUMNS = ("osa_weight", "osa_noisy", "noise_probability", "null_p_value")
-DICTIONARY_COLUMNS = ("shard", "status", "ncu_split")
+CALIBRATED_COLUMNS = (
+    "osa_weight",
+    "osa_noisy",
+    "noise_probability",
+    "null_p_value",
+    "clean_posterior",
+)
+DICTIONARY_COLUMNS = ("shard", "status", "ncu_split", "noise_kind")
 
 SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 

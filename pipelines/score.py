@@ -246,6 +246,7 @@ def _open_manifest(request: ScoreRequest, shards: list[ShardRef], model: ModelId
             "pretrained": model.pretrained,
             "weights_fingerprint": model.fingerprint,
             "precision": model.precision,
+            "scale": repr(model.scale),
         },
         options=request.options.result_options(),
         shards=shards,
@@ -280,7 +281,7 @@ def _score_pending(
 
     def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
         nonlocal scored
-        manifest.commit(shard, outcome.stats, outcome.cosines)
+        manifest.commit(shard, outcome.stats, outcome.distributions)
         scored += outcome.stats.rows
         progress.shard(shard.name, outcome.stats.rows, outcome.stats.error)
 
@@ -295,7 +296,7 @@ def _score_pending(
 def _needs_noise_shift(request: ScoreRequest, manifest: Manifest) -> bool:
     if manifest.noise_shift is not None or isinstance(request.shift, float):
         return False
-    return request.shift == "noise" or manifest.cosines.mismatched.size == 0
+    return request.shift == "noise" or manifest.distributions.mismatched.size == 0
 
 
 def _finalize(

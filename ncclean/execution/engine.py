@@ -10,7 +10,7 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.execution.task import ShardResult
 from ncclean.models.estimator import Estimator, ModelIdentity
-from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.finalize import Calibration
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
@@ -46,7 +46,7 @@ class ShardOutcome:
     """What is left to know of a shard once its rows are written: all that a worker sends back."""
 
     stats: ShardStats
-    cosines: Cosines
+    distributions: Distributions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PartWriter:
                 found.metadata,
             )
         write_part(stores.location(self.work) / task.shard.part_name, result.table)
-        return ShardOutcome(result.stats, result.cosines)
+        return ShardOutcome(result.stats, result.distributions)
 
 
 class Engine(Protocol):

@@ -19,7 +19,7 @@ from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.task import EmbeddedShard, ShardResult, embed_images, finish_shard
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.scoring.osa import estimate_shift
-from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.finalize import Calibration, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
@@ -119,4 +119,4 @@ class LocalEngine:
 def failed_result(reason: str) -> ShardResult:
     """The result of a shard none of whose samples could be scored."""
     stats = ShardStats(0, {}, 0.0, reason)
-    return ShardResult(schema.SCORES.empty_table(), stats, Cosines(), None)
+    return ShardResult(schema.SCORES.empty_table(), stats, Distributions(), None)

@@ -22,7 +22,7 @@ from ncclean.data.stream import DecodedSample, ShardStream
 from ncclean.data.tar import sample_uid
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.columns import BlockScores, score_pairs
-from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.scoring.stats import Distributions, ShardStats
 
 # Batches handed to the estimator before the oldest must be done.
 _BATCHES_IN_FLIGHT = 2
@@ -41,7 +41,7 @@ class ShardEmbeddings:
 class ShardResult:
     table: pa.Table
     stats: ShardStats
-    cosines: Cosines
+    distributions: Distributions
     embeddings: ShardEmbeddings | None
 
 
@@ -135,8 +135,7 @@ def finish_shard(
     )
     _check(table, stats)
     embeddings = _embeddings(table, image, text) if options.embeddings is not None else None
-    cosines = Cosines(scores.matched, scores.mismatched)
-    return ShardResult(table, stats, cosines, embeddings)
+    return ShardResult(table, stats, scores.distributions, embeddings)
 
 
 def _table(
@@ -153,12 +152,13 @@ def _table(
         "key": _strings([r.key for r in records]),
         "row": pa.array([r.row for r in records], pa.int32()),
         "text": _strings([r.caption if with_text else None for r in records]),
-        "url": _strings([_url(r.metadata) for r in records]),
+        "url": _strings([_text(r.metadata, "url") for r in records]),
         "width": pa.array([decoded.width for decoded in samples], pa.int32()),
         "height": pa.array([decoded.height for decoded in samples], pa.int32()),
         "status": _strings([r.status.value for r in records]),
         "error": _strings([r.error for r in records]),
         "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
+        "noise_kind": _strings([_text(r.metadata, "noise_kind") for r in records]),
     }
     ok = np.array([r.status is SkipReason.OK for r in records], dtype=bool)
     split = np.where(scores.ncu_forget, "forget", "retain")
@@ -206,9 +206,9 @@ def _strings(values: list[str | None] | list[str]) -> pa.Array:
     return pa.array(values, pa.string())
 
 
-def _url(metadata: dict[str, object]) -> str | None:
-    url = metadata.get("url")
-    return url.encode("utf-8", "replace").decode() if isinstance(url, str) else None
+def _text(metadata: dict[str, object], name: str) -> str | None:
+    value = metadata.get(name)
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def _flag(value: object) -> bool | None:

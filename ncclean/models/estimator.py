@@ -56,6 +56,7 @@ class ModelIdentity:
     pretrained: str
     fingerprint: str
     precision: str
+    scale: float  # exp(logit_scale), which the losses are in units of
 
 
 class Estimator:
@@ -84,8 +85,9 @@ class Estimator:
         self.model = model.to(self.device).eval().requires_grad_(True)
         self.tokenizer = tokenizer
         self.preprocessing = preprocessing
-        self.identity = ModelIdentity(label, tag, weights_fingerprint(model), self.precision)
         self.scale = float(_parameter(model, "logit_scale").exp())
+        fingerprint = weights_fingerprint(model)
+        self.identity = ModelIdentity(label, tag, fingerprint, self.precision, self.scale)
         self.trims_text = self._trimming_is_exact()
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64).view(1, 3, 1, 1)

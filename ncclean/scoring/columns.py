@@ -10,8 +10,10 @@ import torch
 from ncclean.scoring.blocks import block_ids, partner_ranks
 from ncclean.scoring.clip_loss import neg_clip_loss
 from ncclean.scoring.disncl import mutual_match
+from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
 
 
 @dataclass
@@ -26,8 +28,7 @@ class BlockScores:
     i2t_rank: np.ndarray
     t2i_rank: np.ndarray
     block: np.ndarray
-    matched: Histogram = field(default_factory=Histogram)
-    mismatched: Histogram = field(default_factory=Histogram)
+    distributions: Distributions = field(default_factory=Distributions)
 
 
 def score_pairs(
@@ -58,8 +59,8 @@ def score_pairs(
         i2t_rank=np.empty(n, dtype=np.int32),
         t2i_rank=np.empty(n, dtype=np.int32),
         block=blocks,
-        matched=Histogram.of(similarity),
     )
+    out.distributions.matched = Histogram.of(similarity)
     for number in range(int(blocks.max()) + 1 if n else 0):
         members = np.flatnonzero(blocks == number)
         index = torch.from_numpy(members).to(image.device)
@@ -74,5 +75,7 @@ def score_pairs(
         out.t2i_rank[members] = t2i.cpu().numpy()
         size = len(members)
         others = ~torch.eye(size, dtype=torch.bool, device=cosines.device)
-        out.mismatched += Histogram.of(cosines[others])
+        out.distributions.mismatched += Histogram.of(cosines[others])
+    losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)
+    out.distributions.losses = loss_histogram(losses)
     return out

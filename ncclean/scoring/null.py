@@ -22,14 +22,18 @@ _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
 _WIDTH = 2.0 / BINS
 _BOOTSTRAP_DRAWS = 2000
+SUM_UNIT = 2.0**-16
 
 
 @dataclass
 class Histogram:
-    """Counts over `BINS` equal bins on [-1, 1], with the exact sum of the values."""
+    """Counts over `BINS` equal bins on [-1, 1], with the sum of the values.
+
+    The sum is in whole `SUM_UNIT`s, so that histograms add up to the same in any order.
+    """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
-    total: float = 0.0  # sum of the values, for an exact mean
+    units: int = 0
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Histogram:
@@ -37,16 +41,17 @@ class Histogram:
         flat = values.detach().float().flatten()
         index = ((flat + 1) * (BINS / 2)).floor().clamp_(0, BINS - 1).long()
         counts = torch.bincount(index, minlength=BINS)
-        return cls(counts.cpu().numpy().astype(np.int64), float(flat.double().sum()))
+        units = round(float(flat.double().sum()) / SUM_UNIT)
+        return cls(counts.cpu().numpy().astype(np.int64), units)
 
     def __iadd__(self, other: Histogram) -> Histogram:
         self.counts = self.counts + other.counts
-        self.total += other.total
+        self.units += other.units
         return self
 
     def __isub__(self, other: Histogram) -> Histogram:
         self.counts = self.counts - other.counts
-        self.total -= other.total
+        self.units -= other.units
         return self
 
     @property
@@ -55,7 +60,7 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        return self.total / self.size if self.size else math.nan
+        return self.units * SUM_UNIT / self.size if self.size else math.nan
 
 
 @dataclass(frozen=True)

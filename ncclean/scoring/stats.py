@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import sys
 import zlib
 from dataclasses import dataclass, field
@@ -50,40 +51,49 @@ class ShardStats:
 
 
 @dataclass
-class Cosines:
-    """Histograms of the matched and the known mismatched cosines, of a shard or of a corpus.
+class Distributions:
+    """Histograms over a shard or a corpus: cosines of the pairs, of known mismatches, and losses.
 
-    They add up; a corpus of 100,000 shards keeps one pair of them, not one for each shard.
+    They add up, in any order; a corpus of 100,000 shards keeps one set of them, not one for each
+    shard. `losses` has the bins of `scoring.mixture.loss_histogram`.
     """
 
     matched: Histogram = field(default_factory=Histogram)
     mismatched: Histogram = field(default_factory=Histogram)
+    losses: Histogram = field(default_factory=Histogram)
 
-    def __iadd__(self, other: Cosines) -> Cosines:
+    def __iadd__(self, other: Distributions) -> Distributions:
         self.matched += other.matched
         self.mismatched += other.mismatched
+        self.losses += other.losses
         return self
 
-    def __isub__(self, other: Cosines) -> Cosines:
+    def __isub__(self, other: Distributions) -> Distributions:
         self.matched -= other.matched
         self.mismatched -= other.mismatched
+        self.losses -= other.losses
         return self
 
     def to_json(self) -> dict[str, Any]:
-        return {"matched": _pack(self.matched), "mismatched": _pack(self.mismatched)}
+        return {name: pack_histogram(getattr(self, name)) for name in _NAMES}
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Cosines:
-        return cls(_unpack(fields["matched"]), _unpack(fields["mismatched"]))
+    def from_json(cls, fields: dict[str, Any]) -> Distributions:
+        return cls(**{name: unpack_histogram(fields[name]) for name in _NAMES})
 
 
-def _pack(histogram: Histogram) -> dict[str, Any]:
+_NAMES = tuple(each.name for each in dataclasses.fields(Distributions))
+
+
+def pack_histogram(histogram: Histogram) -> dict[str, Any]:
+    """JSON fields: `counts` as base64 of zlib of little-endian int64, `units` as `Histogram`."""
     raw = zlib.compress(histogram.counts.astype("<i8").tobytes())
-    return {"counts": base64.b64encode(raw).decode(), "total": histogram.total}
+    return {"counts": base64.b64encode(raw).decode(), "units": histogram.units}
 
 
-def _unpack(fields: dict[str, Any]) -> Histogram:
+def unpack_histogram(fields: dict[str, Any]) -> Histogram:
+    """The histogram that `pack_histogram` packed. Raises `ValueError` for other bins."""
     counts = np.frombuffer(zlib.decompress(base64.b64decode(fields["counts"])), dtype="<i8")
     if counts.shape != (BINS,):
         raise ValueError(f"a histogram of {counts.shape} bins, expected {BINS}")
-    return Histogram(counts.astype(np.int64), fields["total"])
+    return Histogram(counts.astype(np.int64), fields["units"])

@@ -6,6 +6,7 @@ final table itself once the parts are gone.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,10 @@ from upath import UPath
 from ncclean import schema, stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.scoring.mixture import LossMixture, pair_losses
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.osa import cleanliness_weight
+from ncclean.scoring.stats import pack_histogram
 from ncclean.storage.atomic import published
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
@@ -31,15 +34,20 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Calibration:
-    """The shift and the null of a corpus; `null` is None where nothing could be fitted."""
+    """What depends on the whole corpus: shift, null and mixture, None where none can be fitted.
+
+    `scale` is the estimator's, in which the losses of the mixture are.
+    """
 
     shift: float
     shift_source: str
     null: NullModel | None
+    mixture: LossMixture | None
+    scale: float
 
     def metadata(self, manifest: Manifest) -> dict[str, str]:
         """The key-value metadata of the final files."""
-        identity = manifest.identity
+        identity, distributions = manifest.identity, manifest.distributions
         fields: dict[str, object] = {
             **identity.model,
             **{name: value for name, value in identity.options.items() if value is not None},
@@ -48,6 +56,9 @@ class Calibration:
             "noise_rate": self.null.noise_rate if self.null else math.nan,
             "noise_rate_low": self.null.noise_rate_low if self.null else math.nan,
             "noise_rate_high": self.null.noise_rate_high if self.null else math.nan,
+            # Readers of the table alone can draw the null, and fit it anew.
+            "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
+            "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
             "ncclean_version": identity.version,
             "schema_version": schema.SCHEMA_VERSION,
         }
@@ -59,21 +70,34 @@ def calibrate(manifest: Manifest, shift: str | float) -> Calibration:
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated.
     """
-    matched, mismatched = manifest.cosines.matched, manifest.cosines.mismatched
+    matched, mismatched = manifest.distributions.matched, manifest.distributions.mismatched
     seed = int(manifest.identity.options["seed"])
     fitted = matched.size > 0 and mismatched.size > 0
-    null = NullModel.fit(matched, mismatched, seed) if fitted else None
+    value, source = _shift(manifest, shift)
+    losses = manifest.distributions.losses
+    return Calibration(
+        shift=value,
+        shift_source=source,
+        null=NullModel.fit(matched, mismatched, seed) if fitted else None,
+        mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
+        scale=float(manifest.identity.model["scale"]),
+    )
+
+
+def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
+    """The shift to use and where it comes from."""
+    mismatched = manifest.distributions.mismatched
     if isinstance(shift, float):
-        return Calibration(shift, "given", null)
+        return shift, "given"
     if shift == "shuffled" and mismatched.size:
-        return Calibration(mismatched.mean, shift, null)
+        return mismatched.mean, shift
     if manifest.noise_shift is None:
         raise InputError(
             f"the shift {shift!r} is not known: the run was scored with another --shift; score "
             "again without --finalize-only, which estimates it and keeps what is done"
         )
     # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
-    return Calibration(manifest.noise_shift, "noise", null)
+    return manifest.noise_shift, "noise"
 
 
 def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
@@ -131,21 +155,22 @@ def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
-    """The table with the columns that depend on the whole corpus, computed from `similarity`."""
-    column = table.column("similarity").combine_chunks()
-    valid = column.is_valid()
-    similarity = torch.from_numpy(column.fill_null(0.0).to_numpy().copy())
+    """The table with the columns that depend on the whole corpus filled."""
+    similarity, mask = _scored(table, "similarity")
     weight = cleanliness_weight(similarity, calibration.shift)
     values: dict[str, torch.Tensor | None] = {
         "osa_weight": weight,
         "osa_noisy": weight == 0,
         "noise_probability": None,
         "null_p_value": None,
+        "clean_posterior": None,
     }
     if calibration.null is not None:
         values["noise_probability"] = calibration.null.noise_probability(similarity)
         values["null_p_value"] = calibration.null.p_value(similarity)
-    mask = np.asarray(valid) == 0
+    if calibration.mixture is not None:
+        losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
+        values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
     for name, filled in values.items():
         kind = schema.SCORES.field(name).type
         array = (
@@ -155,6 +180,12 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
         )
         table = table.set_column(table.schema.get_field_index(name), name, array)
     return table
+
+
+def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
+    """A column as a tensor with 0 for null, and where it is null."""
+    column = table.column(name).combine_chunks()
+    return torch.from_numpy(column.fill_null(0.0).to_numpy().copy()), np.asarray(column.is_null())
 
 
 def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[UPath]:

@@ -16,7 +16,7 @@ from upath import UPath
 
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ResumeError
-from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.log import Log, exists, open_log
 
 NAME = "manifest.jsonl"
@@ -52,9 +52,11 @@ class Manifest:
     identity: RunIdentity
     done: dict[str, ShardStats] = field(default_factory=dict)
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    cosines: Cosines = field(default_factory=Cosines)  # of all committed shards together
+    distributions: Distributions = field(
+        default_factory=Distributions
+    )  # of all committed shards together
     noise_shift: float | None = None  # of the estimator, once it has been estimated
-    _broken_off: dict[str, Cosines] = field(default_factory=dict)  # of shards to do again
+    _broken_off: dict[str, Distributions] = field(default_factory=dict)  # of shards to do again
     _log: Log | None = None
 
     @classmethod
@@ -81,13 +83,13 @@ class Manifest:
                     record["shard"],
                     (record["size"], record["version"]),
                     ShardStats.from_json(record),
-                    Cosines.from_json(record),
+                    Distributions.from_json(record),
                 )
             elif record["kind"] == "noise_shift":
                 manifest.noise_shift = record["value"]
         return manifest
 
-    def commit(self, shard: ShardRef, stats: ShardStats, cosines: Cosines) -> None:
+    def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
         """Record that the part of a shard, as it is now, is in place."""
         version = {"size": shard.size, "version": shard.version}
         self._append(
@@ -96,10 +98,10 @@ class Manifest:
                 "shard": shard.name,
                 **version,
                 **stats.to_json(),
-                **cosines.to_json(),
+                **distributions.to_json(),
             }
         )
-        self._take(shard.name, (shard.size, shard.version), stats, cosines)
+        self._take(shard.name, (shard.size, shard.version), stats, distributions)
 
     def record_noise_shift(self, value: float) -> None:
         """Record the estimator's shift, which finalize may need without the estimator."""
@@ -153,13 +155,13 @@ class Manifest:
             self._log = None
 
     def _take(
-        self, name: str, version: tuple[int, str], stats: ShardStats, cosines: Cosines
+        self, name: str, version: tuple[int, str], stats: ShardStats, distributions: Distributions
     ) -> None:
         if name in self._broken_off:  # an earlier part of the shard, which this one replaces
-            self.cosines -= self._broken_off.pop(name)
-        self.cosines += cosines
+            self.distributions -= self._broken_off.pop(name)
+        self.distributions += distributions
         if stats.error is not None:
-            self._broken_off[name] = cosines
+            self._broken_off[name] = distributions
         self.done[name] = stats
         self.scored_versions[name] = version
 

@@ -23,8 +23,9 @@ import ncclean
 from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.shards import ShardRef
+from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram
-from ncclean.scoring.stats import Cosines, ShardStats
+from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import NAME, Manifest, RunIdentity
 from ncclean.storage.parts import write_part
@@ -77,7 +78,7 @@ def _write_run(folder: Path, parts: int) -> None:
     tables = [_simulated_table(captions, seed) for seed in range(min(parts, _DISTINCT_PARTS))]
     shards = [ShardRef(f"{number:05d}", f"{number:05d}.tar", 1, "") for number in range(parts)]
     identity = RunIdentity(
-        model={"model": "simulated"},
+        model={"model": "simulated", "scale": "100.0"},
         options=ScoreOptions().result_options(),
         shards=shards,
         version=ncclean.__version__,
@@ -91,7 +92,7 @@ def _write_run(folder: Path, parts: int) -> None:
             table = table.set_column(schema.SCORES.names.index("shard"), "shard", names)
             write_part(folder / shard.part_name, table)
             stats = ShardStats(rows=len(table), statuses={"ok": len(table)}, seconds=1.0)
-            manifest.commit(shard, stats, _cosines(table, seed=number))
+            manifest.commit(shard, stats, _distributions(table, seed=number))
     finally:
         manifest.close()
 
@@ -116,7 +117,7 @@ def _simulated_table(captions: np.ndarray, seed: int) -> pa.Table:
         "ncu_confidence": rng.random(n),
         "ncu_split": np.where(rng.random(n) < 0.1, "forget", "retain"),
         "disncl_clean": rng.random(n) < 0.5,
-        "neg_clip_loss": rng.normal(size=n),
+        "neg_clip_loss": -rng.gamma(2, np.where(noisy, 0.04, 0.01)),
         "i2t_rank": rng.geometric(0.05, n) - 1,
         "t2i_rank": rng.geometric(0.05, n) - 1,
         "block": rng.integers(0, n // _BLOCK, n),
@@ -129,8 +130,10 @@ def _simulated_table(captions: np.ndarray, seed: int) -> pa.Table:
     return pa.table(columns, schema=schema.SCORES)
 
 
-def _cosines(table: pa.Table, seed: int) -> Cosines:
+def _distributions(table: pa.Table, seed: int) -> Distributions:
     rng = np.random.default_rng(seed)
     similarity = torch.from_numpy(table.column("similarity").to_numpy().copy())
     mismatched = torch.from_numpy(rng.normal(0.1, 0.05, _BLOCK * 16))
-    return Cosines(Histogram.of(similarity), Histogram.of(mismatched))
+    scores = torch.from_numpy(table.column("neg_clip_loss").to_numpy().copy())
+    losses = loss_histogram(pair_losses(scores, 100.0))
+    return Distributions(Histogram.of(similarity), Histogram.of(mismatched), losses)

@@ -51,8 +51,9 @@ def write(folder: Path, rows: int) -> None:
     from ncclean import schema
     from ncclean.config import ScoreOptions
     from ncclean.data.shards import ShardRef
+    from ncclean.scoring.mixture import loss_histogram, pair_losses
     from ncclean.scoring.null import Histogram
-    from ncclean.scoring.stats import Cosines, ShardStats
+    from ncclean.scoring.stats import Distributions, ShardStats
     from ncclean.storage.layout import ScoreLayout
     from ncclean.storage.manifest import Manifest, RunIdentity
     from ncclean.storage.parts import write_part
@@ -60,7 +61,7 @@ def write(folder: Path, rows: int) -> None:
     layout = ScoreLayout(UPath(folder / "scores"))
     shards = [ShardRef(f"{n:06d}", f"{n:06d}.tar", 1, "") for n in range(rows // PART_ROWS)]
     identity = RunIdentity(
-        model={"model": "simulated"},
+        model={"model": "simulated", "scale": "100.0"},
         options=ScoreOptions().result_options(),
         shards=shards,
         version=ncclean.__version__,
@@ -92,7 +93,9 @@ def write(folder: Path, rows: int) -> None:
                 AS similarity,
               NULL AS osa_weight, NULL AS osa_noisy, a AS ncu_confidence,
               CASE WHEN b < 0.1 THEN 'forget' ELSE 'retain' END AS ncu_split,
-              a < 0.5 AS disncl_clean, b AS neg_clip_loss, CAST(100 * a * b AS INT) AS i2t_rank,
+              a < 0.5 AS disncl_clean,
+              -(CASE WHEN noisy THEN 0.09 ELSE 0.02 END) * (0.5 + b) AS neg_clip_loss,
+              CAST(100 * a * b AS INT) AS i2t_rank,
               CAST(100 * u * b AS INT) AS t2i_rank, NULL AS noise_probability,
               NULL AS null_p_value, r // 2048 AS block, noisy AS is_noisy
             FROM drawn JOIN c ON c.i = r % 5000 ORDER BY r
@@ -111,8 +114,10 @@ def write(folder: Path, rows: int) -> None:
         part = pa.table(filled, schema=schema.SCORES)
         write_part(layout.part(shard), part)
         matched = Histogram.of(torch.from_numpy(part.column("similarity").to_numpy().copy()))
+        losses = loss_histogram(pair_losses(
+            torch.from_numpy(part.column("neg_clip_loss").to_numpy().copy()), 100.0))  # fmt: skip
         stats = ShardStats(rows=len(part), statuses={"ok": len(part)}, seconds=1.0)
-        manifest.commit(shard, stats, Cosines(matched, mismatched))
+        manifest.commit(shard, stats, Distributions(matched, mismatched, losses))
     manifest.close()
 
 
@@ -164,7 +169,7 @@ def manifest(folder: Path, shards: int) -> None:
     from ncclean.config import ScoreOptions
     from ncclean.data.shards import ShardRef
     from ncclean.scoring.null import BINS, Histogram
-    from ncclean.scoring.stats import Cosines, ShardStats
+    from ncclean.scoring.stats import Distributions, ShardStats
     from ncclean.storage.manifest import Manifest, RunIdentity
 
     os.fsync = lambda descriptor: None  # what a disk takes for each line is not the question
@@ -172,7 +177,7 @@ def manifest(folder: Path, shards: int) -> None:
     names = [ShardRef(f"{n:06d}", f"s3://bucket/corpus/{n:06d}.tar", 1, "e" * 32)
              for n in range(shards)]  # fmt: skip
     identity = RunIdentity(
-        model={"model": "simulated"},
+        model={"model": "simulated", "scale": "100.0"},
         options=ScoreOptions().result_options(),
         shards=names,
         version="simulated",
@@ -181,9 +186,11 @@ def manifest(folder: Path, shards: int) -> None:
     made = Manifest.create(path, identity)
     counts = np.zeros(BINS, dtype=np.int64)
     counts[2000:2600] = np.random.default_rng(0).integers(0, 100, 600)
-    cosines = Cosines(Histogram(counts, 1.0), Histogram(counts, 1.0))
+    distributions = Distributions(*[Histogram(counts, 1) for _ in range(3)])
     for shard in names:
-        made.commit(shard, ShardStats(10_000, {"ok": 9_950, "image_corrupt": 50}, 9.0), cosines)
+        made.commit(
+            shard, ShardStats(10_000, {"ok": 9_950, "image_corrupt": 50}, 9.0), distributions
+        )
     made.close()
     begin = time.perf_counter()
     again = Manifest.load(path)

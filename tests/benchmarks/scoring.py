@@ -45,7 +45,7 @@ def score_shards(
     def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
         if outcome.stats.error is not None or outcome.stats.ok != outcome.stats.rows:
             raise RuntimeError(f"{shard.url}: {outcome.stats.error or outcome.stats.statuses}")
-        manifest.commit(shard, outcome.stats, outcome.cosines)
+        manifest.commit(shard, outcome.stats, outcome.distributions)
 
     try:
         estimate_samples(references)  # for the progress bar

@@ -15,7 +15,9 @@ from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
 from ncclean.evaluation.noise_detection import detection_report
+from ncclean.scoring.mixture import clean_posterior
 from ncclean.scoring.ncu import clean_confidence, forget_mask
+from ncclean.scoring.stats import unpack_histogram
 from pipelines.score import ScoreRequest, finalize_only, plan, score
 from tests import hostile
 
@@ -194,6 +196,27 @@ def test_metadata_tells_how_the_table_was_made(scored):
 
 
 @pytest.mark.parametrize("out", ["s.parquet", "s"])
+def test_clean_posterior_is_the_mixture_over_the_whole_corpus(scored, demo_estimator):
+    frame = pq.read_table(scored[1] / "scores.parquet").to_pandas()
+    ok = frame[frame.status == "ok"]
+    losses = -demo_estimator.scale * torch.from_numpy(ok.neg_clip_loss.to_numpy().copy())
+    expected = clean_posterior(losses.clamp_min(0)).numpy()
+    assert np.abs(ok.clean_posterior - expected).max() < 0.05  # fitted to a histogram, not to pairs
+    assert ((ok.clean_posterior > 0.5) != ok.is_noisy).mean() > 0.95
+    assert frame[frame.status != "ok"].clean_posterior.isna().all()
+
+
+def test_kind_of_noise_and_the_histograms_travel_with_the_table(scored):
+    table = pq.read_table(scored[1] / "scores.parquet")
+    frame = table.to_pandas()
+    assert set(frame.noise_kind[frame.is_noisy]) == {"ncr"}
+    assert frame.noise_kind[~frame.is_noisy].isna().all()
+    fields = json.loads(table.schema.metadata[b"mismatched_histogram"])
+    assert unpack_histogram(fields).size > len(frame) * 100
+    matched = unpack_histogram(json.loads(table.schema.metadata[b"matched_histogram"]))
+    assert matched.size == (frame.status == "ok").sum()
+
+
 def test_finalize_again_with_another_shift(corpus, tmp_path, out):
     first = score(request(corpus, tmp_path / out))
     before = read(tmp_path / out)

@@ -48,9 +48,9 @@ def test_every_block_equals_plain_numpy():
 def test_histograms_hold_every_pair_and_every_mismatch():
     scores = score(*embeddings(300))
     sizes = np.bincount(scores.block)
-    assert scores.matched.size == 300
-    assert scores.mismatched.size == (sizes * (sizes - 1)).sum()
-    assert scores.matched.mean == pytest.approx(scores.similarity.mean(), abs=1e-6)
+    assert scores.distributions.matched.size == 300
+    assert scores.distributions.mismatched.size == (sizes * (sizes - 1)).sum()
+    assert scores.distributions.matched.mean == pytest.approx(scores.similarity.mean(), abs=1e-6)
 
 
 def test_similarity_does_not_go_through_float16():
@@ -66,7 +66,7 @@ def scores_close(found, expected):
 def test_tiny_shards(n):
     scores = score(*embeddings(n))
     assert len(scores.similarity) == n
-    assert scores.mismatched.size == 0
+    assert scores.distributions.mismatched.size == 0
     assert scores.i2t_rank.tolist() == [0] * n
     assert scores.ncu_confidence.tolist() == [1.0] * n
     assert not scores.ncu_forget.any()

@@ -1,0 +1,106 @@
+"""The posterior of being clean, from a Gaussian mixture of the per-pair losses.
+
+Networks learn clean pairs first, so the losses of a noisy corpus have two modes (Arazo et al.
+2019; DivideMix, Li et al. 2020). OSA picks the strictly clean pairs it adapts the estimator on
+that way: posterior above .95 for classification, .8 for image retrieval, .9 for image-text
+matching.
+
+The mixture of a corpus is fitted to the histogram of its losses, not to the pairs, so it does not
+depend on their order and a billion of them cost what a thousand do.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ncclean.scoring.null import BINS, Histogram
+
+# Losses spread over orders of magnitude, near 0 for a confident model: the bins are equal in
+# their logarithm (0.4 % wide). What lies outside falls into the outer bins.
+_LOWEST, _HIGHEST = 1e-4, 1e3
+# The histogram enters the fit as so many of its quantiles: scikit-learn takes no weights.
+_FIT_POINTS = 50_000
+
+
+def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
+    """(N,) in-batch-normalised CLIP scores -> (N,) (i2t + t2i) / 2 cross-entropies.
+
+    They are the same figure in other units: the loss is minus `scale` times the score.
+    """
+    return (-scale * neg_clip_loss.float()).clamp_min(0.0)
+
+
+def loss_histogram(losses: torch.Tensor) -> Histogram:
+    """Histogram of (N,) losses over 4096 bins that are equal in their logarithm."""
+    span = math.log(_HIGHEST / _LOWEST)
+    place = (losses.detach().double().clamp(_LOWEST, _HIGHEST) / _LOWEST).log() / span
+    return Histogram.of(2 * place - 1)
+
+
+@dataclass(frozen=True)
+class LossMixture:
+    """Two Gaussians: (2,) means, variances and shares, the low-mean (clean) one first."""
+
+    means: np.ndarray
+    variances: np.ndarray
+    shares: np.ndarray
+
+    @classmethod
+    def fit(cls, losses: torch.Tensor) -> LossMixture:
+        """Fit to (N,) losses by expectation maximisation.
+
+        Raises `ValueError` for fewer than two losses or one that is not finite.
+        """
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.mixture import GaussianMixture
+
+        values = losses.detach().double().cpu().numpy().reshape(-1, 1)
+        if len(values) < 2 or not np.isfinite(values).all():
+            raise ValueError("a mixture needs at least two losses, all finite")
+        fitted = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, random_state=0)
+        with warnings.catch_warnings():
+            # A handful of pairs, or pairs all alike: one component, and nothing to warn of.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fitted.fit(values)
+        order = np.argsort(fitted.means_[:, 0], kind="stable")
+        return cls(
+            means=fitted.means_[order, 0],
+            variances=fitted.covariances_[order, 0, 0],
+            shares=fitted.weights_[order],
+        )
+
+    @classmethod
+    def fit_histogram(cls, histogram: Histogram) -> LossMixture:
+        """Fit to the losses that `loss_histogram` counted, over a corpus of any size."""
+        edges = np.geomspace(_LOWEST, _HIGHEST, BINS + 1)
+        centres = np.sqrt(edges[:-1] * edges[1:])
+        if histogram.size <= _FIT_POINTS:
+            return cls.fit(torch.from_numpy(np.repeat(centres, histogram.counts)))
+        ranks = (np.arange(_FIT_POINTS) + 0.5) / _FIT_POINTS * histogram.size
+        at = np.searchsorted(np.cumsum(histogram.counts), ranks, side="right")
+        return cls.fit(torch.from_numpy(centres[at]))
+
+    def clean_posterior(self, losses: torch.Tensor) -> torch.Tensor:
+        """(N,) losses -> (N,) float32 posterior of the low-mean component."""
+        values = losses.detach().double()[:, None]
+        means, variances, shares = (
+            torch.from_numpy(field).to(values)
+            for field in (self.means, self.variances, self.shares)
+        )
+        log_joint = shares.log() - (variances.log() + (values - means) ** 2 / variances) / 2
+        return log_joint.softmax(dim=1)[:, 0].float()
+
+
+def clean_posterior(losses: torch.Tensor) -> torch.Tensor:
+    """(N,) per-pair (i2t + t2i) / 2 cross-entropies -> (N,) posterior of the low-mean component.
+
+    A two-component Gaussian mixture is fitted to the losses themselves (methods 1.5). The
+    variances of the components differ, so at the very edges of the range the posterior need not
+    fall with the loss. Raises `ValueError` for fewer than two losses.
+    """
+    return LossMixture.fit(losses).clean_posterior(losses)
