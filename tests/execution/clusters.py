@@ -22,18 +22,39 @@ def patch_estimator(module):
         raise ModelError("the weights cannot be read on this node")
     module.Estimator.load = classmethod(load)
 
+def patch_weights(module):
+    load = module.Estimator.load
+    def other(cls, *args, **kwargs):
+        import dataclasses
+        estimator = load(*args, **kwargs)
+        estimator.identity = dataclasses.replace(estimator.identity, fingerprint="other")
+        return estimator
+    module.Estimator.load = classmethod(other)
+
 def patch_tar(module):
     read = module.TarSamples.__iter__
-    def fatal(self):
-        if self.shard.name == os.environ["FATAL_SHARD"]:
+    def faulty(self):
+        if self.shard.name == os.environ.get("FATAL_SHARD"):
             os.abort()
+        if self.shard.name == os.environ.get("SLOW_SHARD") and is_first(self.shard.name):
+            import time
+            time.sleep(60)
         return read(self)
-    module.TarSamples.__iter__ = fatal
+    module.TarSamples.__iter__ = faulty
+
+def is_first(shard):
+    try:
+        open(os.path.join(os.path.dirname(__file__), shard + ".opened"), "x").close()
+    except FileExistsError:
+        return False
+    return True
 
 PATCHES = {}
 if os.environ.get("BROKEN_NODE"):
     PATCHES["ncclean.models.estimator"] = patch_estimator
-if os.environ.get("FATAL_SHARD"):
+if os.environ.get("OTHER_WEIGHTS"):
+    PATCHES["ncclean.models.estimator"] = patch_weights
+if os.environ.get("FATAL_SHARD") or os.environ.get("SLOW_SHARD"):
     PATCHES["ncclean.data.tar"] = patch_tar
 
 class Finder(importlib.abc.MetaPathFinder):

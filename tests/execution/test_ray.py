@@ -13,6 +13,7 @@ import pytest
 from ncclean.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
+from ncclean.execution import ray_run
 from pipelines.score import ScoreRequest, finalize_only, score
 from tests.execution import clusters
 from tests.pipelines.test_score import assert_same_rows, read
@@ -127,8 +128,36 @@ def test_a_shard_that_kills_whoever_opens_it_is_set_aside(shards, reference, tmp
     assert "died 2 times" in summary.failed_shards["00004"]
     found = read(tmp_path / "s.parquet")
     kept = reference.filter(pc.not_equal(reference["shard"], "00004"))
-    corpus_wide = ["noise_probability", "null_p_value"]  # a shard less makes another null
+    corpus_wide = [
+        "noise_probability",
+        "null_p_value",
+        "clean_posterior",
+    ]  # a shard less makes another null
     assert_same_rows(found.drop_columns(corpus_wide), kept.drop_columns(corpus_wide))
+
+
+@pytest.mark.slow
+def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_run, "STRAGGLER_SECONDS", 2.0)
+    with clusters.cluster(tmp_path / "site", [2, 1], SLOW_SHARD="00007") as made:
+        begin = time.monotonic()
+        summary = score(on(made, shards, tmp_path / "s.parquet"))
+        seconds = time.monotonic() - begin
+    assert (tmp_path / "site" / "00007.opened").exists()
+    assert seconds < 60  # what the first worker to open the shard sleeps
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
+
+
+@pytest.mark.slow
+def test_a_node_with_other_weights_is_left_out(shards, reference, tmp_path, caplog):
+    with clusters.cluster(tmp_path / "site", [2]) as made:
+        with clusters.environment({"OTHER_WEIGHTS": "1"}):
+            made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        summary = score(on(made, shards, tmp_path / "s.parquet"))
+    assert "a worker has ModelIdentity" in caplog.text
+    assert (summary.rows, summary.shards_failed) == (900, 0)
+    assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
 
 @pytest.mark.slow

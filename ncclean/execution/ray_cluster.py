@@ -1,0 +1,100 @@
+"""The Ray cluster itself: how to reach it, how large its nodes are, which of them are alive."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from ncclean.config import ClusterOptions
+from ncclean.errors import InputError, NccleanError
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 10.0
+_CONNECT_HINT = (
+    "start one with `ray start --head`; a cluster with tokens needs RAY_AUTH_MODE=token and its "
+    "token here; or take --engine ray without --ray-address for this machine"
+)
+_GONE_SECONDS = 5.0
+_CPUS_PER_CPU_WORKER = 4
+
+
+def connect(address: str | None) -> bool:
+    """Connect to the cluster, or start one here; whether this call did either."""
+    if ray.is_initialized():
+        return False
+    try:
+        if address is not None and ":" in address:  # Ray itself would wait for minutes
+            host, port = address.removeprefix("ray://").rsplit(":", 1)
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            include_dashboard=False if address is None else None,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"no Ray cluster answers at {address!r} ({one_line(error)}); {_CONNECT_HINT}"
+        ) from error
+    return True
+
+
+def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
+    """GPUs and CPUs of a worker: one GPU and its share of the cores, or a few cores.
+
+    Raises `InputError` if no node is that large.
+    """
+    alive = [node["Resources"] for node in nodes()]
+    largest = max(alive, key=lambda node: (node.get("GPU", 0), node.get("CPU", 0)))
+    gpus = cluster.gpus_per_worker
+    if gpus is None:
+        gpus = 1.0 if largest.get("GPU", 0) and device != "cpu" else 0.0
+    cpus = cluster.cpus_per_worker
+    if cpus is None:
+        share = largest.get("CPU", 1) / largest["GPU"] * gpus if gpus else _CPUS_PER_CPU_WORKER
+        cpus = max(1.0, float(int(min(share, largest.get("CPU", 1)))))
+    if cluster.workers is None and not any(
+        node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= cpus for node in alive
+    ):
+        logger.warning(
+            "no node has %g GPUs and %g CPUs now; waiting for one to join", gpus, cpus
+        )  # an autoscaler may bring it
+    return gpus, cpus
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes that are alive."""
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in found if node["Alive"]]
+
+
+def get(reference: Any) -> Any:
+    """`ray.get`, with what ncclean raised on the worker raised here as it was."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, NccleanError):
+            raise cause from error
+        raise
+
+
+def is_gone(node_id: str) -> bool:
+    """Whether the node of a worker that just died is no longer part of the cluster."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while time.monotonic() < deadline:
+        if node_id not in {node["NodeID"] for node in nodes()}:
+            return True
+        time.sleep(_GONE_SECONDS / 10)
+    return False
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, for a message."""
+    return " ".join(str(error).split())[:300]
