@@ -65,6 +65,12 @@ def score(
         int | None,
         typer.Option(help="Threads that decode images (default: one per core).", min=1),
     ] = None,
+    decode_on: Annotated[
+        str, typer.Option(help="Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder).")
+    ] = "cpu",
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="torch.compile the image tower; pays on GPUs alone.")
+    ] = False,
     embeddings: Annotated[
         str | None,
         typer.Option(help="Also write embeddings here, as clip-retrieval lays them out."),
@@ -120,6 +126,7 @@ def score(
         pretrained=pretrained,
         precision=precision,
         device=device,
+        compiled=compile_,
         shift=parse_shift(shift),
         overwrite=overwrite,
         engine=engine,
@@ -137,6 +144,7 @@ def score(
             seed=seed,
             batch_size=batch_size,
             decode_threads=decode_threads or os.cpu_count() or 1,
+            decode_on=decode_on,
             embeddings=embeddings,
         ),
     )

@@ -24,6 +24,7 @@ class ScoreOptions:
     seed: int = 0
     batch_size: int = 256
     decode_threads: int = 2
+    decode_on: str = "cpu"
     embeddings: str | None = None
 
     def __post_init__(self) -> None:
@@ -34,6 +35,8 @@ class ScoreOptions:
             raise InputError(
                 f"--forget-percent must lie between 0 and 100, got {self.forget_percent:g}"
             )
+        if self.decode_on not in ("cpu", "device"):
+            raise InputError(f"--decode-on takes cpu or device, got {self.decode_on!r}")
         if self.seed < 0:
             raise InputError(f"--seed must not be negative, got {self.seed}")
 

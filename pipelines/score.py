@@ -68,6 +68,7 @@ class ScoreRequest:
     pretrained: str | None = "laion2b_s34b_b79k"
     precision: str = "auto"
     device: str = "auto"
+    compiled: bool = False
     shift: str | float = "noise"
     overwrite: bool = False
     options: ScoreOptions = dataclasses.field(default_factory=ScoreOptions)
@@ -96,6 +97,7 @@ class ScoreRequest:
             pretrained=self.pretrained,
             precision=self.precision,
             device=self.device,
+            compiled=self.compiled,
         )
 
     @property
@@ -248,7 +250,7 @@ def _open_manifest(request: ScoreRequest, shards: list[ShardRef], model: ModelId
             "precision": model.precision,
             "scale": repr(model.scale),
         },
-        options=request.options.result_options(),
+        options={**request.options.result_options(), "compile": request.compiled},
         shards=shards,
         version=ncclean.__version__,
     )

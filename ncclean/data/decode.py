@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,13 +93,6 @@ class ImageDecoder:
         """
         header = self._open(data)
         width, height = header.size
-        if width * height > self.max_pixels:
-            raise ImageRejected(
-                SkipReason.IMAGE_TOO_LARGE,
-                f"{width} x {height} pixels, the limit is {self.max_pixels}",
-                width,
-                height,
-            )
         try:
             pixels = self._pixels(data, header)
         except ImageRejected:
@@ -110,7 +103,42 @@ class ImageDecoder:
             ) from error
         return DecodedImage(pixels, width, height)
 
+    def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
+        """Decode each image; a rejected one is returned instead of raised."""
+        return [self.decode_or_reject(data) for data in images]
+
+    def decode_or_reject(self, data: bytes) -> DecodedImage | ImageRejected:
+        """Decode one image; a rejection is returned instead of raised."""
+        try:
+            return self(data)
+        except ImageRejected as rejected:
+            return rejected
+
+    def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
+        """The image as far as its header tells, or why it cannot be used."""
+        try:
+            return self._open(data)
+        except ImageRejected as rejected:
+            return rejected
+
+    def takes_fast_path(self, header: Image.Image) -> bool:
+        """Whether it is a plain JPEG, which need not pass through Pillow."""
+        is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
+        return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
+
     def _open(self, data: bytes) -> Image.Image:
+        header = self._opened(data)
+        width, height = header.size
+        if width * height > self.max_pixels:
+            raise ImageRejected(
+                SkipReason.IMAGE_TOO_LARGE,
+                f"{width} x {height} pixels, the limit is {self.max_pixels}",
+                width,
+                height,
+            )
+        return header
+
+    def _opened(self, data: bytes) -> Image.Image:
         try:
             return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
         except Image.DecompressionBombError as error:
@@ -122,24 +150,23 @@ class ImageDecoder:
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
 
     def _pixels(self, data: bytes, header: Image.Image) -> torch.Tensor:
-        is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
-        if self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing):
-            return _resize_tensor(_decode_jpeg(data), self.preprocessing)
+        if self.takes_fast_path(header):
+            pixels = decode_jpeg(byte_tensor(data), mode=ImageReadMode.RGB)
+            return resize_tensor(pixels, self.preprocessing)
         image = _to_rgb(header)
         if self._library_transform is not None:
             return self._library_transform(image)
         return _resize_image(image, self.preprocessing)
 
 
-def _decode_jpeg(data: bytes) -> torch.Tensor:
+def byte_tensor(data: bytes) -> torch.Tensor:
+    """Bytes as a uint8 tensor, not copied, to be read only."""
     # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
-    # thread-safe. The decoder only reads.
-    buffer = torch.utils.dlpack.from_dlpack(np.frombuffer(data, dtype=np.uint8))
-    pixels: torch.Tensor = decode_jpeg(buffer, mode=ImageReadMode.RGB)
-    return pixels
+    # thread-safe.
+    return torch.utils.dlpack.from_dlpack(np.frombuffer(data, dtype=np.uint8))
 
 
-def _resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
+def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:
     """(3, h, w) uint8 -> (3, H, W) uint8 with torch's antialiased resize."""
     height, width = pixels.shape[-2:]
     new_height, new_width, top, left = _geometry(width, height, spec)

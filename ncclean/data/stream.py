@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -166,7 +166,7 @@ class StreamReader:
         return True
 
     def _decode(self, chunk: list[Sample]) -> list[DecodedSample]:
-        return [decode_sample(sample, self._decoder) for sample in chunk]
+        return decode_samples(chunk, self._decoder)
 
 
 def _opened_ahead(
@@ -204,14 +204,20 @@ def _open_and_begin(shard: ShardRef) -> BinaryIO:
     return stream
 
 
-def decode_sample(sample: Sample, decoder: ImageDecoder) -> DecodedSample:
-    """Decode a sample's image and drop its bytes; a rejected image becomes the sample's status."""
-    if sample.image is None:
-        return DecodedSample(sample)
-    data, sample.image = sample.image, None
-    try:
-        image = decoder(data)
-    except ImageRejected as rejected:
-        sample.reject(rejected.reason, str(rejected))
-        return DecodedSample(sample, None, rejected.width, rejected.height)
-    return DecodedSample(sample, image.pixels, image.width, image.height)
+def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[DecodedSample]:
+    """Decode the images and drop their bytes; a rejected image becomes its sample's status."""
+    images = [sample.image for sample in samples if sample.image is not None]
+    decoded = iter(decoder.decode_many(images))
+    found = []
+    for sample in samples:
+        if sample.image is None:
+            found.append(DecodedSample(sample))
+            continue
+        sample.image = None
+        image = next(decoded)
+        if isinstance(image, ImageRejected):
+            sample.reject(image.reason, str(image))
+            found.append(DecodedSample(sample, None, image.width, image.height))
+        else:
+            found.append(DecodedSample(sample, image.pixels, image.width, image.height))
+    return found

@@ -25,11 +25,16 @@ class ModelRequest:
     pretrained: str | None
     precision: str = "auto"
     device: str = "auto"
+    compiled: bool = False
 
     def load(self) -> Estimator:
         """Load it here. Raises `ModelError` if it cannot be."""
         return Estimator.load(
-            self.model, self.pretrained, precision=self.precision, device=self.device
+            self.model,
+            self.pretrained,
+            precision=self.precision,
+            device=self.device,
+            compiled=self.compiled,
         )
 
 

@@ -12,6 +12,7 @@ import torch
 from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
+from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
@@ -55,7 +56,7 @@ class LocalEngine:
         """Score the shards in order; see `Engine.run`."""
         reader = StreamReader(
             [task.shard for task in tasks],
-            ImageDecoder(self.estimator.preprocessing),
+            self._decoder(),
             threads=self.options.decode_threads,
             prefetch=2 * self.options.batch_size,
             caption_key=self.options.caption_key,
@@ -95,6 +96,12 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _decoder(self) -> ImageDecoder:
+        preprocessing, device = self.estimator.preprocessing, self.estimator.device
+        if self.options.decode_on == "device":
+            return DeviceImageDecoder(preprocessing, device)
+        return ImageDecoder(preprocessing)
 
     @property
     def _with(self) -> tuple[Estimator, ScoreOptions]:

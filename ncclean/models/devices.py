@@ -61,6 +61,14 @@ class Cores:
         return own
 
 
+def _interleaved(
+    uploaded: torch.Tensor, rows: list[int], pixels: torch.Tensor | Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """One batch of the images of `uploaded`, which belong at `rows`, and of the others."""
+    places = dict(zip(rows, uploaded, strict=True))
+    return torch.stack([places.get(row, each) for row, each in enumerate(pixels)])
+
+
 class Uploads:
     """Batches on their way to a GPU, on a stream of their own."""
 
@@ -74,17 +82,19 @@ class Uploads:
         encode: Callable[[torch.Tensor], torch.Tensor],
     ) -> Callable[[], torch.Tensor]:
         """Queue the upload and `encode`; nothing waits until the returned call does."""
-        shape = (len(pixels), *pixels[0].shape)
+        here = [row for row, each in enumerate(pixels) if each.device.type == "cpu"]
         # torch keeps pinned blocks and hands one out again once its upload is through: with two
         # batches in flight this is double buffering.
-        pinned = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        if isinstance(pixels, torch.Tensor):
+        pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
+        if isinstance(pixels, torch.Tensor) and here:
             pinned.copy_(pixels)
-        else:
-            torch.stack(list(pixels), out=pinned)
+        elif here:
+            torch.stack([pixels[row] for row in here], out=pinned)
         with torch.cuda.device(self._device):
             with torch.cuda.stream(self._stream):
                 uploaded = pinned.to(self._device, non_blocking=True)
+                if len(here) < len(pixels):  # some were decoded there
+                    uploaded = _interleaved(uploaded, here, pixels)
             compute = torch.cuda.current_stream(self._device)
             compute.wait_stream(self._stream)
             uploaded.record_stream(compute)

@@ -24,7 +24,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
+from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.models.estimator import Estimator
 
 _CHUNK = 16
@@ -46,14 +47,15 @@ def jpegs(count: int, size: tuple[int, int]) -> list[bytes]:
     return made
 
 
-def random_estimator(name: str, precision: str, device: str) -> Estimator:
+def random_estimator(name: str, precision: str, device: str, compiled: bool) -> Estimator:
     model = open_clip.create_model(name, pretrained=None, require_pretrained=False)
     config = open_clip.get_model_preprocess_cfg(model)
     size = config["size"]
     side = size if isinstance(size, int) else size[0]
     preprocessing = Preprocessing((side, side), tuple(config["mean"]), tuple(config["std"]))
     tokenizer = open_clip.get_tokenizer(name)
-    return Estimator(model, tokenizer, preprocessing, precision=precision, device=device)
+    return Estimator(model, tokenizer, preprocessing, precision=precision, device=device,
+                     compiled=compiled)  # fmt: skip
 
 
 def decoded(
@@ -63,7 +65,8 @@ def decoded(
 
     def chunk(start: int) -> list[torch.Tensor]:
         picked = range(start, min(start + _CHUNK, count))
-        return [decoder(images[index % len(images)]).pixels for index in picked]
+        found = decoder.decode_many([images[index % len(images)] for index in picked])
+        return [image.pixels for image in found if isinstance(image, DecodedImage)]
 
     with ThreadPoolExecutor(threads, "decode", torch.set_num_threads, (1,)) as pool:
         ahead: deque[Future[list[torch.Tensor]]] = deque()
@@ -146,27 +149,28 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--pairs", type=int, default=16_384)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--decode-on", choices=("cpu", "device"), default="cpu")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     images = jpegs(min(args.pairs, 512), (640, 480))
     results = []
     for name in args.models:
-        estimator = random_estimator(name, args.precision, args.device)
+        estimator = random_estimator(name, args.precision, args.device, args.compile)
         device, batch = estimator.device, min(args.batch_size, args.pairs)
         decoder = ImageDecoder(estimator.preprocessing)
+        if args.decode_on == "device":
+            decoder = DeviceImageDecoder(estimator.preprocessing, device)
         count = args.pairs // batch * batch
         pixels = torch.stack(list(decoded(images, batch, decoder, args.threads)))
-        captions = [f"{_CAPTION} {number}" for number in range(batch)]
 
         def model_only(
             estimator: Estimator = estimator,
             pixels: torch.Tensor = pixels,
-            captions: list[str] = captions,
+            batch: int = batch,
             rounds: int = count // batch,
         ) -> None:
-            for _ in range(rounds):
-                estimator.encode_image(pixels)
-                estimator.encode_text(captions, len(captions))
+            end_to_end(estimator, (image for _ in range(rounds) for image in pixels), batch)
 
         def decode_only(decoder: ImageDecoder = decoder, count: int = count) -> None:
             for _ in decoded(images, count, decoder, args.threads):
@@ -187,6 +191,8 @@ def main() -> None:
             "model": name,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "precision": estimator.precision,
+            "decode_on": args.decode_on,
+            "compiled": args.compile,
             "decode_only": _rate(count, device, decode_only),
             "model_only": _rate(count, device, model_only),
             "end_to_end": _rate(count, device, both),

@@ -15,6 +15,7 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
 from ncclean.execution import ray_run
 from pipelines.score import ScoreRequest, finalize_only, score
+from tests import object_store
 from tests.execution import clusters
 from tests.pipelines.test_score import assert_same_rows, read
 
@@ -134,6 +135,24 @@ def test_a_shard_that_kills_whoever_opens_it_is_set_aside(shards, reference, tmp
         "clean_posterior",
     ]  # a shard less makes another null
     assert_same_rows(found.drop_columns(corpus_wide), kept.drop_columns(corpus_wide))
+
+
+@pytest.mark.slow
+def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
+    """Workers read and write the store themselves; a killed one leaves nothing behind."""
+    with object_store.s3() as store, clusters.cluster(tmp_path / "site", [2, 1]) as made:
+        object_store.upload(shards, "s3://corpus/shards")
+        killer = threading.Thread(target=clusters.kill_a_worker)
+        killer.start()
+        summary = score(on(made, "s3://corpus/shards", "s3://corpus/scores"))
+        killer.join()
+        assert (summary.rows, summary.shards_failed) == (900, 0)
+        assert any(method == "PUT" and "part-" in path for method, path in store.requests)
+        (tmp_path / "copy").mkdir()
+        system = object_store.filesystem()
+        for name in system.glob("corpus/scores/*.parquet"):
+            system.get_file(name, str(tmp_path / "copy" / name.rsplit("/", 1)[1]))
+    assert_same_rows(read(tmp_path / "copy"), reference)
 
 
 @pytest.mark.slow

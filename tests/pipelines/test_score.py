@@ -140,6 +140,11 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
         ]
 
 
+def test_rows_are_the_same_when_chunks_are_decoded_on_the_device(corpus, scored, tmp_path):
+    score(request(corpus, tmp_path / "s.parquet", block_size=150, decode_on="device"))
+    assert_same_rows(read(tmp_path / "s.parquet"), read(scored[1] / "scores.parquet"))
+
+
 def test_similarity_is_open_clips_own(corpus, scored):
     import open_clip
 
