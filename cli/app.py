@@ -8,9 +8,11 @@ import typer
 
 from .demo import demo
 from .errors import set_up_logging
+from .export import export
 from .options import DebugOption
 from .query import query
 from .score import score
+from .select import select
 from .synth import synth
 
 app = typer.Typer(
@@ -23,6 +25,8 @@ app = typer.Typer(
 )
 app.command()(score)
 app.command()(query)
+app.command()(select)
+app.command()(export)
 app.command()(synth)
 app.command()(demo)
 

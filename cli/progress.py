@@ -111,6 +111,44 @@ class NoProgress:
     def finish(self) -> None: ...
 
 
+class ShardProgress:
+    """Shards that are written: samples and bytes so far and per second."""
+
+    def __init__(self, doing: str, quiet: bool) -> None:
+        self._doing, self._quiet = doing, quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._console = Console(stderr=True)
+        self._begin = self._last = time.monotonic()
+        self._shards = self._samples = self._bytes = 0
+        self._status = self._console.status(doing) if self._is_terminal and not quiet else None
+
+    def __enter__(self) -> ShardProgress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def done(self, samples: int, size: int) -> None:
+        """One more shard is written."""
+        self._shards += 1
+        self._samples += samples
+        self._bytes += size
+        now = time.monotonic()
+        text = (
+            f"{self._doing}: {self._shards:,} shards, {self._samples:,} samples, "
+            f"{self._samples / (now - self._begin):,.0f} samples/s, "
+            f"{self._bytes / 1e6 / (now - self._begin):,.0f} MB/s"
+        )
+        if self._status is not None:
+            self._status.update(text)
+        elif not self._quiet and now - self._last >= _LINE_EVERY_SECONDS:
+            self._last = now
+            print(text, file=sys.stderr, flush=True)
+
+
 def make_progress(quiet: bool) -> LineProgress | BarProgress | NoProgress:
     if quiet:
         return NoProgress()

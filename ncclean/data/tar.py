@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from webdataset.tariterators import base_plus_ext
-
+from ncclean.data.names import split_name
 from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
@@ -214,7 +213,7 @@ class TarSamples:
                     self.bytes_read = tar.offset
                     if not member.isreg() or _SHARD_METADATA.match(member.name):
                         continue
-                    key, extension = base_plus_ext(member.name)
+                    key, extension = split_name(member.name)
                     if key is None:
                         continue
                     yield _text(key), _text(extension).lower(), _content(tar, member, _text(key))

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import duckdb
 import fsspec
 
 from ncclean import stores
 from ncclean.errors import InputError
-from ncclean.storage.layout import table_files
+from ncclean.storage.tables import table_files
 
 
-def connect(paths: Iterable[str], memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
+def connect(
+    paths: Iterable[str],
+    memory_limit: str | None = None,
+    *,
+    beside: Mapping[str, Iterable[str]] | None = None,
+    writable: Path | None = None,
+) -> duckdb.DuckDBPyConnection:
     """An in-memory connection on which the view `scores` reads the given score files.
 
-    `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's.
+    `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. `beside` has
+    further views and their files, `writable` is the one file that COPY may write.
 
     Queries can read these files and no others: external access is off, extensions are not
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
     files or a file that is not Parquet.
     """
-    files = table_files(paths)
+    views = {"scores": table_files(paths)}
+    views |= {name: table_files(others) for name, others in (beside or {}).items()}
+    files = [file for each in views.values() for file in each]
     try:
         connection = duckdb.connect()
         if memory_limit is not None:
@@ -30,15 +40,18 @@ def connect(paths: Iterable[str], memory_limit: str | None = None) -> duckdb.Duc
         raise InputError(f"memory limit {memory_limit!r}: {_first_line(error)}") from error
     for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
         connection.register_filesystem(fsspec.filesystem(scheme))
-    listed = ", ".join(_quoted(file) for file in files)
-    try:
-        # The order of the rows is that of the input; a query without ORDER BY shows it.
-        connection.execute(
-            f"CREATE VIEW scores AS SELECT * FROM read_parquet([{listed}], union_by_name=true)"
-        )
-    except duckdb.Error as error:
-        raise InputError(f"{files[0]} cannot be read as Parquet: {_first_line(error)}") from error
-    connection.execute(f"SET allowed_paths = [{listed}]")
+    for name, each in views.items():
+        try:
+            # The order of the rows is that of the input; a query without ORDER BY shows it.
+            connection.execute(
+                f"CREATE VIEW {name} AS "
+                f"SELECT * FROM read_parquet([{_listed(each)}], union_by_name=true)"
+            )
+        except duckdb.Error as error:
+            message = f"{each[0]} cannot be read as Parquet: {_first_line(error)}"
+            raise InputError(message) from error
+    allowed = files if writable is None else [*files, str(writable)]
+    connection.execute(f"SET allowed_paths = [{_listed(allowed)}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
@@ -62,7 +75,12 @@ def query(
         raise InputError(f"the query failed: {error}") from error
 
 
-def _quoted(text: str) -> str:
+def _listed(files: Iterable[str]) -> str:
+    return ", ".join(quoted(file) for file in files)
+
+
+def quoted(text: str) -> str:
+    """A string literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

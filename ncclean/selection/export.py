@@ -1,0 +1,209 @@
+"""A selection written out: shards of the selected samples, or DataComp's uid file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ResumeError
+from ncclean.selection.export_plan import (
+    ExportTask,
+    count_by_shard,
+    open_selection,
+    plan_export,
+    repeat_scale,
+)
+from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
+from ncclean.storage.atomic import published
+from ncclean.storage.tables import listed
+
+logger = logging.getLogger(__name__)
+
+_RECORD = "_export.json"
+_LEAST_DIGITS = 5  # img2dataset's
+
+
+@dataclass
+class ExportSummary:
+    """What was written: shards, samples and bytes, those of an earlier run counted.
+
+    `missing` counts selected samples that the input does not have, by input shard; `errors` are
+    input shards that could not be read.
+    """
+
+    shards: int
+    samples: int
+    bytes: int
+    out: str
+    missing: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def export_shards(
+    selection: str,
+    shards: Sequence[ShardRef],
+    out: UPath,
+    *,
+    samples_per_shard: int = 10_000,
+    scores: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    repeat: bool = False,
+    workers: int = 1,
+    overwrite: bool = False,
+    on_done: Callable[[ShardReport], None] = lambda report: None,
+) -> ExportSummary:
+    """Write the selected samples as shards `00000.tar`, ... with `_stats.json` and `sizes.json`.
+
+    Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`
+    are added to each sample's json; `repeat` writes a sample as often as its weight says, the mean
+    weight once. Finished shards of an interrupted export are kept. Raises `InputError` for a
+    selection that does not fit the shards, `ResumeError` if `out` holds another export.
+    """
+    out = stores.location(str(out))  # without a cache of its listings, whoever made it
+    connection = open_selection(selection)
+    repeats = repeat_scale(connection) if repeat else None
+    counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
+    connection.close()
+    tasks = plan_export(counts, shards, samples_per_shard)
+    digits = max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
+    options = ExportOptions(
+        selection=selection,
+        out=str(out),
+        digits=digits,
+        scores=tuple(scores),
+        columns=tuple(columns),
+        repeats=repeats,
+    )
+    _claim(out, _identity(options, tasks, samples_per_shard), overwrite)
+    done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
+    pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+    for report in _run(pending, options, workers):
+        on_done(report)
+    return _finish(out, tasks, digits)
+
+
+def export_uids(selection: str, out: UPath) -> ExportSummary:
+    """Write DataComp's subset file: the distinct uids, sorted, as a numpy array of `u8,u8`.
+
+    Each uid is the first and the last 64 bits of its 32 hex digits. Raises `InputError` if one is
+    not 32 hex digits.
+    """
+    connection = open_selection(selection)
+    odd = connection.execute(
+        "SELECT uid FROM scores WHERE NOT regexp_full_match(uid, '[0-9a-fA-F]{32}') LIMIT 1"
+    ).fetchall()
+    if odd:
+        raise InputError(f"a uid file takes uids of 32 hex digits; {selection} has {odd[0][0]!r}")
+    (count,) = connection.execute("SELECT count(DISTINCT lower(uid)) FROM scores").fetchall()[0]
+    reader: Any = connection.sql(
+        """SELECT DISTINCT ('0x' || uid[1:16])::UBIGINT AS f0, ('0x' || uid[17:32])::UBIGINT AS f1
+        FROM scores ORDER BY f0, f1"""
+    ).to_arrow_reader(1_000_000)
+    with published(out) as aside:
+        with open(aside, "wb") as stream:
+            header = {"descr": [("f0", "<u8"), ("f1", "<u8")], "fortran_order": False,
+                      "shape": (count,)}  # fmt: skip
+            np.lib.format.write_array_header_1_0(stream, header)
+            for batch in reader:
+                rows = np.empty(len(batch), dtype="<u8,<u8")
+                rows["f0"], rows["f1"] = (batch.column(name).to_numpy() for name in ("f0", "f1"))
+                stream.write(rows.tobytes())
+        size = aside.stat().st_size
+    return ExportSummary(shards=0, samples=count, bytes=size, out=str(out))
+
+
+def _run(tasks: list[ExportTask], options: ExportOptions, workers: int) -> Iterator[ShardReport]:
+    if min(workers, len(tasks)) <= 1:
+        for task in tasks:
+            yield export_shard(task, options)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context) as pool:
+        futures = [pool.submit(export_shard, task, options) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _identity(
+    options: ExportOptions, tasks: list[ExportTask], samples_per_shard: int
+) -> dict[str, Any]:
+    """What an export depends on."""
+    path = stores.location(options.selection)
+    where = path if path.is_file() else None
+    return {
+        "selection": options.selection,
+        "selection_size": stores.ask("read", path, where.stat).st_size if where else None,
+        "samples_per_shard": samples_per_shard,
+        "scores": list(options.scores),
+        "columns": list(options.columns),
+        "repeats": options.repeats,
+        "input": _digest([
+            (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
+            for task in tasks for s in task.segments
+        ]),
+    }  # fmt: skip
+
+
+def _digest(values: object) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
+
+
+def _claim(out: UPath, identity: dict[str, Any], overwrite: bool) -> None:
+    """Make `out` the place of this export, or of its continuation."""
+    record = out / _RECORD
+    ours = [*listed(out, "*.tar"), *listed(out, "*_stats.json"), *listed(out, "sizes.json")]
+    if overwrite:
+        for path in [record, *ours]:
+            stores.ask("remove", path, path.unlink, missing_ok=True)
+    elif stores.ask("read", record, record.exists):
+        before = json.loads(stores.read_bytes(record))
+        changed = [name for name in identity if before.get(name) != identity[name]]
+        if changed:
+            name = changed[0]
+            raise ResumeError(
+                f"{out} holds another export: {name} was {before.get(name)}, is {identity[name]}. "
+                "Use --overwrite to start again, or another --out"
+            )
+        return
+    elif any(path.name.endswith(".tar") for path in ours):
+        raise InputError(f"{out} holds shards that no export made; choose another --out")
+    with published(record) as aside:
+        aside.write_text(json.dumps(identity, indent=2) + "\n")
+
+
+def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
+    """Write `sizes.json`, and sum up the statistics of all shards."""
+    summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(out))
+    sizes: dict[str, int] = {}
+    for task in tasks:
+        path = stats_path(out, task.number, digits)
+        stats = json.loads(stores.read_bytes(path))
+        sizes[path.name.replace("_stats.json", ".tar")] = stats["successes"]
+        summary.samples += stats["successes"]
+        summary.bytes += stats["bytes"]
+        summary.errors |= stats["errors"]
+        for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
+            summary.missing[name] = max(count, summary.missing.get(name, 0))
+    for path in listed(out, ".*.tmp"):  # of a run that was killed
+        path.unlink(missing_ok=True)
+    with published(out / "sizes.json") as aside:
+        aside.write_text(json.dumps(sizes, indent=2) + "\n")
+    return summary

@@ -1,0 +1,154 @@
+"""Which samples of which input shards go into which exported shard, and how often."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
+from ncclean.storage.catalog import connect
+
+COLUMNS = ("uid", "shard", "key", "weight", "split")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The selected samples `first` to `first + count` of an input shard, copies counted."""
+
+    shard: ShardRef
+    name: str  # of the shard in the selection
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """One exported shard: its number and what it is made of."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def samples(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+
+def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
+    """A connection whose view `scores` is the selection.
+
+    Raises `InputError` if it lacks a column that `ncclean select` writes.
+    """
+    connection = connect([selection])
+    rows = connection.execute("DESCRIBE SELECT * FROM scores").fetchall()
+    missing = [name for name in COLUMNS if name not in {row[0] for row in rows}]
+    if missing:
+        raise InputError(f"{selection} is no selection: it has no column {missing[0]}")
+    return connection
+
+
+def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None) -> dict[str, int]:
+    """Samples to export from each shard of the selection, copies counted."""
+    if repeats is None:
+        rows = connection.execute("SELECT shard, count(*) FROM scores GROUP BY shard").fetchall()
+        return dict(rows)
+    counts: dict[str, int] = {}
+    reader: Any = connection.sql("SELECT shard, uid, weight FROM scores").to_arrow_reader(100_000)
+    for batch in reader:
+        copies = copies_of(batch.column("uid"), batch.column("weight"), repeats)
+        names, places = np.unique(np.asarray(batch.column("shard")), return_inverse=True)
+        for name, count in zip(names, np.bincount(places, copies), strict=True):
+            counts[str(name)] = counts.get(str(name), 0) + int(count)
+    return counts
+
+
+def repeat_scale(connection: duckdb.DuckDBPyConnection) -> float:
+    """The factor that makes the mean weight 1, so that repeating keeps the number of samples.
+
+    Raises `InputError` if all weights are 0.
+    """
+    rows = connection.execute("SELECT sum(weight), count(*) FROM scores").fetchall()
+    total, count = rows[0]
+    if not total:
+        raise InputError("the weights of the selection sum to 0: nothing can be repeated")
+    return float(count / total)
+
+
+def copies_of(uids: Any, weights: Any, scale: float) -> np.ndarray:
+    """(n,) how often each sample is written: `scale * weight`, its fraction drawn by its uid.
+
+    The expectation is exact, and the same uid is always rounded the same way.
+    """
+    wanted = np.asarray(weights, dtype=np.float64) * scale
+    draws = np.array([_uniform(uid) for uid in np.asarray(uids)])
+    return (np.floor(wanted) + (draws < wanted - np.floor(wanted))).astype(np.int64)
+
+
+def plan_export(
+    counts: dict[str, int], shards: Sequence[ShardRef], samples_per_shard: int
+) -> list[ExportTask]:
+    """Cut the selected samples, in the order of the input, into shards of `samples_per_shard`.
+
+    Raises `InputError` if the selection names a shard that is not among `shards`.
+    """
+    refs = _matched(list(counts), shards)
+    tasks: list[ExportTask] = []
+    held: list[Segment] = []
+    room = samples_per_shard
+    for segment in _pieces(counts, refs, shards):
+        first, left = segment.first, segment.count
+        while left:
+            taken = min(left, room)
+            held.append(Segment(segment.shard, segment.name, first, taken))
+            first, left, room = first + taken, left - taken, room - taken
+            if not room:
+                tasks.append(ExportTask(len(tasks), tuple(held)))
+                held, room = [], samples_per_shard
+    if held:
+        tasks.append(ExportTask(len(tasks), tuple(held)))
+    return tasks
+
+
+def _pieces(
+    counts: dict[str, int], refs: dict[str, ShardRef], shards: Sequence[ShardRef]
+) -> Iterator[Segment]:
+    order = {ref.url: index for index, ref in enumerate(shards)}
+    for name in sorted(refs, key=lambda each: order[refs[each].url]):
+        yield Segment(refs[name], name, 0, counts[name])
+
+
+def _matched(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
+    """The given shard of each name in the selection.
+
+    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
+    be more or fewer than it takes here.
+    """
+    exact = {ref.name: ref for ref in shards}
+    found: dict[str, ShardRef] = {}
+    missing: list[str] = []
+    for name in names:
+        ends = [
+            ref
+            for ref in ([exact[name]] if name in exact else shards)
+            if ref.name == name or name.endswith("/" + ref.name) or ref.name.endswith("/" + name)
+        ]
+        if len(ends) == 1:
+            found[name] = ends[0]
+        else:
+            missing.append(name)
+    if missing:
+        raise InputError(
+            f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
+        )
+    return found
+
+
+def _uniform(uid: object) -> float:
+    """A number in [0, 1) that depends on the uid alone."""
+    digest = hashlib.blake2b(str(uid).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

@@ -1,0 +1,258 @@
+"""One exported shard: the raw bytes of the selected samples, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar_index import BLOCK, SampleSpan, sample_spans
+from ncclean.errors import ShardError
+from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
+from ncclean.selection.policy import identifier
+from ncclean.storage.atomic import published
+from ncclean.storage.catalog import connect
+
+_END_OF_ARCHIVE = bytes(2 * BLOCK)
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What every task of an export needs. Paths may be URLs.
+
+    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
+    is the factor of the weights that says how often a sample is written; None is once.
+    """
+
+    selection: str
+    out: str
+    digits: int = 5
+    scores: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    repeats: float | None = None
+
+
+@dataclass
+class ShardReport:
+    """What became of an exported shard; `missing` keys were selected but are not in the input."""
+
+    number: int
+    samples: int = 0
+    bytes: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Selected samples of an input shard: key to copies and to the fields to add to its json."""
+
+    copies: dict[str, int]
+    fields: Mapping[str, dict[str, Any]]
+
+
+def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
+    """Write one shard and its `_stats.json`, each published whole; the stats come last.
+
+    Samples that the input lacks are counted as missing; an input shard that cannot be read is an
+    error of the report, not of the export. Raises `InputError` if the output cannot be written.
+    """
+    begin = time.time()
+    report = ShardReport(task.number)
+    folder = stores.location(options.out)
+    name = f"{task.number:0{options.digits}d}"
+    with published(folder / f"{name}.tar") as aside, open(aside, "wb") as out:
+        for segment in task.segments:
+            try:
+                _copy_segment(segment, options, out, report)
+            except ShardError as error:
+                report.errors[segment.name] = str(error)
+        out.write(_END_OF_ARCHIVE)
+        report.bytes = out.tell()
+    report.seconds = time.time() - begin
+    with published(folder / f"{name}_stats.json") as aside:
+        aside.write_text(json.dumps(_stats(task, report, begin), indent=2) + "\n")
+    return report
+
+
+def stats_path(out: UPath, number: int, digits: int) -> UPath:
+    """Where the statistics of an exported shard lie, which are there when the shard is."""
+    return out / f"{number:0{digits}d}_stats.json"
+
+
+def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any]:
+    """The fields of img2dataset's `_stats.json`, and where the samples came from."""
+    return {
+        "count": task.samples,
+        "successes": report.samples,
+        "failed_to_download": sum(report.missing.values()),
+        "failed_to_resize": 0,
+        "duration": round(report.seconds, 3),
+        "start_time": begin,
+        "end_time": begin + report.seconds,
+        "status_dict": {"success": report.samples},
+        "bytes": report.bytes,
+        "missing": report.missing,
+        "errors": report.errors,
+        "sources": {segment.name: segment.count for segment in task.segments},
+    }
+
+
+def _copy_segment(
+    segment: Segment, options: ExportOptions, out: BinaryIO, report: ShardReport
+) -> None:
+    chosen = _chosen(segment, options)
+    with _local(segment.shard) as path, open(path, "rb") as source:
+        copier = _Copier(source, out)
+        spans = sample_spans(path, chosen.copies)
+        lacking = sum(chosen.copies.values()) - sum(chosen.copies[span.key] for span in spans)
+        if lacking:
+            report.missing[segment.name] = lacking
+        place = 0
+        for span in spans:
+            for copy in range(chosen.copies[span.key]):
+                if segment.first <= place < segment.first + segment.count:
+                    _copy_sample(copier, span, copy, chosen.fields.get(span.key))
+                    report.samples += 1
+                place += 1
+        copier.flush()
+
+
+def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
+    connection = open_selection(options.selection)
+    rows = connection.execute(
+        "SELECT key, uid, weight FROM scores WHERE shard = ?", [segment.name]
+    ).fetchnumpy()
+    keys = [str(key) for key in rows["key"]]
+    if options.repeats is None:
+        copies = dict.fromkeys(keys, 1)
+    else:
+        times = copies_of(rows["uid"], rows["weight"], options.repeats)
+        copies = {key: int(n) for key, n in zip(keys, times, strict=True) if n}
+    return _Chosen(copies, _score_fields(segment.name, options) if options.columns else {})
+
+
+def _score_fields(shard: str, options: ExportOptions) -> dict[str, dict[str, Any]]:
+    names = ", ".join(identifier(name) for name in ("key", *options.columns))
+    connection = connect(options.scores)
+    rows = connection.execute(
+        f"SELECT {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
+    ).fetchall()  # the first row of a key that occurs twice wins
+    return {row[0]: dict(zip(options.columns, row[1:], strict=True)) for row in rows}
+
+
+@contextlib.contextmanager
+def _local(shard: ShardRef) -> Iterator[Path]:
+    """The shard as an uncompressed local file; others are fetched or unpacked for the time."""
+    if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
+        yield Path(shard.url)
+        return
+    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+        copy = Path(folder) / "shard.tar"
+        try:
+            with shard.open() as raw, open(copy, "wb") as out:
+                packed = shard.url.endswith((".gz", ".tgz"))
+                stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+                with contextlib.suppress(EOFError):  # cut short: the members before that count
+                    shutil.copyfileobj(stream, out, _COPY_BYTES)
+        except OSError as error:
+            raise ShardError(f"cannot be read: {error}") from error
+        yield copy
+
+
+class _Copier:
+    """Copies byte ranges; those that touch go in one piece, inside the kernel where it can."""
+
+    def __init__(self, source: BinaryIO, out: BinaryIO) -> None:
+        self._source, self._out = source, out
+        self._start = self._end = 0
+
+    def copy(self, start: int, end: int) -> None:
+        if start != self._end:
+            self.flush()
+            self._start = start
+        self._end = end
+
+    def write(self, data: bytes) -> None:
+        self.flush()
+        self._out.write(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+        start, left = self._start, self._end - self._start
+        while left:
+            if sys.platform == "linux":
+                done = os.sendfile(self._out.fileno(), self._source.fileno(), start, left)
+            else:
+                done = self._out.write(self.read(start, min(left, _COPY_BYTES)))
+            if not done:
+                raise ShardError("the file has become shorter while it was copied")
+            start, left = start + done, left - done
+        self._out.seek(0, os.SEEK_END)
+        self._start = self._end = 0
+
+    def read(self, start: int, size: int) -> bytes:
+        return os.pread(self._source.fileno(), size, start)
+
+
+def _copy_sample(
+    copier: _Copier, span: SampleSpan, copy: int, fields: dict[str, Any] | None
+) -> None:
+    for member in span.members:
+        if copy or (fields is not None and member.extension == "json"):
+            data = copier.read(member.data, member.size)
+            if fields is not None and member.extension == "json":
+                data = _with_fields(data, fields)
+            copier.write(_member(f"{_key(span.key, copy)}.{member.extension}", data))
+        else:
+            copier.copy(member.start, member.end)
+    if fields is not None and span.member("json") is None:
+        copier.write(_member(f"{_key(span.key, copy)}.json", _with_fields(b"{}", fields)))
+
+
+def _key(key: str, copy: int) -> str:
+    """Copies have keys of their own: webdataset joins neighbours that share one."""
+    return f"{key}_copy{copy}" if copy else key
+
+
+def _member(name: str, data: bytes) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    header = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    return header + data + bytes(-len(data) % BLOCK)
+
+
+def _with_fields(raw: bytes, fields: dict[str, Any]) -> bytes:
+    """A json object with the fields added; one that is none is replaced."""
+    try:
+        record = json.loads(raw)
+    except ValueError:
+        record = {}
+    if not isinstance(record, dict):
+        record = {}
+    added = {name: _plain(value) for name, value in fields.items()}
+    return json.dumps({**record, **added}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        # Columns are float32: their shortest decimal form, not that of the double.
+        return float(str(np.float32(value))) if np.isfinite(value) else None
+    return value

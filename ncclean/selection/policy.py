@@ -1,0 +1,147 @@
+"""Policies: which pairs of a score table to keep, how to weight them, and the SQL that says so.
+
+A policy is a chain of filters. Each pair is dropped by the first one it fails:
+
+1. its status is not `ok`;
+2. `where` is not true for it;
+3. it is a near-duplicate of a pair that is kept (`dedup`);
+4. the rule of `method` flags it;
+5. its score has no value, misses `threshold`, or is not among the best `keep_fraction` of the
+   pairs that are left by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from ncclean.errors import InputError
+
+METHODS = ("osa", "ncu", "disncl", "noise-probability")
+DEDUP_BY = ("image", "text", "both")
+# Scores of which less is cleaner.
+LOWER_IS_CLEANER = frozenset(("noise_probability", "i2t_rank", "t2i_rank", "better_captions"))
+_NOISE_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What to keep. Raises `InputError` for a combination that makes no sense.
+
+    `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
+    `noise-probability` (below `threshold`, .5 if not given). `score` names a column to compare
+    with `threshold`, or to take the best `keep_fraction` by; for columns that ncclean does not
+    know, `lowest` says that less is cleaner. `weights` names the column of the weights; without,
+    they are 1, for `osa` its weight. `with_forget` keeps NCU's forget set too, marked in `split`.
+    """
+
+    where: str | None = None
+    method: str | None = None
+    score: str | None = None
+    keep_fraction: float | None = None
+    threshold: float | None = None
+    weights: str | None = None
+    lowest: bool = False
+    dedup_by: str | None = None
+    with_forget: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method is not None and self.method not in METHODS:
+            raise InputError(f"--method takes {', '.join(METHODS)}, got {self.method!r}")
+        if self.dedup_by is not None and self.dedup_by not in DEDUP_BY:
+            raise InputError(f"--dedup-by takes {', '.join(DEDUP_BY)}, got {self.dedup_by!r}")
+        if self.keep_fraction is not None and not 0 <= self.keep_fraction <= 1:
+            raise InputError(f"--keep-fraction lies in [0, 1], got {self.keep_fraction:g}")
+        if self.score is None and self.keep_fraction is not None:
+            raise InputError("--keep-fraction needs --score, the column to take the best by")
+        if self.score is not None and self.keep_fraction is None and self.threshold is None:
+            raise InputError("--score needs --keep-fraction or --threshold")
+        if self.score is None and self.threshold is not None and not self.by_noise_probability:
+            raise InputError("--threshold goes with --score or --method noise-probability")
+        if self.lowest and self.score is None:
+            raise InputError("--lowest goes with --score")
+        if self.with_forget and self.method != "ncu":
+            raise InputError("--with-forget goes with --method ncu")
+        if self.where is not None:
+            object.__setattr__(self, "where", _one_expression(self.where))
+
+    @property
+    def by_noise_probability(self) -> bool:
+        return self.method == "noise-probability"
+
+    @property
+    def prefers_low(self) -> bool:
+        """Whether less of `score` is cleaner."""
+        return self.lowest or self.score in LOWER_IS_CLEANER
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that were given."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if value not in (None, False)}
+
+    def columns(self) -> dict[str, str]:
+        """The columns of the score table that the policy reads, and the option that wants each."""
+        needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
+        needed["status"] = "select"
+        by_method = {
+            "osa": "osa_weight",
+            "ncu": "ncu_split",
+            "disncl": "disncl_clean",
+            "noise-probability": "noise_probability",
+        }
+        if self.method is not None:
+            needed[by_method[self.method]] = f"--method {self.method}"
+        if self.score is not None:
+            needed[self.score] = "--score"
+        if self.weights is not None:
+            needed[self.weights] = "--weights"
+        return needed
+
+    def rule(self) -> str | None:
+        """SQL: true for what `method` keeps; null counts as false."""
+        if self.method == "osa":
+            return "osa_weight > 0"
+        if self.method == "ncu":
+            return "ncu_split IS NOT NULL" if self.with_forget else "ncu_split = 'retain'"
+        if self.method == "disncl":
+            return "disncl_clean"
+        if self.by_noise_probability:
+            given = self.threshold if self.score is None else None
+            return f"noise_probability < {_NOISE_THRESHOLD if given is None else given!r}"
+        return None
+
+    def goodness(self) -> str | None:
+        """SQL: `score` as a number of which more is better; null and NaN become null."""
+        if self.score is None:
+            return None
+        name = identifier(self.score)
+        finite = f"CASE WHEN isfinite({name}::DOUBLE) THEN {name} END"
+        return f"-({finite})" if self.prefers_low else finite
+
+    def bound(self) -> float | None:
+        """The threshold in terms of `goodness`."""
+        if self.score is None or self.threshold is None:
+            return None
+        return -self.threshold if self.prefers_low else self.threshold
+
+    def weight(self) -> str:
+        """SQL: the weight of a kept pair."""
+        column = self.weights or ("osa_weight" if self.method == "osa" else None)
+        return "1.0" if column is None else identifier(column)
+
+
+def identifier(name: str) -> str:
+    """A quoted column name of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _one_expression(where: str) -> str:
+    """The text of `where` as DuckDB understands it: one expression, whatever else it says."""
+    try:
+        return str(duckdb.SQLExpression(where))
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--where takes one SQL expression: {reason}") from error

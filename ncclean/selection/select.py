@@ -1,0 +1,273 @@
+"""A policy applied to a score table: the selection file, and what was kept and dropped and why.
+
+Everything happens inside DuckDB, so memory is bounded by its limit and a billion rows never pass
+through Python.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from upath import UPath
+
+from ncclean import __version__
+from ncclean.errors import InputError
+from ncclean.selection.policy import Policy, identifier
+from ncclean.storage.atomic import published
+from ncclean.storage.catalog import connect, quoted
+
+# Values that one round of `_bound` sorts at most, on average over the range of the score.
+_BUCKETS = 1 << 16
+_GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
+
+
+@dataclass(frozen=True)
+class SelectionSummary:
+    """What a policy kept and dropped.
+
+    `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
+    the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
+    none; dropped pairs that were never scored are not in it.
+    """
+
+    rows: int
+    kept: int
+    dropped: int
+    dropped_by_reason: dict[str, int]
+    expected_mismatched_kept: float | None
+    expected_mismatched_dropped: float | None
+    weight_sum: float
+    forget: int
+    out: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def select(
+    paths: Sequence[str],
+    out: UPath,
+    policy: Policy,
+    *,
+    dedup: str | None = None,
+    memory_limit: str | None = None,
+) -> SelectionSummary:
+    """Write the selection of `policy` over score files to `out`.
+
+    `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
+    (with `dedup`, of shard and row). `dedup` is a table of
+    `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
+    by `similarity`) is kept. Ties are broken by uid, then shard and row. Raises `InputError` for
+    columns that the table lacks, a condition that DuckDB rejects, or weights that are negative.
+    """
+    if policy.dedup_by is not None and dedup is None:
+        raise InputError("--dedup-by goes with --dedup")
+    beside = {"neighbours": [dedup]} if dedup is not None else {}
+    with published(out) as aside:
+        connection = connect(paths, memory_limit, beside=beside, writable=aside)
+        try:
+            summary = _Selection(connection, policy, dedup is not None).write(aside)
+        except duckdb.Error as error:
+            raise InputError(f"the selection failed: {str(error).splitlines()[0]}") from error
+        finally:
+            connection.close()
+    return SelectionSummary(**summary, out=str(out))
+
+
+class _Selection:
+    """The steps of one selection on one connection."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, policy: Policy, has_dedup: bool
+    ) -> None:
+        self._connection = connection
+        self._policy = policy
+        self._kind = _column_kinds(connection, "scores")
+        for name, option in policy.columns().items():
+            if name not in self._kind:
+                known = ", ".join(sorted(self._kind))
+                raise InputError(f"{option} needs the column {name!r}; the table has {known}")
+        self._create_candidates()
+        self._duplicates = has_dedup and self._find_duplicates()
+        self._kept = self._best()
+
+    def write(self, aside: Path) -> dict[str, Any]:
+        """COPY what is kept to `aside`; the fields of the summary but `out`."""
+        policy = json.dumps(self._policy.to_json())
+        # A join mixes the rows up; without one they come as they were read.
+        order = "ORDER BY shard, row" if self._duplicates else ""
+        self._connection.execute(
+            f"COPY (SELECT uid, shard, key, weight, split FROM ({self._chain()}) "
+            f"WHERE reason IS NULL {order}) TO {quoted(str(aside))} "
+            "(FORMAT parquet, COMPRESSION zstd, "
+            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}}})"
+        )
+        return self._summary()
+
+    def _create_candidates(self) -> None:
+        """The view `candidates`: the table's rows with what the filters look at."""
+        policy = self._policy
+        where = f"coalesce(({policy.where})::BOOLEAN, false)" if policy.where else "true"
+        weight = f"{policy.weight()}::FLOAT"
+        try:
+            self._connection.execute(
+                "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
+                f"{self._or_null('noise_probability', 'FLOAT')} AS noise_probability, "
+                f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
+                f"{policy.goodness() or self._or_null('similarity', 'FLOAT')} AS goodness, "
+                f"{where} AS passes_where, "
+                f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
+                f"{weight} AS weight FROM scores"
+            )
+            self._connection.execute("SELECT * FROM candidates LIMIT 0")
+        except duckdb.Error as error:
+            option = "--where" if policy.where else "the policy"
+            raise InputError(f"{option}: {str(error).splitlines()[0]}") from error
+
+    def _or_null(self, name: str, kind: str) -> str:
+        return identifier(name) if name in self._kind else f"NULL::{kind}"
+
+    def _find_duplicates(self) -> bool:
+        """The table `duplicates`: all but the best of each group; whether there are any."""
+        group = _GROUPS[self._policy.dedup_by or "both"]
+        if not {"uid", group} <= set(_column_kinds(self._connection, "neighbours")):
+            raise InputError(f"--dedup: the table has no columns uid and {group}")
+        self._connection.execute(
+            f"""CREATE TEMP TABLE duplicates AS
+            WITH groups AS (SELECT uid, any_value({group}) AS grouped FROM neighbours
+                            WHERE {group} IS NOT NULL GROUP BY uid)
+            SELECT shard, row FROM (
+              SELECT c.shard, c.row, row_number() OVER (
+                PARTITION BY grouped ORDER BY goodness DESC NULLS LAST, c.uid, c.shard, c.row
+              ) AS place
+              FROM candidates c JOIN groups USING (uid) WHERE status = 'ok' AND passes_where
+            ) WHERE place > 1"""
+        )
+        return bool(self._one("SELECT count(*) FROM duplicates")[0])
+
+    def _chain(self) -> str:
+        """SQL: the candidates with the reason why each is dropped, null for the kept."""
+        policy = self._policy
+        is_duplicate = (
+            "WHEN (shard, row) IN (SELECT (shard, row) FROM duplicates) THEN 'near-duplicate'"
+            if self._duplicates
+            else ""
+        )
+        score = ""
+        if policy.score is not None:
+            name = quoted(f"no {policy.score}")
+            score = f"WHEN goodness IS NULL THEN {name} "
+            bound = policy.bound()
+            if bound is not None:
+                score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
+            if self._kept is not None:
+                score += f"WHEN NOT ({self._kept}) THEN 'keep-fraction' "
+        return f"""SELECT *, CASE
+            WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
+            WHEN NOT passes_where THEN 'where' {is_duplicate}
+            WHEN NOT passes_rule THEN {quoted(policy.method or "")}
+            {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
+            FROM candidates"""
+
+    def _best(self) -> str | None:
+        """SQL: true for the best `keep_fraction` of what the filters before it leave."""
+        self._kept = None
+        fraction = self._policy.keep_fraction
+        if fraction is None:
+            return None
+        left = f"({self._chain()})"
+        count, low, high = self._one(
+            f"SELECT count(*), min(goodness), max(goodness) FROM {left} WHERE reason IS NULL"
+        )
+        wanted = math.floor(fraction * count + 0.5)
+        if wanted == 0:
+            return "false"
+        if wanted == count:
+            return "true"
+        bound, above, ties = self._bound(left, wanted, float(low), float(high))
+        if above + ties == wanted:
+            return f"goodness >= {bound!r}::DOUBLE"
+        uid, shard, row = self._one(
+            f"SELECT uid, shard, row FROM {left} WHERE reason IS NULL AND goodness = "
+            f"{bound!r}::DOUBLE ORDER BY uid, shard, row LIMIT 1 OFFSET {wanted - above - 1}"
+        )
+        last = f"row({quoted(uid)}, {quoted(shard)}, {row})"
+        return (
+            f"goodness > {bound!r}::DOUBLE OR "
+            f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row) <= {last})"
+        )
+
+    def _bound(self, left: str, wanted: int, low: float, high: float) -> tuple[float, int, int]:
+        """The `wanted`-th best value, how many lie above it and how many are equal to it.
+
+        By counting in equal buckets, and exactly within the one that holds it: sorting, or an
+        exact quantile, would hold the column in memory.
+        """
+        if low == high:
+            count = self._one(f"SELECT count(*) FROM {left} WHERE reason IS NULL")[0]
+            return low, 0, int(count)
+        bucket = (
+            f"least(floor((goodness::DOUBLE - {low!r}) / {high - low!r} * {_BUCKETS}), "
+            f"{_BUCKETS - 1})"
+        )
+        counts = self._connection.execute(
+            f"SELECT {bucket} AS b, count(*) FROM {left} WHERE reason IS NULL GROUP BY b "
+            "ORDER BY b DESC"
+        ).fetchall()
+        above, holding = _holder(counts, wanted)
+        values = self._connection.execute(
+            f"SELECT goodness::DOUBLE AS g, count(*) FROM {left} WHERE reason IS NULL AND "
+            f"{bucket} = {holding!r} GROUP BY g ORDER BY g DESC"
+        ).fetchall()
+        within, bound = _holder(values, wanted - above)
+        return bound, above + within, int(dict(values)[bound])
+
+    def _summary(self) -> dict[str, Any]:
+        rows = self._connection.execute(
+            "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain()}) GROUP BY reason"
+        ).fetchall()
+        known = {row[0]: row[1:] for row in rows}
+        kept, expected, weights, least, forget = known.pop(None, (0, None, 0.0, 0.0, 0))
+        if least is not None and least < 0:
+            raise InputError(
+                f"--weights {self._policy.weights}: {least:g} is negative; weights must not be"
+            )
+        order = sorted(known, key=lambda reason: -known[reason][0])
+        expected_dropped = [known[reason][1] for reason in order if known[reason][1] is not None]
+        has_probability = expected is not None or bool(expected_dropped)
+        return {
+            "rows": kept + sum(fields[0] for fields in known.values()),
+            "kept": kept,
+            "dropped": sum(fields[0] for fields in known.values()),
+            "dropped_by_reason": {reason: known[reason][0] for reason in order},
+            "expected_mismatched_kept": (expected or 0.0) if has_probability else None,
+            "expected_mismatched_dropped": sum(expected_dropped) if has_probability else None,
+            "weight_sum": weights or 0.0,
+            "forget": forget,
+        }
+
+    def _one(self, sql: str) -> tuple[Any, ...]:
+        rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return rows[0]
+
+
+def _column_kinds(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+def _holder(counts: list[tuple[float, int]], wanted: int) -> tuple[int, float]:
+    """Of descending (value, count): the count above the value at rank `wanted`, and the value."""
+    above = 0
+    for value, count in counts:
+        if above + count >= wanted:
+            return above, value
+        above += count
+    raise AssertionError(f"only {above} of {wanted} values")

@@ -1,0 +1,58 @@
+"""The Parquet files that a path, folder, glob or URL of a score table stands for."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.errors import InputError
+
+
+def table_files(paths: Iterable[str]) -> list[str]:
+    """Score files, folders of them, globs and URLs to a list of Parquet files.
+
+    Raises `InputError` for a path that holds none.
+    """
+    files: list[str] = []
+    for path in paths:
+        where = stores.location(path)
+        is_pattern = any(char in path for char in "*?[")
+        if is_pattern and stores.is_url(path):
+            listed = stores.ask("list", path, where.fs.glob, where.path)
+            found = sorted(where.fs.unstrip_protocol(name) for name in listed)
+        elif taken := stores.ask("read", path, tables_at, where):
+            found = [str(file) for file in taken]
+        else:
+            found = sorted(glob.glob(path, recursive=True)) if is_pattern else []
+        if not found:
+            raise InputError(_missing(where))
+        files += found
+    if not files:
+        raise InputError("no score files given")
+    return files
+
+
+def tables_at(place: UPath) -> list[UPath]:
+    """The Parquet file, or the files of the folder, at `place`."""
+    return [place] if place.is_file() else listed(place, "*.parquet")
+
+
+def listed(folder: UPath, pattern: str) -> list[UPath]:
+    """What a folder holds, sorted by name; nothing if it is not there."""
+    try:
+        return sorted(folder.glob(pattern), key=str) if folder.is_dir() else []
+    except FileNotFoundError:
+        return []
+
+
+def _missing(path: UPath) -> str:
+    if (path / "_work").is_dir():
+        return f"{path} holds an unfinished run: run the same `ncclean score` command again"
+    if path.is_dir():
+        return f"{path} holds no Parquet files"
+    if path.name and path.with_name(path.name + ".work").is_dir():
+        return f"{path} is not finished yet: run the same `ncclean score` command again"
+    return f"{path} does not exist"

@@ -1,0 +1,246 @@
+"""Exported shards: the bytes of the input, whoever reads them, whatever interrupts the writing."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from upath import UPath
+
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import TarSamples
+from ncclean.errors import InputError, ResumeError
+from ncclean.selection.export import export_shards, export_uids
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
+from pipelines.score import ScoreRequest, score
+from tests import hostile
+
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+
+
+@pytest.fixture(scope="module")
+def scored(corpus, tmp_path_factory):
+    """The corpus with its score table and a selection of about 1,100 of its 1,500 pairs."""
+    folder = tmp_path_factory.mktemp("export")
+    score(ScoreRequest(shards=[str(corpus)], out=str(folder / "scores.parquet"), **MODEL))
+    policy = Policy(method="noise-probability")
+    select([str(folder / "scores.parquet")], UPath(folder / "clean.parquet"), policy)
+    return folder
+
+
+def members(shards):
+    """Name and bytes of every member, in order."""
+    found = []
+    for shard in sorted(Path(shards).glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            found += [(m.name, tar.extractfile(m).read()) for m in tar if m.isfile()]
+    return found
+
+
+def export(corpus, selection, out, **options):
+    return export_shards(str(selection), resolve_shards([str(corpus)]), UPath(out), **options)
+
+
+@pytest.fixture(scope="module")
+def exported(corpus, scored):
+    out = scored / "clean"
+    summary = export(corpus, scored / "clean.parquet", out, samples_per_shard=400, workers=2)
+    return out, summary
+
+
+def test_members_are_those_of_the_input_byte_for_byte(corpus, scored, exported):
+    out, summary = exported
+    keys = pq.read_table(scored / "clean.parquet")["key"].to_pylist()
+    chosen = set(keys)
+    expected = [(n, data) for n, data in members(corpus) if n.split(".")[0] in chosen]
+    assert members(out) == expected
+    assert summary.samples == len(keys)
+    assert (summary.missing, summary.errors) == ({}, {})
+
+
+def test_shards_are_rolled_and_counted(exported):
+    out, summary = exported
+    sizes = json.loads((out / "sizes.json").read_text())
+    assert list(sizes) == [f"{n:05d}.tar" for n in range(summary.shards)]
+    assert set(list(sizes.values())[:-1]) == {400}
+    assert sum(sizes.values()) == summary.samples
+    stats = json.loads((out / "00000_stats.json").read_text())
+    assert (stats["count"], stats["successes"]) == (400, 400)
+    assert stats["status_dict"] == {"success": 400}
+
+
+def test_scoring_the_export_gives_the_same_similarities(scored, exported, tmp_path):
+    score(ScoreRequest(shards=[str(exported[0])], out=str(tmp_path / "s.parquet"), **MODEL))
+    before = pq.read_table(scored / "scores.parquet", columns=["uid", "similarity"]).to_pandas()
+    after = pq.read_table(tmp_path / "s.parquet").to_pandas()
+    assert (after.status == "ok").all()
+    before = before.set_index("uid").similarity[after.uid]
+    assert np.abs(before.to_numpy() - after.similarity.to_numpy()).max() < 1e-6
+
+
+def test_webdataset_reads_the_export(scored, exported):
+    urls = [str(path) for path in sorted(exported[0].glob("*.tar"))]
+    loader = (
+        webdataset.WebDataset(urls, shardshuffle=False)
+        .decode("pil")
+        .to_tuple("jpg;png;webp", "txt", "__key__")
+    )
+    keys = [key for image, text, key in loader if image.size[0] > 0 and text]
+    assert keys == pq.read_table(scored / "clean.parquet")["key"].to_pylist()
+
+
+def test_scores_go_into_the_json(corpus, scored, tmp_path):
+    out = tmp_path / "clean"
+    export(corpus, scored / "clean.parquet", out, scores=[str(scored / "scores.parquet")],
+           columns=["similarity", "osa_noisy"])  # fmt: skip
+    table = pq.read_table(scored / "scores.parquet").to_pandas().set_index("key")
+    records = {name: json.loads(data) for name, data in members(out) if name.endswith("json")}
+    before = {name: json.loads(data) for name, data in members(corpus) if name.endswith("json")}
+    assert len(records) > 1000
+    for name, record in records.items():
+        row = table.loc[name.split(".")[0]]
+        assert np.float32(record.pop("similarity")) == row.similarity
+        assert record.pop("osa_noisy") == row.osa_noisy
+        assert record == before[name]
+
+
+def test_weights_as_repeats(corpus, scored, tmp_path):
+    selection = tmp_path / "weighted.parquet"
+    table = pq.read_table(scored / "clean.parquet")
+    weights = np.linspace(0, 4, len(table)).astype(np.float32)
+    pq.write_table(table.set_column(3, "weight", pa.array(weights)), selection)
+    out = tmp_path / "repeated"
+    summary = export(corpus, selection, out, repeat=True, samples_per_shard=300, workers=2)
+    assert summary.samples == pytest.approx(len(table), rel=0.05)
+    images: dict[str, int] = {}
+    seen = []
+    for shard in resolve_shards([str(out)]):
+        for sample in TarSamples(shard):
+            assert sample.status.value == "ok"
+            seen.append(sample.key)
+            images[sample.metadata["key"]] = images.get(sample.metadata["key"], 0) + 1
+    assert len(seen) == len(set(seen)) == summary.samples
+    for key, weight in zip(table["key"].to_pylist(), weights, strict=True):
+        assert abs(images.get(key, 0) - weight / weights.mean()) <= 1
+
+
+def test_killed_and_started_again(corpus, scored, exported, tmp_path):
+    out = tmp_path / "again"
+    command = [
+        sys.executable, "-c", "import sys; from cli.app import main; main()", "export",
+        str(scored / "clean.parquet"), "--shards", str(corpus), "--out", str(out),
+        "--samples-per-shard", "20", "--workers", "1", "--quiet",
+    ]  # fmt: skip
+    process = subprocess.Popen(command)
+    while process.poll() is None and len(list(out.glob("*_stats.json"))) < 5:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    written = {path: path.stat().st_mtime_ns for path in out.glob("*_stats.json")}
+    assert subprocess.run(command).returncode == 0
+    assert all(path.stat().st_mtime_ns == before for path, before in written.items())
+    assert members(out) == members(exported[0])
+    assert not list(out.glob(".*"))
+
+
+def test_another_export_in_the_same_place_is_refused(corpus, scored, exported, tmp_path):
+    with pytest.raises(ResumeError, match="samples_per_shard was 400, is 500"):
+        export(corpus, scored / "clean.parquet", exported[0], samples_per_shard=500)
+    (tmp_path / "00000.tar").write_bytes(b"mine")
+    with pytest.raises(InputError, match="no export made"):
+        export(corpus, scored / "clean.parquet", tmp_path)
+    out = tmp_path / "over"
+    export(corpus, scored / "clean.parquet", out, samples_per_shard=10)
+    export(corpus, scored / "clean.parquet", out, samples_per_shard=600, overwrite=True)
+    assert members(out) == members(exported[0])
+
+
+def test_a_selection_of_other_shards_is_refused(corpus, scored, tmp_path):
+    with pytest.raises(InputError, match="not among --shards"):
+        export(corpus / "00000.tar", scored / "clean.parquet", tmp_path / "out")
+    with pytest.raises(InputError, match="no selection"):
+        export(corpus, scored / "scores.parquet", tmp_path / "out")
+
+
+def test_missing_samples_are_counted(corpus, scored, tmp_path):
+    table = pq.read_table(scored / "clean.parquet").slice(0, 10)
+    keys = pa.array(["no such key", *table["key"].to_pylist()[1:]])
+    pq.write_table(table.set_column(2, "key", keys), tmp_path / "s.parquet")
+    summary = export(corpus, tmp_path / "s.parquet", tmp_path / "out")
+    assert (summary.samples, summary.missing) == (9, {"00000": 1})
+
+
+def test_hostile_tars(tmp_path):
+    """Interleaved members, long and odd names, duplicates: samples are those of scoring."""
+    source = tmp_path / "shards"
+    source.mkdir()
+    image = hostile.encoded(hostile.photo(), "JPEG")
+    long = "x" * 150
+    with tarfile.open(source / "a.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        for name, data in [
+            ("1.jpg", image), ("2.jpg", image), ("1.txt", b"one"), ("2.txt", b"two"),
+            ("1.jpg", b"again"), (f"{long}.jpg", image), (f"{long}.txt", b"long"),
+            ("ümlaut.jpg", image), ("ümlaut.txt", b"u"), ("dir/3.JPG", image), ("dir/3.txt", b"3"),
+        ]:  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    keys = ["1", long, "ümlaut", "dir/3"]
+    fields = {"uid": [f"{n:032x}" for n in range(4)], "shard": ["a"] * 4, "key": keys}
+    selection = pa.table({**fields, "weight": [1.0] * 4, "split": [None] * 4})
+    pq.write_table(selection, tmp_path / "s.parquet")
+    summary = export(source, tmp_path / "s.parquet", tmp_path / "out")
+    assert summary.samples == 4
+    found = {s.key: s for s in TarSamples(resolve_shards([str(tmp_path / "out")])[0])}
+    assert list(found) == keys
+    assert all(sample.status.value == "ok" for sample in found.values())
+    assert found["1"].image == image
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    subprocess.run(["tar", "-czf", packed / "a.tar.gz", "-C", source, "a.tar"], check=True)
+    import gzip
+
+    (packed / "a.tar.gz").write_bytes(gzip.compress((source / "a.tar").read_bytes()))
+    export(packed, tmp_path / "s.parquet", tmp_path / "from_gz")
+    assert members(tmp_path / "from_gz") == members(tmp_path / "out")
+
+
+def test_uid_file(scored, tmp_path):
+    summary = export_uids(str(scored / "clean.parquet"), UPath(tmp_path / "uids.npy"))
+    found = np.load(tmp_path / "uids.npy")
+    assert found.dtype == np.dtype("u8,u8")
+    uids = pq.read_table(scored / "clean.parquet")["uid"].to_pylist()
+    expected = sorted((int(uid[:16], 16), int(uid[16:], 16)) for uid in set(uids))
+    assert found.tolist() == expected
+    assert summary.samples == len(expected)
+    table = pq.read_table(scored / "clean.parquet")
+    odd = table.set_column(0, "uid", pa.array(["not hex"] * len(table)))
+    pq.write_table(odd, tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match="32 hex digits"):
+        export_uids(str(tmp_path / "odd.parquet"), UPath(tmp_path / "odd.npy"))
+
+
+def test_to_and_from_an_object_store(corpus, scored, exported):
+    from tests import object_store
+
+    with object_store.s3():
+        object_store.upload(corpus, "s3://corpus/shards")
+        system = object_store.filesystem()
+        system.put_file(str(scored / "clean.parquet"), "corpus/clean.parquet")
+        export("s3://corpus/shards", "s3://corpus/clean.parquet", UPath("s3://corpus/out"),
+               samples_per_shard=400)  # fmt: skip
+        local = scored / "copy"
+        system.get("corpus/out", str(local), recursive=True)
+    assert members(local) == members(exported[0])
+    assert os.path.exists(local / "sizes.json")

@@ -1,0 +1,214 @@
+"""Policies over a small table of which every row is known, and over random ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from upath import UPath
+
+from ncclean.errors import InputError
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
+
+
+def table(rows: int, seed: int = 0, **columns: object) -> pa.Table:
+    """A score table of `rows` pairs in two shards; `columns` replace or add some."""
+    rng = np.random.default_rng(seed)
+    values = {
+        "uid": [f"{rng.integers(1 << 62):032x}" for _ in range(rows)],
+        "shard": [f"{row * 2 // max(rows, 1):05d}" for row in range(rows)],
+        "key": [f"{row:04d}" for row in range(rows)],
+        "row": pa.array(range(rows), pa.int32()),
+        "status": ["ok"] * rows,
+        "similarity": pa.array(rng.random(rows), pa.float32()),
+        "noise_probability": pa.array(rng.random(rows), pa.float32()),
+        "osa_weight": pa.array(np.maximum(rng.random(rows) - 0.5, 0), pa.float32()),
+        "ncu_split": ["forget" if row % 10 == 0 else "retain" for row in range(rows)],
+        "disncl_clean": [row % 2 == 0 for row in range(rows)],
+    }
+    return pa.table({**values, **columns})
+
+
+def run(folder: Path, scores: pa.Table, **options: object):
+    """The summary and the keys selected, in the order written."""
+    source, out = folder / "scores.parquet", folder / "selection.parquet"
+    pq.write_table(scores, source, row_group_size=7)
+    dedup = options.pop("dedup", None)
+    summary = select([str(source)], UPath(out), Policy(**options), dedup=dedup)
+    return summary, pq.read_table(out)
+
+
+def test_the_selection_has_its_columns_and_the_order_of_the_input(tmp_path):
+    scores = table(100)
+    summary, found = run(tmp_path, scores, where="row % 3 = 0")
+    assert found.column_names == ["uid", "shard", "key", "weight", "split"]
+    assert found["key"].to_pylist() == [f"{row:04d}" for row in range(0, 100, 3)]
+    assert set(found["weight"].to_pylist()) == {1.0}
+    assert found.schema.field("weight").type == pa.float32()
+    assert (summary.rows, summary.kept, summary.dropped) == (100, 34, 66)
+    assert summary.dropped_by_reason == {"where": 66}
+    policy = json.loads(pq.read_schema(tmp_path / "selection.parquet").metadata[b"policy"])
+    assert policy == {"where": "row % 3 = 0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"method": "osa"}, lambda f: f.osa_weight > 0),
+        ({"method": "ncu"}, lambda f: f.ncu_split == "retain"),
+        ({"method": "ncu", "with_forget": True}, lambda f: f.row >= 0),
+        ({"method": "disncl"}, lambda f: f.disncl_clean),
+        ({"method": "noise-probability"}, lambda f: f.noise_probability < 0.5),
+        ({"method": "noise-probability", "threshold": 0.2}, lambda f: f.noise_probability < 0.2),
+        ({"score": "similarity", "threshold": 0.4}, lambda f: f.similarity >= 0.4),
+        ({"score": "noise_probability", "threshold": 0.4}, lambda f: f.noise_probability <= 0.4),
+        ({"score": "row", "threshold": 40, "lowest": True}, lambda f: f.row <= 40),
+        ({"score": "similarity", "keep_fraction": 0.3}, lambda f: f.similarity.rank() > 140),
+        (
+            {"method": "disncl", "score": "similarity", "keep_fraction": 0.1},
+            lambda f: f.similarity.where(f.disncl_clean).rank() > 90,
+        ),
+    ],
+)
+def test_rules(tmp_path, options, kept):
+    scores = table(200)
+    frame = scores.to_pandas()
+    summary, found = run(tmp_path, scores, **options)
+    expected = frame[kept(frame)]
+    assert found["key"].to_pylist() == expected.key.tolist()
+    assert summary.kept == len(expected)
+    assert summary.dropped == 200 - len(expected)
+    assert summary.expected_mismatched_kept == pytest.approx(expected.noise_probability.sum())
+    total = frame.noise_probability.sum()
+    assert summary.expected_mismatched_dropped == pytest.approx(
+        total - expected.noise_probability.sum()
+    )
+
+
+def test_weights(tmp_path):
+    scores = table(50)
+    _, by_method = run(tmp_path, scores, method="osa")
+    weights = scores["osa_weight"].to_numpy()
+    assert by_method["weight"].to_pylist() == weights[weights > 0].tolist()
+    summary, chosen = run(tmp_path, scores, weights="osa_weight")
+    assert chosen["weight"].to_pylist() == weights.tolist()  # pairs of weight 0 are negatives
+    assert summary.weight_sum == pytest.approx(weights.sum())
+    with pytest.raises(InputError, match="must not be"):
+        run(tmp_path, table(3, osa_weight=[0.1, -0.1, 0.2]), weights="osa_weight")
+    summary, _ = run(tmp_path, table(3, osa_weight=[0.1, None, 0.2]), weights="osa_weight")
+    assert summary.dropped_by_reason == {"no weight": 1}
+
+
+def test_each_pair_is_dropped_for_the_first_filter_it_fails(tmp_path):
+    scores = table(
+        6,
+        status=["ok", "image_corrupt", "ok", "ok", "ok", "ok"],
+        similarity=pa.array([0.9, None, 0.1, None, float("nan"), 0.8], pa.float32()),
+        noise_probability=pa.array([0.0, None, 0.9, None, 0.3, 0.2], pa.float32()),
+        disncl_clean=[True, None, True, True, True, False],
+    )
+    summary, found = run(
+        tmp_path, scores, where="row < 5", method="disncl", score="similarity", threshold=0.5
+    )
+    assert found["key"].to_pylist() == ["0000"]
+    assert summary.dropped_by_reason == {
+        "no similarity": 2, "image_corrupt": 1, "threshold": 1, "where": 1,
+    }  # fmt: skip
+
+
+def test_ties_are_broken_by_uid(tmp_path):
+    uids = [f"{n:032x}" for n in (7, 3, 9, 1, 5, 2)]
+    scores = table(6, uid=uids, similarity=pa.array([0.5] * 5 + [0.9], pa.float32()))
+    summary, found = run(tmp_path, scores, score="similarity", keep_fraction=0.5)
+    assert summary.kept == 3
+    assert found["uid"].to_pylist() == [uids[1], uids[3], uids[5]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.1, 0.1000001, 0.5, -3.0, 1e30, None]), max_size=40),
+    fraction=st.floats(0, 1),
+)
+def test_a_fraction_is_exact_whatever_the_values(tmp_path_factory, values, fraction):
+    scores = table(len(values), similarity=pa.array(values, pa.float32()))
+    folder = tmp_path_factory.mktemp("fraction")
+    summary, found = run(folder, scores, score="similarity", keep_fraction=fraction)
+    frame = scores.to_pandas().dropna(subset=["similarity"])
+    wanted = int(np.floor(fraction * len(frame) + 0.5))
+    best = frame.sort_values(["similarity", "uid"], ascending=[False, True])[:wanted]
+    assert summary.kept == wanted
+    assert set(found["uid"].to_pylist()) == set(best.uid)
+
+
+def test_fraction_is_of_what_the_condition_leaves(tmp_path):
+    scores = table(100)
+    summary, found = run(
+        tmp_path, scores, where="shard = '00001'", score="similarity", keep_fraction=0.2
+    )
+    frame = scores.to_pandas()
+    best = frame[frame.shard == "00001"].similarity.nlargest(10).index
+    assert found["key"].to_pylist() == sorted(frame.key[best])
+    assert summary.dropped_by_reason == {"where": 50, "keep-fraction": 40}
+
+
+@pytest.mark.parametrize(("by", "kept"), [("both", [1, 2, 3, 4]), ("image", [1, 3, 4])])
+def test_of_near_duplicates_the_best_is_kept(tmp_path, by, kept):
+    uids = [f"{n:032x}" for n in range(5)]
+    scores = table(5, uid=uids, similarity=pa.array([0.1, 0.5, 0.2, 0.9, 0.3], pa.float32()))
+    groups = pa.table({
+        "uid": uids,
+        "image_group": [uids[0], uids[0], uids[0], None, None],
+        "pair_group": [uids[0], uids[0], None, None, None],
+    })  # fmt: skip
+    pq.write_table(groups, tmp_path / "neighbours.parquet")
+    summary, found = run(tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"), dedup_by=by)
+    assert found["uid"].to_pylist() == [uids[n] for n in kept]
+    assert summary.dropped_by_reason == {"near-duplicate": 5 - len(kept)}
+
+
+def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
+    scores = table(3000)
+    uids = scores["uid"].to_pylist()
+    groups = pa.table({"uid": uids, "pair_group": [uids[n // 3 * 3] for n in range(3000)]})
+    pq.write_table(groups, tmp_path / "neighbours.parquet")
+    _, found = run(tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"))
+    keys = found["key"].to_pylist()
+    assert len(keys) == 1000
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"where": "nosuch > 1"}, "nosuch"),
+        ({"where": "1; DROP TABLE x"}, "one SQL expression"),
+        ({"where": "true) UNION SELECT * FROM scores WHERE (true"}, "one SQL expression"),
+        ({"where": "(SELECT count(*) FROM read_text('/etc/hostname')) > 0"}, "--where"),
+        ({"where": ""}, "one SQL expression"),
+        ({"method": "magic"}, "--method takes"),
+        ({"score": "nosuch", "threshold": 1}, "needs the column 'nosuch'"),
+        ({"weights": "nosuch"}, "--weights needs the column"),
+        ({"keep_fraction": 0.3}, "needs --score"),
+        ({"score": "similarity"}, "needs --keep-fraction or --threshold"),
+        ({"threshold": 0.3}, "--threshold goes with"),
+        ({"score": "similarity", "keep_fraction": 1.5}, "lies in"),
+        ({"method": "osa", "with_forget": True}, "goes with --method ncu"),
+        ({"dedup_by": "image"}, "goes with --dedup"),
+        ({"score": "text_column", "threshold": 1}, "selection failed|policy"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(tmp_path, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        run(tmp_path, table(3, text_column=["a", "b", "c"]), **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "selection.parquet").exists()
+
+
+def test_tables_of_nothing(tmp_path):
+    summary, found = run(tmp_path, table(0), score="similarity", keep_fraction=0.5)
+    assert (summary.kept, summary.dropped, len(found)) == (0, 0, 0)
