@@ -6,6 +6,7 @@ import os
 
 import typer
 
+from .adapt import adapt
 from .demo import demo
 from .errors import set_up_logging
 from .export import export
@@ -27,6 +28,7 @@ app.command()(score)
 app.command()(query)
 app.command()(select)
 app.command()(export)
+app.command()(adapt)
 app.command()(synth)
 app.command()(demo)
 

@@ -149,6 +149,49 @@ class ShardProgress:
             print(text, file=sys.stderr, flush=True)
 
 
+class StepProgress:
+    """Steps of a training run with loss, samples/s and ETA."""
+
+    def __init__(self, doing: str, steps: int, batch_size: int, quiet: bool) -> None:
+        self._doing, self._steps, self._batch_size = doing, steps, batch_size
+        self._quiet = quiet
+        self._begin = self._last = time.monotonic()
+        self._bar: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} steps"),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(compact=True),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(doing, total=steps, facts="")
+
+    def __enter__(self) -> StepProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def done(self, step: int, loss: float) -> None:
+        """A step is done."""
+        now = time.monotonic()
+        speed = step * self._batch_size / max(now - self._begin, 1e-9)
+        facts = f"loss {loss:.3f}, {speed:,.0f} samples/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, facts=facts)
+        elif not self._quiet and now - self._last >= _LINE_EVERY_SECONDS:
+            self._last = now
+            eta = _duration((self._steps - step) * (now - self._begin) / step)
+            line = f"{self._doing}: step {step}/{self._steps}, {facts}, ETA {eta}"
+            print(line, file=sys.stderr, flush=True)
+
+
 def make_progress(quiet: bool) -> LineProgress | BarProgress | NoProgress:
     if quiet:
         return NoProgress()

@@ -85,8 +85,11 @@ class StreamReader:
         threads: int,
         prefetch: int,
         caption_key: str | None = None,
+        keep: Callable[[ShardRef, Sample], bool] | None = None,
     ) -> None:
+        """`keep` tells which samples to decode; the others are passed over."""
         self._shards = shards
+        self._keep = keep
         self._decoder = decoder
         self._caption_key = caption_key
         depth = max(2 * threads, prefetch // _CHUNK_SAMPLES)
@@ -142,6 +145,8 @@ class StreamReader:
             chunk: list[Sample] = []
             size = 0
             for sample in samples:
+                if self._keep is not None and not self._keep(shard, sample):
+                    continue
                 chunk.append(sample)
                 size += len(sample.image or b"")
                 if len(chunk) == _CHUNK_SAMPLES or size > _CHUNK_BYTES:

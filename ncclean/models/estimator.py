@@ -228,16 +228,15 @@ class Estimator:
 
     @torch.no_grad()
     def _encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        values = self._steady(pixels).to(self.device, non_blocking=True).float()
-        values = values.mul_(self._gain).add_(self._offset)
-        with self._autocast():
+        values = self.normalized(self._steady(pixels))
+        with self.autocast():
             features = self._encode_image(values)
         return F.normalize(features[: len(pixels)].float(), dim=-1)
 
     @torch.no_grad()
     def _encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         model = self._cores.model if self._cores is not None else self._towers
-        with self._autocast():
+        with self.autocast():
             features = text_tower.encode_text(model, self._steady(tokens).to(self.device))
         return F.normalize(features[: len(tokens)].float(), dim=-1)
 
@@ -266,7 +265,13 @@ class Estimator:
             return rows
         return torch.cat([rows, rows[:1].expand(lacking, *rows.shape[1:])])
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+    def normalized(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(N, 3, H, W) uint8 -> float32 input of the image tower on the device."""
+        values = pixels.to(self.device, non_blocking=True).float()
+        return values.mul_(self._gain).add_(self._offset)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The context in which the towers compute in the estimator's precision."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[self.precision])
@@ -286,7 +291,7 @@ class Estimator:
         probe = pixels.view(1, 3, *self.image_size)
         tokens = self.tokenizer(["a cat"]).to(self.device)
         try:
-            with self._autocast():
+            with self.autocast():
                 for name, value in (("encode_image", probe), ("encode_text", tokens)):
                     expected = getattr(self.model, name)(value, normalize=True).float()
                     found = getattr(cast, name)(value, normalize=True).float()

@@ -1,0 +1,63 @@
+"""A model written to a folder that open_clip, and so `--model local-dir:`, can load."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ncclean.errors import InputError, ModelError
+from ncclean.models.checkpoint import CONFIG_NAME, ModelSource
+
+
+def model_config(source: ModelSource) -> dict[str, Any]:
+    """The architecture of a model, as open_clip's `model_cfg`.
+
+    Raises `ModelError` for a model that open_clip builds without such a description.
+    """
+    import open_clip
+
+    if source.name.startswith("local-dir:"):
+        text = (Path(source.name.removeprefix("local-dir:")) / CONFIG_NAME).read_text()
+        config = json.loads(text).get("model_cfg")
+    elif source.name.startswith("hf-hub:"):
+        from open_clip.factory import _get_hf_config
+
+        config = _get_hf_config(source.name.removeprefix("hf-hub:")).get("model_cfg")
+    else:
+        config = open_clip.get_model_config(source.name)
+    if not config:
+        raise ModelError(f"{source.label} has no open_clip configuration that could be saved")
+    return dict(config)
+
+
+def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
+    """Write `open_clip_config.json` and `open_clip_model.safetensors`; the folder appears whole.
+
+    `source` tells the architecture, `tokenizer` is written too where open_clip would need its
+    files. Raises `InputError` if the folder exists already, with anything in it.
+    """
+    from open_clip.push_to_hf_hub import HF_SAFE_WEIGHTS_NAME, save_config_for_hf
+    from safetensors.torch import save_file
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists; choose another --out or remove it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        save_file(state, aside / HF_SAFE_WEIGHTS_NAME)
+        save_config_for_hf(model, aside / CONFIG_NAME, model_config(source))
+        if hasattr(tokenizer, "save_pretrained"):
+            tokenizer.save_pretrained(aside)
+        for file in aside.iterdir():
+            file.chmod(0o644)
+        aside.chmod(0o755)
+        os.replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
