@@ -19,6 +19,7 @@ from pathlib import Path
 import command_time
 import decode_speed
 import end_to_end
+import export_speed
 import finalize_speed
 import memory
 import score_speed
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "end-to-end": end_to_end.run,
     "memory": memory.run,
     "finalize": finalize_speed.run,
+    "export": export_speed.run,
     "synth": synth_speed.run,
 }
 _NEED_DEMO = ("score", "command", "end-to-end", "memory")
