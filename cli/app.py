@@ -11,6 +11,7 @@ from .errors import set_up_logging
 from .export import export
 from .options import DebugOption
 from .query import query
+from .report import report
 from .score import score
 from .select import select
 from .synth import synth
@@ -27,6 +28,7 @@ app.command()(score)
 app.command()(query)
 app.command()(select)
 app.command()(export)
+app.command()(report)
 app.command()(synth)
 app.command()(demo)
 
