@@ -25,6 +25,8 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
     be read that far; what came before has been handed out by then.
     """
     wanted = set(keys)
+    if not wanted:
+        return
     seekable = not is_url(shard.url) and shard.url.endswith(".tar")
     try:
         with (

@@ -53,7 +53,8 @@ def cosine_distribution(numbers: ReportNumbers, width: float = 5.5) -> Figure:
         if cosines.matched is not None and cosines.mismatched is not None:
             upper.plot(cosines.centres, cosines.mismatched, color=_MISMATCHED, label="mismatched")
             upper.plot(cosines.centres, cosines.matched, color=_MATCHED, label="matched")
-        lower.plot(cosines.centres, cosines.probability, color=_INK, linewidth=1.2)
+        known = np.isfinite(cosines.probability)
+        lower.plot(cosines.centres[known], cosines.probability[known], color=_INK, linewidth=1.2)
         for value, name, dashes in (
             (numbers.facts.shift, "OSA shift", (0, (5, 3))),
             (cosines.null_median, "null median", (0, (1, 2))),
@@ -101,6 +102,7 @@ def threshold_curve(
             xlabel=f"pairs with {score} {sign} the threshold are kept", ylabel="pairs kept",
             xlim=(thresholds[0], thresholds[-1]), ylim=(0, max(curve.total, 1) * 1.03),
         )  # fmt: skip
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         figure.legend(loc="outside upper left", ncols=2)
         return figure
 
@@ -122,7 +124,7 @@ def rule_overlap(numbers: ReportNumbers, width: float = 4.2) -> Figure:
     with rc_context(_STYLE):
         figure = _figure(width, 0.8)
         axes = figure.subplots()
-        axes.imshow(values, cmap="Blues", vmin=0, vmax=1.25)
+        axes.imshow(values, cmap="Blues", vmin=0, vmax=1.8)
         for i in range(size):
             for j in range(size):
                 text = f"{overlap.both(i, i):,}" if i == j else f"{values[i, j]:.2f}"
@@ -143,7 +145,7 @@ def shard_noise_rates(numbers: ReportNumbers, width: float = 5.5) -> Figure:
     if not rows:
         raise InputError("the score table has no noise probabilities to show by shard")
     from matplotlib import rc_context
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     rows.sort(key=lambda row: row.shard)
     rates = np.array([row.noise_rate for row in rows], dtype=float)
@@ -159,6 +161,7 @@ def shard_noise_rates(numbers: ReportNumbers, width: float = 5.5) -> Figure:
         if numbers.facts.noise_rate is not None:
             axes.axhline(numbers.facts.noise_rate, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(bottom=0)
         axes.set(xlabel="shard, by name", ylabel="noise rate")
         return figure

@@ -171,15 +171,13 @@ def compact(value: float) -> str:
 
 
 def line(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path through points; broken where a value is nan."""
-    pieces, pen = [], "M"
-    for horizontal, vertical in zip(xs, ys, strict=True):
-        if not math.isfinite(vertical):
-            pen = "M"
-            continue
-        pieces.append(f"{pen}{x(float(horizontal)):g},{y(float(vertical)):g}")
-        pen = "L"
-    return "".join(pieces)
+    """SVG path through points; those that are nan are left out."""
+    points = [
+        f"{x(float(horizontal)):g},{y(float(vertical)):g}"
+        for horizontal, vertical in zip(xs, ys, strict=True)
+        if math.isfinite(vertical)
+    ]
+    return "M" + "L".join(points) if points else ""
 
 
 def area(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:

@@ -55,8 +55,9 @@ class Grid:
         if digits < 0:
             multiple, digits = multiple * 10**-digits, 0
         step = multiple / 10**digits
-        first = math.floor(low / step)
-        return cls(first, math.floor(high / step) + 1 - first, multiple, digits)
+        # A whole number of steps may come out a hair below it.
+        first = math.floor(low / step - 1e-9)
+        return cls(first, math.floor(high / step + 1e-9) + 1 - first, multiple, digits)
 
     def threshold(self, index: int) -> float:
         return float((self.first + index) * self.multiple / 10**self.digits)
