@@ -71,12 +71,11 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
             "The table has no noise probabilities (they need blocks of at least two pairs), so "
             "expected numbers of mismatched pairs are left out."
         )
-    elif facts.mismatched is None:
+    elif facts.mismatched is None and not facts.several_runs:
         said.append(
-            "The table does not hold the histogram of known mismatches (an ncclean before 0.2, or "
-            "several runs): the mismatched distribution is drawn as the sum of the noise "
-            "probabilities, and the null's median is left out. "
-            "`ncclean score --finalize-only` writes it."
+            "The table does not hold the histogram of known mismatches (an older ncclean wrote it): "
+            "the mismatched distribution is drawn as the sum of the noise probabilities, and the "
+            "null's median is left out."
         )
     absent = sorted({"clean_posterior", "neg_clip_loss"} - table.columns)
     if absent:

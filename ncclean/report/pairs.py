@@ -13,6 +13,7 @@ GROUPS = ("worst", "borderline", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
 _LONGEST_NAME = 300
+_LONGEST_KIND = 16
 _READ_CHARACTERS = 4 * _LONGEST_CAPTION
 # A pair is borderline if neither side is a matter of course.
 _BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
@@ -40,6 +41,14 @@ class ShownPair:
     def noise_probability(self) -> float | None:
         value = self.scores.get("noise_probability")
         return float(value) if value is not None else None
+
+    @property
+    def truth(self) -> str | None:
+        """`clean`, or the kind of noise where it is known, else `noisy`; None without truth."""
+        if "is_noisy" not in self.scores:
+            return None
+        kind = str(self.scores.get("noise_kind") or "noisy")
+        return kind[:_LONGEST_KIND] if self.scores["is_noisy"] else "clean"
 
 
 _SHOWN_SCORES = (

@@ -116,7 +116,7 @@ def cosine_plot(cosines: CosineDistribution, shift: float | None, size: Size) ->
         lower_bottom=lower_bottom,
         x=x,
         x_ticks=[Tick(x(v), _plain(v)) for v in nice_ticks(x.low, x.high, size.ticks)],
-        y_ticks=[Tick(y(v), compact(v)) for v in nice_ticks(0, y.high, 5)],
+        y_ticks=_count_ticks(y, 5),
         observed=steps(edges, cosines.observed, x, y),
         matched=None if cosines.matched is None else line(centres, cosines.matched, x, y),
         mismatched=None if cosines.mismatched is None else line(centres, cosines.mismatched, x, y),
@@ -142,7 +142,7 @@ def threshold_plot(curve: ScoreCurve, size: Size) -> ThresholdPlot:
         bottom=bottom,
         x=x,
         x_ticks=[Tick(x(v), _plain(v)) for v in nice_ticks(x.low, x.high, size.ticks)],
-        y_ticks=[Tick(y(v), compact(v)) for v in nice_ticks(0, y.high, 4)],
+        y_ticks=_count_ticks(y, 4),
         kept=area(thresholds[points], kept[points], x, y),
         right=area(thresholds[points], right[points], x, y),
     )
@@ -160,6 +160,12 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
     # Rounded to the step's own decimals: 3 * 0.1 is not 0.3.
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [round(number * step, decimals) for number in range(first, last + 1)]
+
+
+def _count_ticks(scale: Scale, count: int) -> list[Tick]:
+    """There is no half a pair."""
+    ticks = nice_ticks(0, scale.high, count)
+    return [Tick(scale(v), compact(v)) for v in ticks if v == int(v)]
 
 
 def compact(value: float) -> str:
