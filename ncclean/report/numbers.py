@@ -74,8 +74,8 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
     elif facts.mismatched is None and not facts.several_runs:
         said.append(
             "The table does not hold the histogram of known mismatches (an older ncclean wrote "
-            "it): the mismatched distribution is drawn as the sum of the noise probabilities, and the "
-            "null's median is left out."
+            "it): the mismatched distribution is drawn as the sum of the noise probabilities, "
+            "and the null's median is left out."
         )
     absent = sorted({"clean_posterior", "neg_clip_loss"} - table.columns)
     if absent:

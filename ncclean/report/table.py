@@ -11,7 +11,7 @@ from ncclean.errors import InputError
 from ncclean.report.run_facts import RunFacts, read_facts
 from ncclean.schema import SCORE_COLUMNS
 from ncclean.storage.catalog import connect
-from ncclean.storage.layout import table_files
+from ncclean.storage.tables import table_files
 
 _NEEDED = ("shard", "key", "row", "status", "similarity")
 _SQL_TYPES = {"string": "VARCHAR", "float": "FLOAT", "int32": "INTEGER", "bool": "BOOLEAN"}
