@@ -11,7 +11,7 @@ _EXAMPLE_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Failure:
-    """One kind of failure with its commonest explanation."""
+    """One kind of failure with its commonest explanation, as far as bounded memory can tell."""
 
     status: str
     count: int
@@ -39,7 +39,7 @@ def count_pairs(table: ScoreTable) -> PairCounts:
     )[0]
     failures = table.rows(
         "SELECT status, count(*) AS pairs, count(DISTINCT shard), "
-        f"mode(left(error, {_EXAMPLE_CHARACTERS})) "
+        f"approx_top_k(left(error, {_EXAMPLE_CHARACTERS}), 1)[1] "
         "FROM pairs WHERE status <> 'ok' GROUP BY status ORDER BY pairs DESC, status"
     )
     return PairCounts(rows, ok, shards, expected, calibrated, tuple(Failure(*f) for f in failures))

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -21,16 +22,14 @@ from tests.report.tables import graded, write_scores
 def scored(corpus, tmp_path_factory):
     """The same corpus as one file and as a folder of parts."""
     folder = tmp_path_factory.mktemp("scored")
-    for name in ("scores.parquet", "parts"):
-        score(
-            ScoreRequest(
-                shards=[str(corpus)],
-                out=str(folder / name),
-                model="demo",
-                precision="fp32",
-                shift=0.2,
-            )
-        )
+    out = folder / "scores.parquet"
+    options = {"model": "demo", "precision": "fp32", "shift": 0.2}
+    score(ScoreRequest(shards=[str(corpus)], out=str(out), **options))
+    table = pq.read_table(out)
+    (folder / "parts").mkdir()
+    for number in range(3):
+        part = table.filter(pc.field("shard") == f"{number:05d}")
+        pq.write_table(part, folder / "parts" / f"part-{number:05d}.parquet")
     return folder
 
 
