@@ -12,6 +12,7 @@ from .errors import set_up_logging
 from .export import export
 from .options import DebugOption
 from .query import query
+from .report import report
 from .score import score
 from .select import select
 from .synth import synth
@@ -29,6 +30,7 @@ app.command()(query)
 app.command()(select)
 app.command()(export)
 app.command()(adapt)
+app.command()(report)
 app.command()(synth)
 app.command()(demo)
 

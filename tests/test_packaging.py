@@ -47,6 +47,7 @@ ALLOWED = {  # packages inside ncclean that each may import
     "storage": {"data", "scoring", "storage"},
     "execution": {"data", "models", "scoring", "storage", "execution"},
     "evaluation": {"data", "models", "scoring", "storage", "evaluation"},
+    "report": {"data", "scoring", "storage", "report"},
 }
 
 

@@ -91,7 +91,7 @@ class ImageDecoder:
         Raises `ImageRejected` with `IMAGE_TOO_LARGE` (decided from the header alone) or
         `IMAGE_CORRUPT`.
         """
-        header = self._open(data)
+        header = _open_checked(data, self.max_pixels)
         width, height = header.size
         try:
             pixels = self._pixels(data, header)
@@ -117,7 +117,7 @@ class ImageDecoder:
     def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
         """The image as far as its header tells, or why it cannot be used."""
         try:
-            return self._open(data)
+            return _open_checked(data, self.max_pixels)
         except ImageRejected as rejected:
             return rejected
 
@@ -125,29 +125,6 @@ class ImageDecoder:
         """Whether it is a plain JPEG, which need not pass through Pillow."""
         is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
         return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
-
-    def _open(self, data: bytes) -> Image.Image:
-        header = self._opened(data)
-        width, height = header.size
-        if width * height > self.max_pixels:
-            raise ImageRejected(
-                SkipReason.IMAGE_TOO_LARGE,
-                f"{width} x {height} pixels, the limit is {self.max_pixels}",
-                width,
-                height,
-            )
-        return header
-
-    def _opened(self, data: bytes) -> Image.Image:
-        try:
-            return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
-        except Image.DecompressionBombError as error:
-            # Raised past twice Pillow's bound, which is at least ours; its text speaks of attacks.
-            message = f"far more than {self.max_pixels} pixels"
-            raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
-        except Exception as error:
-            message = "not an image" if _is_unidentified(error) else _one_line(error)
-            raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
 
     def _pixels(self, data: bytes, header: Image.Image) -> torch.Tensor:
         if self.takes_fast_path(header):
@@ -157,6 +134,40 @@ class ImageDecoder:
         if self._library_transform is not None:
             return self._library_transform(image)
         return _resize_image(image, self.preprocessing)
+
+
+def decode_whole(data: bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The uncropped picture for people to look at, in RGB, at most `longest` pixels a side.
+
+    The same gates as `ImageDecoder`, and raises what it raises.
+    """
+    header = _open_checked(data, max_pixels)
+    width, height = header.size
+    try:
+        header.draft("RGB", (longest, longest))  # JPEG only: decodes at a fraction of the size
+        image = _to_rgb(header)
+        image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    except Exception as error:  # decoders raise anything on hostile bytes
+        raise ImageRejected(SkipReason.IMAGE_CORRUPT, _one_line(error), width, height) from error
+    return image
+
+
+def _open_checked(data: bytes, max_pixels: int) -> Image.Image:
+    """The image with only its header read, refused if that promises too many pixels."""
+    try:
+        header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
+    except Image.DecompressionBombError as error:
+        # Raised past twice Pillow's bound, which is at least ours; its text speaks of attacks.
+        message = f"far more than {max_pixels} pixels"
+        raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
+    except Exception as error:
+        message = "not an image" if _is_unidentified(error) else _one_line(error)
+        raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
+    width, height = header.size
+    if width * height > max_pixels:
+        message = f"{width} x {height} pixels, the limit is {max_pixels}"
+        raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message, width, height)
+    return header
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:

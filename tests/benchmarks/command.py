@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_NCCLEAN = (sys.executable, "-c", "from ncclean_cli.app import main; main()")
+NCCLEAN = (sys.executable, "-c", "from ncclean_cli.app import main; main()")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CommandRun:
 def run_ncclean(*arguments: str) -> CommandRun:
     """Run `ncclean ARGUMENTS --json --quiet`. Raises `RuntimeError` if it fails."""
     launched = subprocess.run(
-        [sys.executable, __file__, *_NCCLEAN, *arguments, "--json", "--quiet"],
+        [sys.executable, __file__, *NCCLEAN, *arguments, "--json", "--quiet"],
         stdout=subprocess.PIPE,
         check=True,
     )

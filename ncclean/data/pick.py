@@ -1,0 +1,62 @@
+"""The images of a few chosen samples of a shard, without reading the rest where possible."""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator
+
+from webdataset.tariterators import base_plus_ext
+
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import IMAGE_EXTENSIONS
+from ncclean.errors import ShardError
+from ncclean.stores import is_url
+
+LARGEST_IMAGE = 64 << 20  # bytes
+
+
+def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Key and bytes of the first image of each chosen sample, in the shard's order.
+
+    Of an uncompressed shard on a disk only the headers and the chosen members are read; another
+    one is read up to the last of them. None stands for an image of more than 64 MiB. Keys that
+    the shard does not hold are missing from the result. Raises `ShardError` if the shard cannot
+    be read that far; what came before has been handed out by then.
+    """
+    wanted = set(keys)
+    if not wanted:
+        return
+    seekable = not is_url(shard.url) and shard.url.endswith(".tar")
+    try:
+        with (
+            shard.open() as stream,
+            tarfile.open(fileobj=stream, mode="r:" if seekable else "r|*") as tar,
+        ):
+            while wanted and (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else all are kept
+                key = _image_key(member)
+                if key not in wanted:
+                    continue
+                wanted.remove(key)
+                yield key, _content(tar, member)
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
+        raise ShardError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _image_key(member: tarfile.TarInfo) -> str:
+    """The key if the member is an image, as webdataset splits names, else nothing."""
+    key, extension = base_plus_ext(member.name) if member.isreg() else (None, None)
+    if key is None or (extension or "").lower().rsplit(".", 1)[-1] not in IMAGE_EXTENSIONS:
+        return ""
+    return str(key).encode("utf-8", "replace").decode("utf-8")
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
+    if member.size > LARGEST_IMAGE:
+        return None
+    extracted = tar.extractfile(member)
+    data = extracted.read() if extracted is not None else b""
+    if len(data) != member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data

@@ -1,0 +1,45 @@
+"""How many pairs there are, how many could be scored, and what went wrong with the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ncclean.report.table import ScoreTable
+
+_EXAMPLE_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One kind of failure with its commonest explanation, as far as bounded memory can tell."""
+
+    status: str
+    count: int
+    shards: int
+    example: str | None
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """`expected_mismatched` is the sum of `noise_probability`; None where it is not there."""
+
+    rows: int
+    ok: int
+    shards: int
+    expected_mismatched: float | None
+    calibrated: int  # pairs with a noise_probability
+    failures: tuple[Failure, ...]
+
+
+def count_pairs(table: ScoreTable) -> PairCounts:
+    rows, ok, shards, expected, calibrated = table.rows(
+        "SELECT count(*), count(*) FILTER (status = 'ok'), count(DISTINCT shard), "
+        "sum(noise_probability) FILTER (status = 'ok'), "
+        "count(noise_probability) FILTER (status = 'ok') FROM pairs"
+    )[0]
+    failures = table.rows(
+        "SELECT status, count(*) AS pairs, count(DISTINCT shard), "
+        f"approx_top_k(left(error, {_EXAMPLE_CHARACTERS}), 1)[1] "
+        "FROM pairs WHERE status <> 'ok' GROUP BY status ORDER BY pairs DESC, status"
+    )
+    return PairCounts(rows, ok, shards, expected, calibrated, tuple(Failure(*f) for f in failures))

@@ -1,0 +1,122 @@
+"""The distributions of observed, mismatched and matched cosines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.report.run_facts import RunFacts
+from ncclean.report.table import ScoreTable
+from ncclean.scoring.null import BINS
+
+_TAIL = 2e-4  # share of the pairs that may lie beyond each end of the axis
+_FEWEST_BINS, _MOST_BINS = 16, 144
+
+
+@dataclass(frozen=True)
+class CosineDistribution:
+    """Pairs per bin of the cosine; all arrays have one value for each of K bins.
+
+    `edges` (K + 1,) are on a grid of 1/2048. `mismatched` is what is expected of the observed
+    pairs: noise rate times the null, or, in a table that does not hold the null, the sum of
+    `noise_probability`; `matched` is the rest, at least 0. Both are None if neither is there.
+    `probability` is the mean `noise_probability` of the pairs in a bin, nan in an empty one.
+    """
+
+    edges: np.ndarray
+    observed: np.ndarray
+    mismatched: np.ndarray | None
+    matched: np.ndarray | None
+    probability: np.ndarray
+    has_null: bool
+    null_pairs: int
+    null_median: float | None
+    beyond: int  # observed pairs outside the edges
+
+    @property
+    def width(self) -> float:
+        """Of a bin, in cosine."""
+        return float(self.edges[1] - self.edges[0])
+
+    @property
+    def centres(self) -> np.ndarray:
+        return np.asarray((self.edges[:-1] + self.edges[1:]) / 2)
+
+
+def cosine_distribution(table: ScoreTable) -> CosineDistribution | None:
+    """Of the scored pairs of a table; None if there are none."""
+    counts, expected = np.zeros(BINS, dtype=np.int64), np.zeros(BINS)
+    known = np.zeros(BINS, dtype=np.int64)
+    for index, pairs, wrong, calibrated in table.rows(
+        f"SELECT greatest(0, least({BINS - 1}, floor((similarity + 1) * {BINS // 2})))::INTEGER "
+        "AS bin, count(*), sum(noise_probability), count(noise_probability) "
+        "FROM pairs WHERE status = 'ok' AND isfinite(similarity) GROUP BY bin"
+    ):
+        counts[index], expected[index], known[index] = pairs, wrong or 0.0, calibrated
+    return bin_cosines(counts, expected, known, table.facts) if counts.any() else None
+
+
+def bin_cosines(
+    counts: np.ndarray, expected: np.ndarray, calibrated: np.ndarray, facts: RunFacts
+) -> CosineDistribution:
+    """Join the 4096 fine bins to as many as the number of pairs supports.
+
+    `counts`, `expected` and `calibrated` are (4096,): pairs, the sum of their
+    `noise_probability`, and for how many of them it is known.
+    """
+    null = facts.mismatched.counts if facts.mismatched is not None else None
+    pairs = int(counts.sum())
+    low, high = _range(counts, null)
+    wanted = int(np.clip(4 * pairs ** (1 / 3), _FEWEST_BINS, _MOST_BINS))
+    joined = _join((high - low) / wanted)
+    first, last = low // joined, -(-high // joined)
+    edges = np.arange(first, last + 1) * joined * (2.0 / BINS) - 1.0
+
+    def coarse(fine: np.ndarray) -> np.ndarray:
+        return np.asarray(fine.reshape(-1, joined).sum(axis=1)[first:last])
+
+    observed, known = coarse(counts), coarse(calibrated)
+    probability = np.full(len(observed), np.nan)
+    np.divide(coarse(expected), known, out=probability, where=known > 0)
+    mismatched = None
+    if null is not None and facts.noise_rate is not None:
+        mismatched = coarse(null) * (facts.noise_rate * pairs / null.sum())
+    elif calibrated.any():
+        mismatched = coarse(expected)
+    return CosineDistribution(
+        edges=edges,
+        observed=observed,
+        mismatched=mismatched,
+        matched=None if mismatched is None else np.maximum(observed - mismatched, 0.0),
+        probability=probability,
+        has_null=null is not None,
+        null_pairs=int(null.sum()) if null is not None else 0,
+        null_median=histogram_median(null) if null is not None else None,
+        beyond=pairs - int(observed.sum()),
+    )
+
+
+def histogram_median(counts: np.ndarray) -> float:
+    """The median of (4096,) counts over [-1, 1], linear within its bin."""
+    cumulative = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
+    above = int(np.searchsorted(cumulative, 0.5, side="left"))
+    share = (0.5 - cumulative[above - 1]) / (cumulative[above] - cumulative[above - 1])
+    return float((above - 1 + share) * 2.0 / BINS - 1.0)
+
+
+def _range(*histograms: np.ndarray | None) -> tuple[int, int]:
+    """First bin, and the one after the last, that hold all but the tails of every histogram."""
+    lows, highs = [], []
+    for counts in histograms:
+        if counts is not None:
+            share = np.cumsum(counts) / counts.sum()
+            lows.append(int(np.searchsorted(share, _TAIL, side="right")))
+            highs.append(int(np.searchsorted(share, 1 - _TAIL, side="left")) + 1)
+    return max(min(lows), 0), min(max(highs), BINS)
+
+
+def _join(wanted: float) -> int:
+    """The power of two nearest to the number of fine bins wanted in one, so that bins align."""
+    return int(2 ** max(0, round(math.log2(wanted))))

@@ -1,0 +1,44 @@
+"""Numbers as the page writes them; the script of the page formats the same way."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "\N{EN DASH}"
+_MINUS = "\N{MINUS SIGN}"
+
+
+def count(value: float | None) -> str:
+    """12,345."""
+    return NONE if value is None else f"{round(value):,}"
+
+
+def expected(value: float | None) -> str:
+    """An expected number of pairs: one decimal below a thousand."""
+    if value is None:
+        return NONE
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """20.7%, and as many decimals as a small share needs."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    percent = 100 * value
+    if percent == 0 or percent >= 1:
+        return f"{percent:.1f}%"
+    if percent < 0.0005:
+        return "<0.001%"
+    return f"{percent:.{1 - math.floor(math.log10(percent))}f}%"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """-0.123 with a true minus sign."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.{digits}f}".replace("-", _MINUS)
+
+
+def size(value: int) -> str:
+    """Of a file: 1.2 MB."""
+    return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e3:.0f} kB"

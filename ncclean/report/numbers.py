@@ -1,0 +1,89 @@
+"""All numbers of a report, from one score table; the page and the figures draw these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncclean.report.counts import PairCounts, count_pairs
+from ncclean.report.distribution import CosineDistribution, cosine_distribution
+from ncclean.report.rules import RuleOverlap, overlap_of_rules
+from ncclean.report.run_facts import RunFacts
+from ncclean.report.shards import ShardTable, shard_table
+from ncclean.report.table import ScoreTable
+from ncclean.report.thresholds import ScoreCurve, score_curves
+
+
+@dataclass(frozen=True)
+class ReportNumbers:
+    """`missing` says in a sentence each what the table does not hold and the report lacks."""
+
+    facts: RunFacts
+    counts: PairCounts
+    cosines: CosineDistribution | None
+    curves: tuple[ScoreCurve, ...]
+    overlap: RuleOverlap
+    shards: ShardTable
+    columns: frozenset[str]
+    missing: tuple[str, ...]
+
+    def curve(self, column: str) -> ScoreCurve | None:
+        """The threshold curve of a score, None if the table does not have it."""
+        return next((curve for curve in self.curves if curve.score.column == column), None)
+
+
+def measure(paths: Sequence[str], memory_limit: str | None = None) -> ReportNumbers:
+    """The numbers of score files, folders of them, globs or URLs.
+
+    Raises `InputError` for paths without score files and for other Parquet files.
+    """
+    return measure_table(ScoreTable.open(paths, memory_limit))
+
+
+def measure_table(table: ScoreTable) -> ReportNumbers:
+    """The numbers of an opened table, by aggregation in DuckDB."""
+    counts = count_pairs(table)
+    return ReportNumbers(
+        facts=table.facts,
+        counts=counts,
+        cosines=cosine_distribution(table),
+        curves=score_curves(table),
+        overlap=overlap_of_rules(table),
+        shards=shard_table(table),
+        columns=table.columns,
+        missing=tuple(_missing(table, counts)),
+    )
+
+
+def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
+    facts, said = table.facts, []
+    if not counts.ok:
+        return ["No pair could be scored, so there are no scores to show."]
+    if facts.several_runs:
+        said.append(
+            "The files come from several scoring runs; model, shift, noise rate and null hold "
+            "for one run and are left out."
+        )
+    elif facts.model is None:
+        said.append("The files do not record how they were made (no ncclean metadata).")
+    if not counts.calibrated:
+        said.append(
+            "The table has no noise probabilities (they need blocks of at least two pairs), so "
+            "expected numbers of mismatched pairs are left out."
+        )
+    elif facts.mismatched is None and not facts.several_runs:
+        said.append(
+            "The table does not hold the histogram of known mismatches (an older ncclean wrote "
+            "it): the mismatched distribution is drawn as the sum of the noise probabilities, "
+            "and the null's median is left out."
+        )
+    absent = sorted({"clean_posterior", "neg_clip_loss"} - table.columns)
+    if absent:
+        said.append(f"The table has no column {', '.join(absent)}.")
+    if "text" not in table.columns or _all_null(table, "text"):
+        said.append("The table holds no captions (it was scored with --no-text).")
+    return said
+
+
+def _all_null(table: ScoreTable, column: str) -> bool:
+    return not table.rows(f"SELECT 1 FROM pairs WHERE {column} IS NOT NULL LIMIT 1")

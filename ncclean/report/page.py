@@ -1,0 +1,177 @@
+"""The numbers and pictures as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import ncclean
+from ncclean.errors import InputError
+from ncclean.report import formats
+from ncclean.report.numbers import ReportNumbers
+from ncclean.report.pairs import GROUPS, ShownPair
+from ncclean.report.plots import NARROW, WIDE, cosine_plot, threshold_plot
+from ncclean.report.queries import command, ready_queries, threshold_query
+from ncclean.report.thresholds import ScoreCurve
+from ncclean.report.thumbnails import Thumbnail, Thumbnails
+from ncclean.schema import SCORE_COLUMNS
+
+LARGEST_PAGE = 5_000_000  # bytes
+_MEANINGS = {column.name: column.meaning for column in SCORE_COLUMNS}
+_PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shards")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows besides the numbers. `thumbnails` is None without shards."""
+
+    title: str
+    paths: Sequence[str]
+    made: date
+    pairs: Sequence[ShownPair] = ()
+    thumbnails: Thumbnails | None = None
+
+
+def render(numbers: ReportNumbers, page: Page) -> str:
+    """The HTML. Raises `InputError` if it would be larger than `LARGEST_PAGE`."""
+    style, script = _asset("report.css"), _asset("report.js")
+    pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
+    facts = numbers.facts
+    html = _environment().get_template("report.html").render(
+        numbers=numbers,
+        facts=facts,
+        counts=numbers.counts,
+        page=page,
+        groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
+        pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
+        cosine_plots=[
+            cosine_plot(numbers.cosines, facts.shift, size)
+            for size in (WIDE, NARROW)
+            if numbers.cosines is not None
+        ],
+        threshold_plots=[
+            threshold_plot(curve, size) for curve in numbers.curves for size in (WIDE, NARROW)
+        ],
+        queries=[
+            (q.title, command(q.sql, page.paths)) for q in ready_queries(numbers.columns)
+        ],
+        live_query=_live_query(numbers, page),
+        version=ncclean.__version__,
+        style=Markup(style),
+        script=Markup(script),
+        data=script_json(_data(numbers, page)),
+        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+    size = len(html.encode())
+    if size > LARGEST_PAGE:
+        raise InputError(
+            f"the report would have {formats.size(size)}, at most {formats.size(LARGEST_PAGE)} "
+            "are allowed: show fewer pairs with --pairs"
+        )
+    return html
+
+
+def script_json(value: object) -> Markup:
+    """JSON that may stand inside a script element: no text in it can end the element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _data(numbers: ReportNumbers, page: Page) -> dict[str, Any]:
+    """What the page's script needs."""
+    return {
+        "liveQuery": command(_threshold_query(numbers, "CONDITION"), page.paths),
+        "curves": [_curve(curve) for curve in numbers.curves],
+        "meanings": _MEANINGS,
+        "pairs": [
+            {
+                "group": pair.group,
+                "shard": pair.shard,
+                "key": pair.key,
+                "row": pair.row,
+                "status": pair.status,
+                "error": pair.error,
+                "url": pair.url,
+                "width": pair.width,
+                "height": pair.height,
+                "leftOut": pair.caption_left_out,
+                "scores": {name: _finite(value) for name, value in pair.scores.items()},
+                "flags": pair.flags,
+            }
+            for pair in page.pairs
+        ],
+    }
+
+
+def _threshold_query(numbers: ReportNumbers, condition: str) -> str:
+    return threshold_query(condition, calibrated=numbers.counts.calibrated > 0)
+
+
+def _live_query(numbers: ReportNumbers, page: Page) -> str | None:
+    if not numbers.curves:
+        return None
+    first = numbers.curves[0]
+    return command(_threshold_query(numbers, first.condition(first.start)), page.paths)
+
+
+def _finite(value: float | int | str | bool) -> float | int | str | bool | None:
+    """JSON has no nan and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _curve(curve: ScoreCurve) -> dict[str, Any]:
+    def numbers(values: Any) -> list[float | None] | None:
+        if values is None:
+            return None
+        return [round(float(v), 6) if v == v else None for v in values]
+
+    return {
+        "column": curve.score.column,
+        "below": curve.score.keeps_below,
+        "first": curve.grid.first,
+        "multiple": curve.grid.multiple,
+        "digits": curve.grid.digits,
+        "start": curve.start,
+        "pairs": [int(count) for count in curve.pairs],
+        "wrong": numbers(curve.wrong),
+        "noisy": None if curve.noisy is None else [int(count) for count in curve.noisy],
+        "lowest": numbers(curve.lowest) if curve.score.follows_cosine else None,
+    }
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ncclean.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=formats.count,
+        expected=formats.expected,
+        share=formats.share,
+        decimal=formats.decimal,
+    )
+    return environment
+
+
+def _asset(name: str) -> str:
+    return files("ncclean.report").joinpath("templates", name).read_text("utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

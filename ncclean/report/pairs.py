@@ -1,0 +1,155 @@
+"""Which pairs a report shows: the worst, the borderline, the best, and some that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ncclean.report.captions import shown_text
+from ncclean.report.rules import RULES
+from ncclean.report.table import ScoreTable
+
+GROUPS = ("worst", "borderline", "best", "failed")
+_LONGEST_CAPTION = 2000  # bytes
+_ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
+_LONGEST_NAME = 300
+_LONGEST_KIND = 16
+_READ_CHARACTERS = 4 * _LONGEST_CAPTION
+# A pair is borderline if neither side is a matter of course.
+_BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
+
+
+@dataclass(frozen=True)
+class ShownPair:
+    """One pair, its text made harmless. `scores` are the columns that have a value."""
+
+    group: str
+    shard: str
+    key: str
+    row: int
+    status: str
+    error: str | None
+    caption: str
+    caption_left_out: int  # characters
+    url: str | None
+    width: int | None
+    height: int | None
+    scores: dict[str, float | int | str | bool]
+    flags: tuple[str, ...] = field(default=())  # names of the rules that flag it
+
+    @property
+    def noise_probability(self) -> float | None:
+        value = self.scores.get("noise_probability")
+        return float(value) if value is not None else None
+
+    @property
+    def truth(self) -> str | None:
+        """`clean`, or the kind of noise where it is known, else `noisy`; None without truth."""
+        if "is_noisy" not in self.scores:
+            return None
+        kind = str(self.scores.get("noise_kind") or "noisy")
+        return kind[:_LONGEST_KIND] if self.scores["is_noisy"] else "clean"
+
+
+_SHOWN_SCORES = (
+    "noise_probability",
+    "similarity",
+    "null_p_value",
+    "neg_clip_loss",
+    "ncu_confidence",
+    "ncu_split",
+    "disncl_clean",
+    "osa_weight",
+    "osa_noisy",
+    "clean_posterior",
+    "i2t_rank",
+    "t2i_rank",
+    "block",
+    "is_noisy",
+    "noise_kind",
+)
+
+
+def choose_pairs(table: ScoreTable, each: int) -> tuple[ShownPair, ...]:
+    """At most `each` pairs of every group, no pair twice, the same ones every time.
+
+    Worst and best are on their own side of a noise probability of one half; without noise
+    probabilities they go by the cosine, and nothing is borderline.
+    """
+    if each == 0:
+        return ()
+    calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
+    chosen: dict[tuple[str, int], str] = {}
+
+    def take(group: str, condition: str, order: str, most: int) -> None:
+        # Positions first: captions are read for the chosen ones alone.
+        found = table.rows(
+            f"SELECT shard, row FROM pairs WHERE {condition} "
+            f"ORDER BY {order}, shard, row LIMIT {most + len(chosen)}"
+        )
+        new = [place for place in found if place not in chosen]
+        chosen.update((place, group) for place in new[:most])
+
+    if calibrated:
+        take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", each)
+        take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", each)
+        take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", each)
+    else:
+        scored = table.rows("SELECT count(*) FROM pairs WHERE status = 'ok'")[0][0]
+        take("worst", "status = 'ok'", "similarity", min(each, scored // 2))
+        take("best", "status = 'ok'", "similarity DESC", each)
+    statuses = table.rows(
+        "SELECT DISTINCT status FROM pairs WHERE status <> 'ok' ORDER BY status LIMIT 100"
+    )
+    for (status,) in statuses:
+        quoted = status.replace("'", "''")
+        take("failed", f"status = '{quoted}'", "1", -(-each // len(statuses)))
+    return tuple(_read(table, chosen))
+
+
+def _read(table: ScoreTable, chosen: dict[tuple[str, int], str]) -> list[ShownPair]:
+    """The chosen pairs, group by group, each in the order chosen."""
+    if not chosen:
+        return []
+    caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
+    conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in RULES)
+    shards = sorted({shard for shard, _ in chosen})
+    rows = sorted({row for _, row in chosen})
+    found = table.rows(
+        f"SELECT shard, row, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
+        f"length(text), left(url, {_LONGEST_NAME}), width, height, "
+        f"{', '.join(_SHOWN_SCORES)}, {conditions} FROM pairs "
+        "WHERE list_contains(?, shard) AND list_contains(?, row)",
+        [shards, rows],
+    )
+    by_place = {(row[0], row[1]): row for row in reversed(found)}
+    pairs = [_pair(group, by_place[place], caption_bytes) for place, group in chosen.items()]
+    return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
+
+
+def _pair(group: str, row: Sequence[object], caption_bytes: int) -> ShownPair:
+    shard, number, key, status, error, text, length, url, width, height = row[:10]
+    values = row[10 : 10 + len(_SHOWN_SCORES)]
+    flags = row[10 + len(_SHOWN_SCORES) :]
+    caption, left_out = shown_text(str(text or ""), caption_bytes)
+    if text is not None and isinstance(length, int):
+        left_out += length - len(str(text))
+    return ShownPair(
+        group=group,
+        shard=str(shard),
+        key=str(key),
+        row=int(str(number)),
+        status=str(status),
+        error=shown_text(error, 400)[0] if isinstance(error, str) else None,
+        caption=caption,
+        caption_left_out=left_out,
+        url=shown_text(url, _LONGEST_NAME)[0] if isinstance(url, str) and url else None,
+        width=width if isinstance(width, int) else None,
+        height=height if isinstance(height, int) else None,
+        scores={
+            name: value
+            for name, value in zip(_SHOWN_SCORES, values, strict=True)
+            if isinstance(value, (float, int, str, bool))
+        },
+        flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
+    )

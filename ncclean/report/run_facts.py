@@ -1,0 +1,113 @@
+"""How a score table was made: the key-value metadata of its Parquet files."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncclean import stores
+from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import unpack_histogram
+from ncclean.storage.parts import open_parquet
+
+# The files of one run carry the same metadata; so many of them are looked at to be sure.
+_FILES_COMPARED = 16
+_SAME_RUN = ("model", "pretrained", "weights_fingerprint", "shift", "noise_rate")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The model, the calibration and the versions of a score table; None where not recorded.
+
+    `mismatched` is the histogram of the null over the whole corpus. `several_runs` tells that the
+    files were not calibrated together; then nothing that holds for one run only is kept.
+    """
+
+    model: str | None = None
+    pretrained: str | None = None
+    weights_fingerprint: str | None = None
+    precision: str | None = None
+    seed: str | None = None
+    block_size: str | None = None
+    forget_percent: str | None = None
+    shift: float | None = None
+    shift_source: str | None = None
+    noise_rate: float | None = None
+    noise_rate_low: float | None = None
+    noise_rate_high: float | None = None
+    ncclean_version: str | None = None
+    schema_version: str | None = None
+    mismatched: Histogram | None = None
+    several_runs: bool = False
+
+    @property
+    def model_name(self) -> str | None:
+        """Model and pretrained tag as one name."""
+        tag = f" / {self.pretrained}" if self.pretrained not in (None, "", "None") else ""
+        return f"{self.model}{tag}" if self.model else None
+
+
+def read_facts(files: Sequence[str]) -> RunFacts:
+    """The facts of a table's Parquet files, local or not.
+
+    Raises `InputError` if a file cannot be read.
+    """
+    step = max(1, len(files) // _FILES_COMPARED)
+    found = [_metadata(file) for file in files[::step]]
+    identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in found}
+    if len(identities) > 1:
+        return RunFacts(several_runs=True)
+    return parse_facts(found[0])
+
+
+def parse_facts(fields: dict[str, str]) -> RunFacts:
+    """Metadata strings to values; what cannot be read counts as not recorded."""
+    return RunFacts(
+        model=fields.get("model"),
+        pretrained=fields.get("pretrained"),
+        weights_fingerprint=fields.get("weights_fingerprint"),
+        precision=fields.get("precision"),
+        seed=fields.get("seed"),
+        block_size=fields.get("block_size"),
+        forget_percent=fields.get("forget_percent"),
+        shift=_number(fields.get("shift")),
+        shift_source=fields.get("shift_source"),
+        noise_rate=_number(fields.get("noise_rate")),
+        noise_rate_low=_number(fields.get("noise_rate_low")),
+        noise_rate_high=_number(fields.get("noise_rate_high")),
+        ncclean_version=fields.get("ncclean_version"),
+        schema_version=fields.get("schema_version"),
+        mismatched=_histogram(fields.get("mismatched_histogram")),
+    )
+
+
+def _metadata(file: str) -> dict[str, str]:
+    try:
+        with stores.ask("read", file, open_parquet, stores.location(file)) as parquet:
+            raw = parquet.metadata.metadata or {}
+    except ValueError as error:  # pyarrow's own errors are ValueErrors
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file} cannot be read as Parquet: {reason}") from error
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _histogram(text: str | None) -> Histogram | None:
+    if text is None:
+        return None
+    try:
+        histogram = unpack_histogram(json.loads(text))
+    except (ValueError, KeyError, TypeError, zlib.error):
+        return None
+    return histogram if histogram.size else None

@@ -1,0 +1,166 @@
+"""What a threshold on a score keeps: counts on a grid of thresholds, for every score.
+
+The grid's thresholds are short decimals, and a pair counts on the same side as DuckDB would put
+it: what the report shows is what the query with that threshold returns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.report.table import ScoreTable
+
+_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """A column one can put a threshold on."""
+
+    column: str
+    label: str
+    keeps_below: bool  # kept are the pairs below the threshold, else those at or above it
+    follows_cosine: bool  # never increasing or never decreasing in the cosine
+    unit_range: bool = False  # the grid is 0 to 1 whatever the values
+
+
+SCORES = (
+    Score("noise_probability", "Noise probability", True, True, unit_range=True),
+    Score("similarity", "Cosine similarity", False, True),
+    Score("neg_clip_loss", "Negative CLIP loss", False, False),
+    Score("ncu_confidence", "NCU confidence", False, False, unit_range=True),
+    Score("osa_weight", "OSA weight", False, True),
+    Score("clean_posterior", "Clean posterior", False, False, unit_range=True),
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Thresholds (first + k) * multiple / 10**digits for k = 0 .. steps."""
+
+    first: int
+    steps: int
+    multiple: int
+    digits: int
+
+    @classmethod
+    def over(cls, low: float, high: float) -> Grid:
+        """About a thousand round steps; the ends keep all pairs of [low, high] and none."""
+        span = max(high - low, 1e-6)
+        digits = math.ceil(-math.log10(span / _STEPS))
+        multiple = next(m for m in (1, 2, 5, 10) if m * 10.0**-digits * _STEPS >= span)
+        if digits < 0:
+            multiple, digits = multiple * 10**-digits, 0
+        step = multiple / 10**digits
+        # A whole number of steps may come out a hair below it.
+        first = math.floor(low / step - 1e-9)
+        return cls(first, math.floor(high / step + 1e-9) + 1 - first, multiple, digits)
+
+    def threshold(self, index: int) -> float:
+        return float((self.first + index) * self.multiple / 10**self.digits)
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """(steps + 1,) float64."""
+        return np.array([self.threshold(index) for index in range(self.steps + 1)])
+
+    def text(self, index: int) -> str:
+        """The threshold as SQL and people write it."""
+        return f"{self.threshold(index):.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class ScoreCurve:
+    """Pairs per step of a score's grid; arrays of length `grid.steps`.
+
+    `wrong` is the sum of `noise_probability` (None if the table has none), `noisy` the number of
+    pairs known to be noisy (None without ground truth), `lowest` the lowest cosine (nan in an
+    empty step). Step k holds the scores from threshold k up to, without, threshold k + 1.
+    """
+
+    score: Score
+    grid: Grid
+    pairs: np.ndarray
+    wrong: np.ndarray | None
+    noisy: np.ndarray | None
+    lowest: np.ndarray
+
+    @property
+    def total(self) -> int:
+        return int(self.pairs.sum())
+
+    def kept(self, per_step: np.ndarray) -> np.ndarray:
+        """(steps + 1,): the sum of a per-step array over what each threshold keeps."""
+        below = np.concatenate([[0], np.cumsum(per_step)])
+        return below if self.score.keeps_below else below[-1] - below
+
+    def condition(self, index: int) -> str:
+        """SQL that holds for what a threshold keeps."""
+        sign = "<" if self.score.keeps_below else ">="
+        return f"{self.score.column} {sign} {self.grid.text(index)}"
+
+    def cutoff(self, index: int) -> float | None:
+        """The lowest cosine kept at a threshold, for scores that follow the cosine."""
+        if not self.score.follows_cosine:
+            return None
+        kept = self.lowest[:index] if self.score.keeps_below else self.lowest[index:]
+        return float(np.nanmin(kept)) if np.isfinite(kept).any() else None
+
+    @property
+    def start(self) -> int:
+        """The threshold to begin with: one half, or where as many pairs stay as are right."""
+        if self.score.unit_range:
+            return self.grid.steps // 2
+        wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
+        target = self.total - wrong
+        return int(np.argmin(np.abs(self.kept(self.pairs) - target)))
+
+
+def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
+    """Of every score that the table has; the noise probability comes first."""
+    bounds = ", ".join(f"min({s.column}), max({s.column})" for s in SCORES)
+    ends = table.rows(f"SELECT {bounds} FROM pairs WHERE status = 'ok'")[0]
+    curves = []
+    for number, score in enumerate(SCORES):
+        low, high = ends[2 * number : 2 * number + 2]
+        if low is None or not (math.isfinite(low) and math.isfinite(high)):
+            continue
+        # The last step of the unit range holds what is exactly 1.
+        grid = Grid(0, _STEPS + 1, 1, 3) if score.unit_range else Grid.over(low, high)
+        curves.append(_curve(table, score, grid))
+    return tuple(curves)
+
+
+def _curve(table: ScoreTable, score: Score, grid: Grid) -> ScoreCurve:
+    def threshold(step: str) -> str:
+        # Divided, not multiplied by a step: the nearest double of the decimal, then its FLOAT,
+        # is what DuckDB compares the column with when a query names the decimal.
+        return f"(({step}) * {grid.multiple} / 1e{grid.digits})::FLOAT"
+
+    guess = f"floor({score.column} / {grid.multiple / 10**grid.digits!r})::INTEGER"
+    rows = table.rows(
+        f"WITH guessed AS (SELECT {score.column} AS value, {guess} AS step, noise_probability, "
+        f"similarity, is_noisy FROM pairs WHERE status = 'ok' AND {score.column} IS NOT NULL) "
+        f"SELECT step + (value >= {threshold('step + 1')})::INTEGER "
+        f"- (value < {threshold('step')})::INTEGER AS exact, count(*), sum(noise_probability), "
+        "count(noise_probability), count(*) FILTER (is_noisy), count(is_noisy), min(similarity) "
+        "FROM guessed GROUP BY exact"
+    )
+    pairs = np.zeros(grid.steps, dtype=np.int64)
+    noisy, wrong = pairs.copy(), np.zeros(grid.steps)
+    lowest = np.full(grid.steps, np.nan)
+    calibrated = labelled = 0
+    for step, count, expected, with_p, known_noisy, with_truth, cosine in rows:
+        index = min(max(step - grid.first, 0), grid.steps - 1)
+        pairs[index] += count
+        wrong[index] += expected or 0.0
+        noisy[index] += known_noisy
+        lowest[index] = np.nanmin([lowest[index], cosine])
+        calibrated += with_p
+        labelled += with_truth
+    return ScoreCurve(
+        score, grid, pairs, wrong if calibrated else None, noisy if labelled else None, lowest
+    )

@@ -1,0 +1,143 @@
+"""Small pictures of the chosen pairs, read from the shards and re-encoded as data URLs."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from PIL import Image
+
+from ncclean.data.decode import ImageRejected, decode_whole
+from ncclean.data.pick import pick_images
+from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError
+from ncclean.report.pairs import ShownPair
+
+_THREADS = 8  # most of the time goes into waiting for a store
+_ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64
+# Longest side in pixels and WebP quality, the first one that fits.
+_SIZES = ((288, 80), (256, 72), (224, 64), (192, 56), (160, 48), (128, 40), (96, 30), (64, 20))
+
+Place = tuple[str, int]  # shard and row
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A data URL and its size in pixels, or the reason why there is none."""
+
+    url: str | None = None
+    width: int = 0
+    height: int = 0
+    reason: str | None = None
+
+
+@dataclass
+class Thumbnails:
+    """By shard and row. `failed_shards` could not be read as far as a chosen pair."""
+
+    pictures: dict[Place, Thumbnail] = field(default_factory=dict)
+    failed_shards: dict[str, str] = field(default_factory=dict)
+    missing_shards: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(picture.url is not None for picture in self.pictures.values())
+
+
+def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> Thumbnails:
+    """Read the chosen pairs from their shards, several shards at a time.
+
+    A shard is found by its name, else by the last part of it if only one is called that. Nothing
+    that is wrong with a picture or a shard raises; it becomes the reason on a placeholder.
+    """
+    found = Thumbnails()
+    wanted: dict[str, list[ShownPair]] = defaultdict(list)
+    for pair in pairs:
+        wanted[pair.shard].append(pair)
+    named = _by_name(shards)
+    most_bytes = _ALL_BYTES * 3 // 4 // max(len(pairs), 1)
+    with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
+        jobs = {}
+        for name, chosen in wanted.items():
+            shard = named.get(name) or named.get(name.rsplit("/", 1)[-1])
+            if shard is None:
+                found.missing_shards.append(name)
+                reason = "shard not among --shards"
+                found.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
+            else:
+                jobs[name] = pool.submit(_read_shard, shard, chosen, most_bytes)
+        for name, job in jobs.items():
+            pictures, error = job.result()
+            found.pictures |= pictures
+            if error is not None:
+                found.failed_shards[name] = error
+    return found
+
+
+def encode_thumbnail(data: bytes, most_bytes: int) -> Thumbnail:
+    """The picture as a WebP data URL of at most `most_bytes` before base64, as large as fits.
+
+    Raises `ImageRejected` as the decoder does.
+    """
+    image = decode_whole(data, _SIZES[0][0])
+    for longest, quality in _SIZES:
+        small = image.copy()
+        small.thumbnail((longest, longest), Image.Resampling.BICUBIC)
+        buffer = io.BytesIO()
+        small.save(buffer, "WEBP", quality=quality)
+        if buffer.tell() <= most_bytes:
+            break
+    url = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return Thumbnail(url, *small.size)
+
+
+def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+    named: dict[str, ShardRef] = {}
+    twice = set()
+    for shard in shards:
+        short = shard.name.rsplit("/", 1)[-1]
+        if short in named:
+            twice.add(short)
+        named[short] = shard
+    for short in twice:
+        del named[short]
+    # Full names last: they are unique, and one may equal the end of another's.
+    return named | {shard.name: shard for shard in shards}
+
+
+def _read_shard(
+    shard: ShardRef, pairs: list[ShownPair], most_bytes: int
+) -> tuple[dict[Place, Thumbnail], str | None]:
+    pictures: dict[Place, Thumbnail] = {}
+    # The second sample of a key is not the one whose image comes first.
+    by_key = {pair.key: pair for pair in pairs if pair.status != "duplicate_key"}
+    failure = None
+    try:
+        for key, data in pick_images(shard, by_key):
+            pair = by_key[key]
+            pictures[pair.shard, pair.row] = _thumbnail(data, most_bytes)
+    except ShardError as error:
+        failure = f"cannot be read: {error}"
+    for pair in pairs:
+        reason = pair.error or failure or _missing_reason(pair)
+        pictures.setdefault((pair.shard, pair.row), Thumbnail(reason=reason))
+    return pictures, failure
+
+
+def _thumbnail(data: bytes | None, most_bytes: int) -> Thumbnail:
+    if data is None:
+        return Thumbnail(reason="image file too large to show")
+    if not data:
+        return Thumbnail(reason="zero bytes")
+    try:
+        return encode_thumbnail(data, most_bytes)
+    except ImageRejected as rejected:
+        return Thumbnail(reason=str(rejected))
+
+
+def _missing_reason(pair: ShownPair) -> str:
+    return "no image" if pair.status == "image_missing" else "the shard has no image of this key"

@@ -1,0 +1,184 @@
+"""The report stage end to end: tables of every layout and age, shards, figures, the command."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from cli.app import app
+from ncclean.errors import InputError
+from ncclean.storage.catalog import query
+from pipelines.report import ReportRequest, report
+from pipelines.score import ScoreRequest, score
+from tests import hostile, object_store
+from tests.report.tables import graded, write_scores
+
+
+@pytest.fixture(scope="module")
+def scored(corpus, tmp_path_factory):
+    """The same corpus as one file and as a folder of parts."""
+    folder = tmp_path_factory.mktemp("scored")
+    out = folder / "scores.parquet"
+    options = {"model": "demo", "precision": "fp32", "shift": 0.2}
+    score(ScoreRequest(shards=[str(corpus)], out=str(out), **options))
+    table = pq.read_table(out)
+    (folder / "parts").mkdir()
+    for number in range(3):
+        part = table.filter(pc.field("shard") == f"{number:05d}")
+        pq.write_table(part, folder / "parts" / f"part-{number:05d}.parquet")
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+def test_numbers_equal_duckdbs(scored, corpus, tmp_path):
+    out = tmp_path / "r.html"
+    result = run(
+        scored / "scores.parquet", "--shards", corpus, "--out", out, "--json", "--pairs", 5,
+        "--figures", tmp_path / "figures", "--title", "Mine",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    rows, ok, wrong, kept, kept_wrong, flagged = query(
+        "SELECT count(*), count(*) FILTER (status = 'ok'), sum(noise_probability), "
+        "count(*) FILTER (noise_probability < 0.5), "
+        "sum(noise_probability) FILTER (noise_probability < 0.5), "
+        "count(*) FILTER (NOT disncl_clean) FROM scores",
+        [str(scored / "scores.parquet")],
+    ).fetchall()[0]
+    assert (found["rows"], found["ok"]) == (rows, ok) == (1500, ok)
+    assert ok + sum(found["failures"].values()) == rows
+    assert found["expected_mismatched"] == pytest.approx(wrong)
+    assert found["kept_at_half"] == kept
+    assert found["expected_mismatched_kept_at_half"] == pytest.approx(kept_wrong, abs=1e-3)
+    assert found["rules"]["not disncl_clean"] == flagged
+    assert found["noise_rate_low"] <= found["noise_rate"] <= found["noise_rate_high"]
+    assert found["detection"]["noise_probability ≥ 0.5"]["precision"] > 0.95
+    assert found["missing"] == []
+    assert 15 <= found["pairs_shown"] <= 20
+    assert found["pictures"] >= 15
+    assert found["bytes"] == out.stat().st_size < 5_000_000
+    assert len(found["figures"]) == 12
+    assert (tmp_path / "figures" / "cosine_distribution.pdf").read_bytes()[:4] == b"%PDF"
+    assert "<h1><bdi>Mine</bdi></h1>" in out.read_text()
+
+
+def test_folder_glob_and_url_give_the_same_page(scored, tmp_path):
+    def page(path):
+        out = tmp_path / "r.html"
+        assert run(path, "--out", out, "--quiet", "--title", "t").exit_code == 0
+        text = out.read_text()
+        return (
+            text.replace(str(path), "PATH").replace(f"'{path}'", "PATH").replace("'PATH'", "PATH")
+        )
+
+    whole = page(scored / "scores.parquet")
+    assert "without <code>--shards</code>" in whole
+
+    def numbers(text):
+        return re.findall(r"<td data-value=[^>]*>|<td>[^<]*</td>|<dd>[^<]*</dd>", text)
+
+    assert numbers(page(scored / "parts")) == numbers(whole)
+    assert numbers(page(scored / "parts" / "*.parquet")) == numbers(whole)
+
+
+def test_object_stores(scored, corpus):
+    with object_store.s3():
+        system = object_store.filesystem()
+        for path in (scored / "parts").glob("*.parquet"):
+            system.put_file(str(path), f"corpus/parts/{path.name}")
+        object_store.upload(corpus, "s3://corpus/shards")
+        request = ReportRequest(
+            paths=["s3://corpus/parts"],
+            out="s3://corpus/reports/r.html",
+            shards=["s3://corpus/shards"],
+            pairs=3,
+            figures="s3://corpus/reports/figures",
+        )
+        result = report(request)
+        assert result.numbers.counts.rows == 1500
+        assert result.thumbnails.count >= 9
+        assert system.cat("corpus/reports/r.html").startswith(b"<!DOCTYPE html>")
+        assert len(system.ls("corpus/reports/figures")) == 12
+
+
+def test_an_older_table_says_what_it_lacks(scored, tmp_path):
+    table = pq.read_table(scored / "scores.parquet")
+    kept = [name for name in table.column_names if name not in ("clean_posterior", "noise_kind")]
+    metadata = dict(table.schema.metadata)
+    del metadata[b"mismatched_histogram"]
+    path = tmp_path / "old.parquet"
+    pq.write_table(table.select(kept).replace_schema_metadata(metadata), path)
+    out = tmp_path / "r.html"
+    result = report(ReportRequest(paths=[str(path)], out=str(out)))
+    said = " ".join(result.numbers.missing)
+    assert "histogram of known mismatches" in said
+    assert "no column clean_posterior" in said
+    assert "sum of noise probabilities" in out.read_text()
+    assert result.numbers.curve("clean_posterior") is None
+
+
+def test_a_shard_that_breaks_off_is_exit_code_1_and_named(tmp_path):
+    whole = hostile.tar_bytes([*hostile.sample("k0", hostile.JPEG), *hostile.sample("k1", b"")])
+    (tmp_path / "00000.tar").write_bytes(whole[:700])
+    path = write_scores(tmp_path / "s.parquet", graded(2))
+    result = run(path, "--shards", tmp_path, "--out", tmp_path / "r.html")
+    assert result.exit_code == 1
+    assert "failed: 00000: cannot be read" in result.output
+    assert "cannot be read" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.parquet"], "nowhere.parquet does not exist"),
+        (["{scores}", "--pairs", "301"], "--pairs takes 0 to 300"),
+        (["{scores}", "--shards", "nowhere"], "nowhere does not exist"),
+        (["{scores}", "more.tar"], "more.tar is a shard, not a score table"),
+        (["{other}"], "is no score table: it has no column"),
+        (["{text}"], "cannot be read as Parquet"),
+        (["{scores}", "--memory-limit", "much"], "memory limit"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+    places = {name: tmp_path / f"{name}.parquet" for name in ("scores", "other", "text")}
+    write_scores(places["scores"], graded())
+    pq.write_table(pq.read_table(places["scores"]).select(["uid", "key"]), places["other"])
+    places["text"].write_text("no parquet")
+    out = tmp_path / "r.html"
+    result = run(*(word.format(**places) for word in arguments), "--out", out)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not out.exists()
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
+    path = write_scores(tmp_path / "s.parquet", graded())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        report(ReportRequest(paths=[str(path)], out=str(tmp_path / "file" / "r.html")))
+
+
+def test_the_same_table_gives_the_same_page(tmp_path):
+    path = write_scores(tmp_path / "s.parquet", graded())
+    pages = set()
+    for name in ("a", "b"):
+        report(ReportRequest(paths=[str(path)], out=str(tmp_path / name), title="t"))
+        pages.add((tmp_path / name).read_bytes())
+    assert len(pages) == 1
+
+
+def test_the_python_example_of_the_docs_runs(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "report.md"
+    code = re.search(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)[1]
+    monkeypatch.chdir(tmp_path)
+    write_scores(tmp_path / "scores.parquet", graded())
+    exec(compile(code, str(page), "exec"), {})
+    assert (tmp_path / "cosines.pdf").stat().st_size > 1000
+    assert (tmp_path / "threshold.pdf").exists()

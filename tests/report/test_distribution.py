@@ -1,0 +1,69 @@
+"""Fine histograms to the curves that are drawn."""
+
+import numpy as np
+import pytest
+
+from ncclean.report.distribution import bin_cosines, cosine_distribution, histogram_median
+from ncclean.report.run_facts import RunFacts
+from ncclean.report.table import ScoreTable
+from ncclean.scoring.null import BINS, Histogram
+from tests.report.tables import graded, write_scores
+
+
+def histogram(values: dict[int, int]) -> np.ndarray:
+    counts = np.zeros(BINS, dtype=np.int64)
+    for index, count in values.items():
+        counts[index] = count
+    return counts
+
+
+def test_median_is_linear_within_its_bin():
+    # Bin 2048 spans 0 to 1/2048. Half of 4 lies at its end, half of 2 * 3 a third into it.
+    assert histogram_median(histogram({2048: 2, 3000: 2})) == pytest.approx(1 / 2048)
+    assert histogram_median(histogram({1000: 2, 2048: 3, 3000: 1})) == pytest.approx(1 / 3 / 2048)
+    assert histogram_median(histogram({0: 8})) == pytest.approx(-1 + 1 / 4096)
+
+
+def test_matched_is_observed_less_noise_rate_times_null():
+    # 80 pairs, a quarter of them mismatched: 20 under the null, of which 15 at bin 2000.
+    counts = histogram({2000: 10, 2500: 70})
+    null = histogram({2000: 300, 2100: 100})
+    facts = RunFacts(noise_rate=0.25, mismatched=Histogram(null))
+    found = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), facts)
+    assert found.observed.sum() == 80
+    assert found.mismatched.sum() == pytest.approx(20)
+    low = np.searchsorted(found.edges, -1 + 2000 / 2048, side="right") - 1
+    assert found.observed[low] == 10
+    assert found.mismatched[low] == pytest.approx(15)
+    assert found.matched[low] == 0  # 10 - 15, and no fewer than none
+    assert found.matched.sum() == pytest.approx(70)
+    assert found.null_pairs == 400
+    assert np.isnan(found.probability).all()
+    assert np.allclose(np.diff(found.edges), found.width)
+
+
+def test_tails_beyond_the_axis_are_counted():
+    counts = histogram({0: 1, 2048: 100_000, 2060: 100_000, 4095: 3})
+    found = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), RunFacts())
+    assert found.beyond == 4
+    assert found.observed.sum() + found.beyond == counts.sum()
+    assert found.edges[0] > -0.1
+    assert found.edges[-1] < 0.1
+    assert found.mismatched is None
+
+
+def test_without_a_null_the_noise_probabilities_are_summed(tmp_path):
+    path = write_scores(tmp_path / "s.parquet", graded())
+    found = cosine_distribution(ScoreTable.open([str(path)]))
+    assert found is not None
+    assert not found.has_null
+    assert found.null_median is None
+    assert found.mismatched.sum() == pytest.approx(20)
+    seen = found.observed > 0
+    assert np.isfinite(found.probability[seen]).all()
+    assert (np.diff(found.probability[seen]) <= 0).all()
+
+
+def test_no_scored_pair_is_no_distribution(tmp_path):
+    path = write_scores(tmp_path / "s.parquet", [{"status": "image_missing"}] * 3)
+    assert cosine_distribution(ScoreTable.open([str(path)])) is None

@@ -1,0 +1,123 @@
+"""The HTML: self-contained, and safe whatever the captions say."""
+
+import base64
+import hashlib
+import json
+import re
+from datetime import date
+from html.parser import HTMLParser
+
+import pytest
+
+from ncclean.errors import InputError
+from ncclean.report import page as page_module
+from ncclean.report.numbers import measure, measure_table
+from ncclean.report.page import Page, render, script_json
+from ncclean.report.pairs import choose_pairs
+from ncclean.report.table import ScoreTable
+from tests.report.tables import HOSTILE, graded, write_scores
+
+
+class Elements(HTMLParser):
+    """Start tags with attributes, and the text of each kind of element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def page_of(path, title="A title", each=24):
+    table = ScoreTable.open([str(path)])
+    page = Page(title, [str(path)], date(2026, 1, 2), choose_pairs(table, each))
+    return render(measure_table(table), page)
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    rows = graded(len(HOSTILE))
+    for row, (name, text) in zip(rows, HOSTILE.items(), strict=True):
+        row.update(text=text, key=f"{name}<i>", url="javascript:alert(1)//<b>")
+    rows.append({"status": "image_corrupt", "error": "<u>no image</u>", "shard": "<s>shard</s>"})
+    path = write_scores(tmp_path_factory.mktemp("page") / "s.parquet", rows)
+    return page_of(path, title='</title><script>alert("t")</script>')
+
+
+def test_hostile_text_makes_no_element(hostile_page):
+    elements = Elements(hostile_page)
+    names = [tag for tag, _ in elements.tags]
+    assert names.count("script") == 2  # the data and the page's own
+    assert not {"img", "i", "u", "s", "iframe", "object"} - {"i"} & set(names)
+    assert names.count("i") == sum(  # legend swatches only
+        tag == "i" and "swatch" in (attributes.get("class") or "")
+        for tag, attributes in elements.tags
+    )
+    for tag, attributes in elements.tags:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        assert "style" not in attributes
+        for name in ("src", "href", "action", "data", "srcset"):
+            value = attributes.get(name) or ""
+            assert value.startswith(("#", "data:")) or not value, (tag, value)
+    assert HOSTILE["script"] in elements.text
+    assert "{{ 7 * 7 }}" in elements.text
+    assert "⟨U+202E⟩gpj" in elements.text
+
+
+def test_nothing_is_loaded_and_only_our_script_may_run(hostile_page):
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', hostile_page)[1]
+    policy = policy.replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        text = re.search(rf"<{tag}>(.*?)</{tag}>", hostile_page, re.S)[1]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|eval\(|innerHTML", hostile_page)
+
+
+def test_data_can_be_read_back_and_cannot_end_its_element(hostile_page):
+    raw = re.search(r'<script type="application/json" id="data">(.*?)</script>', hostile_page)[1]
+    data = json.loads(raw)
+    assert {pair["key"] for pair in data["pairs"]} >= {"script<i>", "bidi<i>"}
+    assert "<" not in raw
+    text = script_json({"a": "</script><!--&"})
+    assert text == '{"a":"\\u003c/script\\u003e\\u003c!--\\u0026"}'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        script_json(float("nan"))
+
+
+def test_numbers_are_there_without_the_script(tmp_path):
+    text = Elements(page_of(write_scores(tmp_path / "s.parquet", graded()))).text
+    assert "Made" not in text
+    assert "2 January 2026" in text
+    for found in ("A title", "20.0", "not disncl_clean", "Figure 1.", "Table 3.", "ncclean query"):
+        assert found in text
+
+
+def test_too_large_a_page_is_refused(tmp_path, monkeypatch):
+    path = write_scores(tmp_path / "s.parquet", graded())
+    monkeypatch.setattr(page_module, "LARGEST_PAGE", 30_000)
+    with pytest.raises(InputError, match="show fewer pairs with --pairs"):
+        page_of(path)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_tiny_tables_have_a_page(tmp_path, rows):
+    path = write_scores(tmp_path / "s.parquet", graded(3)[:rows])
+    assert f"<dd>{rows}</dd>" in page_of(path)
+
+
+def test_a_table_where_every_pair_failed(tmp_path):
+    rows = [{"status": "image_corrupt", "error": "not an image"}] * 5
+    path = write_scores(tmp_path / "s.parquet", rows)
+    html = page_of(path)
+    assert "No pair could be scored" in html
+    assert 'id="threshold"' not in html
+    assert measure([str(path)]).curves == ()

@@ -1,0 +1,70 @@
+"""Which pairs are shown."""
+
+import pytest
+
+from ncclean.report.pairs import choose_pairs
+from ncclean.report.table import ScoreTable
+from tests.report.tables import HOSTILE, graded, write_scores
+
+
+def chosen(tmp_path, rows, each):
+    table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))])
+    pairs = choose_pairs(table, each)
+    assert len({(pair.shard, pair.row) for pair in pairs}) == len(pairs)
+    return {
+        group: [pair.key for pair in pairs if pair.group == group]
+        for group in ("worst", "borderline", "best", "failed")
+    }, pairs
+
+
+def test_groups_and_their_order(tmp_path):
+    rows = [*graded(), {"status": "image_missing"}, {"status": "caption_missing", "error": "empty"}]
+    found, pairs = chosen(tmp_path, rows, 2)
+    assert found["worst"] == ["k0", "k1"]
+    assert found["best"] == ["k39", "k38"]
+    assert sorted(found["borderline"]) == ["k19", "k20"]
+    assert found["failed"] == ["k41", "k40"]
+    assert pairs[0].flags == (
+        "osa_noisy", "ncu_split = forget", "not disncl_clean", "noise_probability ≥ 0.5",
+        "clean_posterior < 0.5",
+    )  # fmt: skip
+    assert pairs[0].scores["is_noisy"] is True
+    assert pairs[-1].error is None
+    assert pairs[-2].error == "empty"
+
+
+def test_few_pairs_are_shown_once_each(tmp_path):
+    found, pairs = chosen(tmp_path, graded(3), 24)
+    assert found == {"worst": ["k0", "k1"], "borderline": [], "best": ["k2"], "failed": []}
+    assert len(pairs) == 3
+
+
+def test_without_noise_probability_the_cosine_decides(tmp_path):
+    rows = [{"similarity": value / 10} for value in range(5)]
+    found, _ = chosen(tmp_path, rows, 24)
+    assert found["worst"] == ["k0", "k1"]
+    assert found["best"] == ["k4", "k3", "k2"]
+    assert found["borderline"] == []
+
+
+def test_none_at_all(tmp_path):
+    assert chosen(tmp_path, graded(), 0)[1] == ()
+    assert chosen(tmp_path, [], 5)[1] == ()
+
+
+def test_long_captions_are_cut_with_the_true_count(tmp_path):
+    rows = [{**row, "text": HOSTILE["one_word"]} for row in graded(3)]
+    _, pairs = chosen(tmp_path, rows, 3)
+    assert len(pairs[0].caption) == 2000
+    assert pairs[0].caption_left_out == pytest.approx(998_000)
+
+
+def test_same_rows_in_other_shards_do_not_mix(tmp_path):
+    rows = [
+        {**row, "shard": shard, "row": number, "key": f"{shard}-{number}"}
+        for shard in ("a", "b'; --")
+        for number, row in enumerate(graded(10))
+    ]
+    found, pairs = chosen(tmp_path, rows, 1)
+    assert found["worst"] == ["a-0"]
+    assert all(pair.key == f"{pair.shard}-{pair.row}" for pair in pairs)

@@ -1,0 +1,47 @@
+"""Shards one by one, and the most unusual of very many."""
+
+import pytest
+
+from ncclean.report.shards import shard_table
+from ncclean.report.table import ScoreTable
+from tests.report.tables import write_scores
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = []
+    for shard in range(20):
+        for number in range(50):
+            # Shard 7 is noisy, shard 11 has failures, the others are alike.
+            noisy = number < (30 if shard == 7 else 10)
+            broken = shard == 11 and number >= 40
+            scores = {"similarity": 0.2, "noise_probability": 1.0 if noisy else 0.0}
+            rows.append(
+                {
+                    "shard": f"{shard:05d}",
+                    "row": number,
+                    **({"status": "image_corrupt"} if broken else scores),
+                }
+            )
+    return ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))])
+
+
+def test_all_shards_by_name(table):
+    found = shard_table(table)
+    assert found.is_complete
+    assert (found.total, found.with_failures) == (20, 1)
+    assert [row.shard for row in found.shown] == [f"{i:05d}" for i in range(20)]
+    assert found.shown[7].noise_rate == pytest.approx(0.6)
+    # 20 shards: (19 * 10 + 30) of 990 pairs are noisy; 30 of 50 is 6.5 standard errors away.
+    p = 220 / 990
+    assert found.shown[7].unusual == pytest.approx((0.6 - p) / (p * (1 - p) / 50) ** 0.5)
+    assert (found.shown[11].ok, found.shown[11].failed) == (40, 10)
+    assert found.quantiles[2] == pytest.approx(0.2)
+
+
+def test_of_too_many_the_most_unusual(table):
+    found = shard_table(table, most=2)
+    assert not found.is_complete
+    assert found.total == 20
+    assert {row.shard for row in found.shown} == {"00007", "00011"}
+    assert found.shown[0].unusual >= found.shown[1].unusual
