@@ -91,16 +91,14 @@ class ImageDecoder:
         Raises `ImageRejected` with `IMAGE_TOO_LARGE` (decided from the header alone) or
         `IMAGE_CORRUPT`.
         """
-        header = _open_checked(data, self.max_pixels)
+        header = open_image(data, self.max_pixels)
         width, height = header.size
         try:
             pixels = self._pixels(data, header)
         except ImageRejected:
             raise
         except Exception as error:  # decoders raise anything on hostile bytes
-            raise ImageRejected(
-                SkipReason.IMAGE_CORRUPT, _one_line(error), width, height
-            ) from error
+            raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
         return DecodedImage(pixels, width, height)
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
@@ -117,7 +115,7 @@ class ImageDecoder:
     def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
         """The image as far as its header tells, or why it cannot be used."""
         try:
-            return _open_checked(data, self.max_pixels)
+            return open_image(data, self.max_pixels)
         except ImageRejected as rejected:
             return rejected
 
@@ -130,7 +128,7 @@ class ImageDecoder:
         if self.takes_fast_path(header):
             pixels = decode_jpeg(byte_tensor(data), mode=ImageReadMode.RGB)
             return resize_tensor(pixels, self.preprocessing)
-        image = _to_rgb(header)
+        image = to_rgb(header)
         if self._library_transform is not None:
             return self._library_transform(image)
         return _resize_image(image, self.preprocessing)
@@ -141,18 +139,18 @@ def decode_whole(data: bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Ima
 
     The same gates as `ImageDecoder`, and raises what it raises.
     """
-    header = _open_checked(data, max_pixels)
+    header = open_image(data, max_pixels)
     width, height = header.size
     try:
         header.draft("RGB", (longest, longest))  # JPEG only: decodes at a fraction of the size
-        image = _to_rgb(header)
+        image = to_rgb(header)
         image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
     except Exception as error:  # decoders raise anything on hostile bytes
-        raise ImageRejected(SkipReason.IMAGE_CORRUPT, _one_line(error), width, height) from error
+        raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
     return image
 
 
-def _open_checked(data: bytes, max_pixels: int) -> Image.Image:
+def open_image(data: bytes, max_pixels: int) -> Image.Image:
     """The image with only its header read, refused if that promises too many pixels."""
     try:
         header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
@@ -161,7 +159,7 @@ def _open_checked(data: bytes, max_pixels: int) -> Image.Image:
         message = f"far more than {max_pixels} pixels"
         raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
     except Exception as error:
-        message = "not an image" if _is_unidentified(error) else _one_line(error)
+        message = "not an image" if _is_unidentified(error) else one_line(error)
         raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
     width, height = header.size
     if width * height > max_pixels:
@@ -222,7 +220,7 @@ def _geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, i
     return new_height, new_width, round((new_height - side) / 2), round((new_width - side) / 2)
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """First frame, any mode, as 8-bit RGB. EXIF rotation is not applied: open_clip does not."""
     if image.mode.startswith("I;16"):
         # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
@@ -257,7 +255,8 @@ def _is_unidentified(error: Exception) -> bool:
     return isinstance(error, (UnidentifiedImageError, struct.error))
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What a decoder says, without the paths of its own source."""
     text = " ".join(str(error).split()) or type(error).__name__
     # torchvision's messages start with the path of its own source file.
     text = text.split(".cpp:")[-1].split(", ", 1)[-1] if ".cpp:" in text else text

@@ -6,8 +6,7 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator
 
-from webdataset.tariterators import base_plus_ext
-
+from ncclean.data.names import split_name
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import IMAGE_EXTENSIONS
 from ncclean.errors import ShardError
@@ -46,10 +45,10 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
 
 def _image_key(member: tarfile.TarInfo) -> str:
     """The key if the member is an image, as webdataset splits names, else nothing."""
-    key, extension = base_plus_ext(member.name) if member.isreg() else (None, None)
-    if key is None or (extension or "").lower().rsplit(".", 1)[-1] not in IMAGE_EXTENSIONS:
+    key, extension = split_name(member.name) if member.isreg() else (None, "")
+    if key is None or extension.lower().rsplit(".", 1)[-1] not in IMAGE_EXTENSIONS:
         return ""
-    return str(key).encode("utf-8", "replace").decode("utf-8")
+    return key.encode("utf-8", "replace").decode("utf-8")
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:

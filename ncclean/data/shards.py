@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,33 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
             _distinct_names(urls), urls, _sizes_and_versions(urls), strict=True
         )
     ]
+
+
+def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
+    """The given shard of each name in the selection.
+
+    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
+    be more or fewer than it takes here. Raises `InputError` for a name that no shard or several
+    may be meant by.
+    """
+    exact = {ref.name: ref for ref in shards}
+    found: dict[str, ShardRef] = {}
+    missing: list[str] = []
+    for name in names:
+        ends = [
+            ref
+            for ref in ([exact[name]] if name in exact else shards)
+            if ref.name == name or name.endswith("/" + ref.name) or ref.name.endswith("/" + name)
+        ]
+        if len(ends) == 1:
+            found[name] = ends[0]
+        else:
+            missing.append(name)
+    if missing:
+        raise InputError(
+            f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
+        )
+    return found
 
 
 def _expand(source: str) -> list[str]:

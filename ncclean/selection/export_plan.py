@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
 from ncclean.storage.catalog import connect
 
@@ -96,7 +96,7 @@ def plan_export(
 
     Raises `InputError` if the selection names a shard that is not among `shards`.
     """
-    refs = _matched(list(counts), shards)
+    refs = match_shards(list(counts), shards)
     tasks: list[ExportTask] = []
     held: list[Segment] = []
     room = samples_per_shard
@@ -120,32 +120,6 @@ def _pieces(
     order = {ref.url: index for index, ref in enumerate(shards)}
     for name in sorted(refs, key=lambda each: order[refs[each].url]):
         yield Segment(refs[name], name, 0, counts[name])
-
-
-def _matched(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
-    """The given shard of each name in the selection.
-
-    Names carry as many folders as it took to tell the shards of the scoring run apart, which may
-    be more or fewer than it takes here.
-    """
-    exact = {ref.name: ref for ref in shards}
-    found: dict[str, ShardRef] = {}
-    missing: list[str] = []
-    for name in names:
-        ends = [
-            ref
-            for ref in ([exact[name]] if name in exact else shards)
-            if ref.name == name or name.endswith("/" + ref.name) or ref.name.endswith("/" + name)
-        ]
-        if len(ends) == 1:
-            found[name] = ends[0]
-        else:
-            missing.append(name)
-    if missing:
-        raise InputError(
-            f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
-        )
-    return found
 
 
 def _uniform(uid: object) -> float:

@@ -1,0 +1,211 @@
+"""Training batches: each selected sample once, whoever asks, however often it is interrupted."""
+
+import io
+import shutil
+import tarfile
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.selection import SelectionReader
+from ncclean.data.shards import resolve_shards
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.tar import TarSamples
+from ncclean.data.tar_count import count_samples
+from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
+from ncclean.errors import InputError
+
+SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("loader") / "shards"
+    write_corpus(out, CorpusOptions(pairs=330, shard_size=90, noise={}, seed=3), 2)
+    return out
+
+
+@pytest.fixture(scope="module")
+def rows(shards):
+    """What a score table would say of every sample: shard, key, uid, caption."""
+    found = []
+    for shard in resolve_shards([str(shards)]):
+        for sample in TarSamples(shard):
+            found.append((shard.name, sample.key, sample.metadata["uid"], sample.caption))
+    return found
+
+
+@pytest.fixture(scope="module")
+def selection(rows, tmp_path_factory):
+    """Two samples of three, with weights that tell them apart; every fifth is to be forgotten."""
+    path = tmp_path_factory.mktemp("selection") / "selection.parquet"
+    kept = [(i, row) for i, row in enumerate(rows) if i % 3]
+    table = pa.table({
+        "uid": [uid for _, (_, _, uid, _) in kept],
+        "shard": [shard for _, (shard, _, _, _) in kept],
+        "key": [key for _, (_, key, _, _) in kept],
+        "weight": pa.array([i / 100 for i, _ in kept], pa.float32()),
+        "split": ["forget" if i % 5 == 0 else "retain" for i, _ in kept],
+    })  # fmt: skip
+    pq.write_table(table, path, row_group_size=50)
+    return path
+
+
+def loader(shards, selection=None, rank=0, world_size=1, **options):
+    defaults = {"batch_size": 20, "chunk": 60, "augment": False}
+    return WeightedLoader(
+        resolve_shards([str(shards)]),
+        SelectionReader(str(selection)) if selection else None,
+        SPEC,
+        LoaderOptions(**{**defaults, **options}),
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def uids(batches):
+    return [uid for batch in batches for uid in batch.uids]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_each_selected_sample_once_over_all_ranks(shards, selection, rows, world):
+    seen = []
+    for rank in range(world):
+        made = loader(shards, selection, rank, world, drop_last=False, batch_size=7, chunk=21)
+        batches = list(made.epoch(0))
+        assert len(batches) == made.steps_per_epoch
+        seen.append(uids(batches))
+    expected = {uid for i, (_, _, uid, _) in enumerate(rows) if i % 3}
+    together = Counter(uid for each in seen for uid in each)
+    assert set(together) == expected
+    padding = -len(expected) % world  # ranks of a sample less show one twice
+    assert sum(together.values()) == len(expected) + padding
+    assert len({len(each) for each in seen}) == 1
+
+
+def test_drop_last_gives_whole_batches_on_every_rank(shards, selection):
+    for rank in range(2):
+        made = loader(shards, selection, rank, 2)
+        batches = list(made.epoch(0))
+        assert len(batches) == made.steps_per_epoch == 220 // 2 // 20
+        assert {len(batch.uids) for batch in batches} == {20}
+        assert len(set(uids(batches))) == 20 * len(batches)
+
+
+def test_facts_belong_to_their_sample(shards, selection, rows):
+    known = {uid: (i, caption) for i, (_, _, uid, caption) in enumerate(rows)}
+    pictures = {}
+    for shard in resolve_shards([str(shards)]):
+        for sample in TarSamples(shard):
+            pictures[sample.metadata["uid"]] = ImageDecoder(SPEC)(sample.image).pixels
+    for batch in loader(shards, selection).epoch(1):
+        assert batch.pixels.dtype == torch.uint8
+        for row, uid in enumerate(batch.uids):
+            index, caption = known[uid]
+            assert batch.captions[row] == caption
+            assert batch.weights[row].item() == pytest.approx(index / 100)
+            assert batch.is_forget[row].item() == (index % 5 == 0)
+            assert torch.equal(batch.pixels[row], pictures[uid])
+
+
+def test_order_depends_on_seed_and_epoch_alone(shards, selection):
+    first = uids(loader(shards, selection).epoch(0))
+    assert uids(loader(shards, selection, threads=5).epoch(0)) == first
+    assert uids(loader(shards, selection).epoch(1)) != first
+    assert uids(loader(shards, selection, seed=1).epoch(0)) != first
+    unshuffled = uids(loader(shards, selection, shuffle=False).epoch(0))
+    assert unshuffled == pq.read_table(selection)["uid"].to_pylist()[: len(unshuffled)]
+
+
+@pytest.mark.parametrize("step", [0, 1, 3, 4, 10])
+def test_an_epoch_goes_on_at_any_step(shards, selection, step):
+    made = loader(shards, selection, augment=True)
+    whole = list(made.epoch(2))
+    rest = list(made.epoch(2, first_step=step))
+    assert len(rest) == len(whole) - step
+    for again, before in zip(rest, whole[step:], strict=True):
+        assert again.uids == before.uids
+        assert torch.equal(again.pixels, before.pixels)
+
+
+def test_without_a_selection_all_usable_samples(shards, rows):
+    made = loader(shards, drop_last=False)
+    assert made.samples == 330
+    assert sorted(uids(made.epoch(0))) == sorted(uid for _, _, uid, _ in rows)
+
+
+def test_augmented_crops_differ_by_epoch(shards, selection):
+    made = loader(shards, selection, augment=True, shuffle=False)
+    first, second = next(iter(made.epoch(0))), next(iter(made.epoch(1)))
+    assert first.uids == second.uids
+    assert not torch.equal(first.pixels, second.pixels)
+    difference = (first.pixels.float() - second.pixels.float()).abs().mean()
+    assert 0 < difference < 60  # the same pictures, cropped elsewhere
+
+
+def test_bad_samples_are_counted_and_replaced(shards, selection, rows, tmp_path):
+    """A selection made before three images broke and one shard lost its end."""
+    broken = tmp_path / "shards"
+    shutil.copytree(shards, broken)
+    spoilt = [key for shard, key, _, _ in rows if shard == "00000"][1:6]
+    with tarfile.open(shards / "00000.tar") as old, tarfile.open(broken / "00000.tar", "w") as new:
+        for member in old:
+            data = old.extractfile(member).read()
+            key, extension = member.name.split(".")
+            if key in spoilt and extension in ("jpg", "png", "webp"):
+                data = data[: len(data) // 3]
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    cut = (broken / "00003.tar").read_bytes()
+    (broken / "00003.tar").write_bytes(cut[: len(cut) // 2])
+    made = loader(broken, selection, drop_last=False)
+    batches = list(made.epoch(0))
+    whole = loader(shards, selection, drop_last=False)
+    assert [len(batch.uids) for batch in batches] == [len(b.uids) for b in whole.epoch(0)]
+    selected = set(pq.read_table(selection)["key"].to_pylist())
+    assert made.counts.skipped["image_corrupt"] == len(selected & set(spoilt))
+    assert made.counts.skipped["missing"] > 10
+    assert made.counts.skipped["shard_error"] == 1
+
+
+def test_a_selection_of_other_shards_is_refused(shards, selection):
+    with pytest.raises(InputError, match="not among --shards"):
+        loader(shards / "00001.tar", selection)
+    with pytest.raises(InputError, match="make no batch"):
+        loader(shards, selection, batch_size=1000)
+    with pytest.raises(InputError, match="not a selection"):
+        loader(shards, shards / "00000.tar")
+
+
+def test_counts_come_from_sizes_json_or_the_headers(shards, tmp_path):
+    refs = resolve_shards([str(shards)])
+    assert count_samples(refs) == {"00000": 90, "00001": 90, "00002": 90, "00003": 60}
+    copy = tmp_path / "shards"
+    shutil.copytree(shards, copy)
+    (copy / "sizes.json").write_text('{"00001.tar": 5}')
+    assert count_samples(resolve_shards([str(copy)]))["00001"] == 5
+
+
+def test_crops_are_distributed_as_torchvisions():
+    import random
+
+    from torchvision.transforms import RandomResizedCrop
+
+    from ncclean.data.augment import random_crop
+
+    image = torch.empty(3, 300, 400)
+    theirs = np.array(
+        [RandomResizedCrop.get_params(image, [0.9, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)]
+    )  # top, left, height, width
+    ours = [random_crop(400, 300, random.Random(seed)) for seed in range(4000)]
+    found = np.array([(box.top, box.left, box.height, box.width) for box in ours])
+    for column in range(4):
+        low, high = np.quantile(theirs[:, column], [0.1, 0.9])
+        spread = theirs[:, column].std()
+        assert found[:, column].mean() == pytest.approx(theirs[:, column].mean(), abs=0.1 * spread)
+        assert np.quantile(found[:, column], [0.1, 0.9]) == pytest.approx([low, high], abs=4)
