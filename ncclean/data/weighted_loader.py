@@ -39,7 +39,7 @@ _CHUNKS_AHEAD = 1
 class LoaderOptions:
     """`batch_size` is one rank's. Raises `InputError` for a number out of range.
 
-    `chunk` is the number of encoded samples that are shuffled together; three times as many are held.
+    `chunk` encoded samples are shuffled together; three times as many are held.
     Without `augment` images are cropped as an estimator sees them. Without `drop_last` the last
     batch of an epoch is smaller, on all ranks alike.
     """
