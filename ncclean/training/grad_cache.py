@@ -1,0 +1,85 @@
+"""Gradients of a contrastive loss over a batch that does not fit: GradCache.
+
+Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup". The
+loss needs all embeddings at once, but only the embeddings: encode the parts of the batch without
+keeping activations, take the loss and its gradient with respect to the embeddings, then encode
+each part again and push its share of that gradient through. The result is the gradient of the whole
+batch, not the mean of smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from ncclean.training.objectives.base import Embeddings, Terms
+
+Part = TypeVar("Part")
+
+
+def backward_in_parts(
+    parts: Sequence[Part],
+    encode: Callable[[Part], Embeddings],
+    terms: Callable[[Embeddings], Terms],
+) -> Terms:
+    """Accumulate the gradients of `sum(terms(encode(whole)))`; returns the detached terms.
+
+    `encode` gives named (b, d) embeddings of a part; `terms` takes them joined to (B, d). With one
+    part nothing is encoded twice.
+    """
+    if len(parts) == 1:
+        found = terms(encode(parts[0]))
+        total(found).backward()
+        return {name: value.detach() for name, value in found.items()}
+    states, pieces = [], []
+    with torch.no_grad():
+        for part in parts:
+            states.append(_RandomState())
+            pieces.append(encode(part))
+    whole = {
+        name: torch.cat([piece[name] for piece in pieces]).requires_grad_(True)
+        for name in pieces[0]
+    }
+    found = terms(whole)
+    total(found).backward()
+    start = 0
+    for part, state, piece in zip(parts, states, pieces, strict=True):
+        rows = len(next(iter(piece.values())))
+        with state:  # dropout must be the same in both passes
+            again = encode(part)
+        surrogate = [
+            (again[name] * gradient[start : start + rows]).sum()
+            for name, embedding in whole.items()
+            if (gradient := embedding.grad) is not None and again[name].requires_grad
+        ]
+        if surrogate:
+            torch.stack(surrogate).sum().backward()
+        start += rows
+    return {name: value.detach() for name, value in found.items()}
+
+
+def total(terms: Terms) -> torch.Tensor:
+    """The sum of all terms."""
+    return torch.stack(list(terms.values())).sum()
+
+
+class _RandomState:
+    """The state of torch's generators when made; restored within the context."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+    def __enter__(self) -> None:
+        self._after = torch.get_rng_state()
+        self._gpu_after = torch.cuda.get_rng_state() if self._gpu is not None else None
+        torch.set_rng_state(self._cpu)
+        if self._gpu is not None:
+            torch.cuda.set_rng_state(self._gpu)
+
+    def __exit__(self, *exc: object) -> None:
+        torch.set_rng_state(self._after)
+        if self._gpu_after is not None:
+            torch.cuda.set_rng_state(self._gpu_after)

@@ -1,0 +1,94 @@
+"""What an objective is to the trainer: phases, encodings and named loss terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from ncclean.models.text_tower import encode_text
+
+Embeddings = dict[str, torch.Tensor]
+Terms = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of training. `epochs` are passes over the data.
+
+    `learning_rates` names the parts that train, with the highest rate of each: `image`, `text`,
+    `scale` (the logit scale and bias) and whatever modules the objective brings. All others are
+    frozen. The rate rises over `warmup` of the phase's steps and falls along a cosine after that.
+    """
+
+    name: str
+    epochs: int
+    learning_rates: Mapping[str, float]
+    warmup: float = 0.1
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """What is known of the pairs of a step over all ranks: (N,) weights and forget marks."""
+
+    weights: torch.Tensor
+    is_forget: torch.Tensor
+
+
+class Objective(Protocol):
+    """One way to train. A new one is a file with such a class; see docs/objectives.md."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What happens one after the other."""
+        ...
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Modules of the objective's own, trained and saved beside the model."""
+        ...
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """(B, ...) inputs of a rank -> named (B, d) embeddings that `terms` needs."""
+        ...
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Named scalars that sum to the loss, from the embeddings of all ranks, in float32."""
+        ...
+
+
+class PairObjective:
+    """An objective over image and caption embeddings, with no modules of its own.
+
+    Subclasses give `name` and `terms`.
+    """
+
+    def __init__(self, phases: tuple[Phase, ...]) -> None:
+        self.phases = phases
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """None."""
+        return {}
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """L2-normalised `image` and `text`."""
+        image = model.encode_image(pixels, normalize=True)  # type: ignore[operator]
+        return {"image": image.float(), "text": encode_text(model, tokens).float()}
+
+
+def whole_model(learning_rate: float, epochs: int, warmup: float = 0.1) -> tuple[Phase, ...]:
+    """One phase in which everything trains at one rate."""
+    parts = ("image", "text", "scale")
+    rates = dict.fromkeys(parts, learning_rate)
+    return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)
