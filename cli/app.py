@@ -10,6 +10,7 @@ from .adapt import adapt
 from .demo import demo
 from .errors import set_up_logging
 from .export import export
+from .evaluate import evaluate
 from .inject_noise import inject_noise
 from .options import DebugOption
 from .query import query
@@ -34,6 +35,7 @@ app.command()(adapt)
 app.command()(report)
 app.command()(synth)
 app.command()(inject_noise)
+app.add_typer(evaluate)
 app.command()(demo)
 
 
