@@ -82,7 +82,7 @@ def inject_noise(
         workers=workers,
         overwrite=overwrite,
     )
-    summary = run(request, make_progress(quiet))
+    summary = run(request, make_progress(quiet, "write"))
     if json_:
         typer.echo(json.dumps(dataclasses.asdict(summary)))
     elif not quiet:

@@ -12,7 +12,8 @@ from ncclean.evaluation.noise_evaluation import ALL
 from ncclean.storage.summary import ScoreSummary
 
 from .evaluate_noise import NoiseEvaluationRequest, evaluate_noise
-from .score import Progress, ScoreRequest, score
+from .progress import Progress
+from .score import ScoreRequest, score
 
 NOISE = {"ncr": 0.2, "hard": 0.05, "junk": 0.02}
 KIND_NAMES = {

@@ -41,7 +41,7 @@ from ncclean.errors import InputError, ShardError
 from ncclean.storage.atomic import published
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 
-from .score import NoProgress, Progress
+from .progress import NoProgress, Progress
 
 T = TypeVar("T")
 

@@ -16,15 +16,8 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours can be told apart without seeing all of them; dashes help in print.
 _COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C564B",
-    "#000000",
-    "#F0E442",
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#8C564B", "#000000", "#6A3D9A"),
 )
 _DASHES = ("-", "--", "-.", ":")
 _CLEAN = "#7F7F7F"
@@ -130,7 +123,7 @@ def _draw_distributions(
     threshold = found.kinds[0].report.threshold
     if math.isfinite(threshold):
         panel.axvline(threshold, color="black", linewidth=0.7, linestyle=":", label=found.flags)
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(0, 1.25 * panel.get_ylim()[1])  # room for the legend
     panel.legend(loc="best")
 
 

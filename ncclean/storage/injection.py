@@ -205,7 +205,8 @@ class Injection:
         if kind == "plan":
             self.planned = record["planned"]
         elif kind == "shard":
-            self.done[record.pop("shard")] = ShardRecord(**record)
+            name = record.pop("shard")
+            self.done[name] = ShardRecord(**record)
 
     def _clear(self, before: dict[str, Any]) -> None:
         """Remove what an earlier run left: its shards would pass for this one's."""
