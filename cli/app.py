@@ -9,8 +9,8 @@ import typer
 from .adapt import adapt
 from .demo import demo
 from .errors import set_up_logging
-from .export import export
 from .evaluate import evaluate
+from .export import export
 from .inject_noise import inject_noise
 from .options import DebugOption
 from .query import query

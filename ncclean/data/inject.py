@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
-from webdataset.tariterators import base_plus_ext
 
 from ncclean import stores
+from ncclean.data.names import split_name
 from ncclean.data.shard_index import Role, ShardIndex, read_member
 from ncclean.errors import ShardError
 
@@ -124,14 +124,14 @@ class _Rewriter:
             info, _ = read_member(raw)
             self.result.json_added += 1
             truth = json.dumps(_truth({}, edit)).encode()
-            yield member_bytes(f"{_split(info.name)[0]}.json", truth, info)
+            yield member_bytes(f"{split_name(info.name)[0]}.json", truth, info)
 
     def _with_image(self, info: tarfile.TarInfo, pair: int, raw: bytes) -> bytes:
         """Another pair's image under this pair's key, with the extension it came with."""
         donor, content = read_member(raw)
         # Two images of one sample must not end up with one name.
-        extension = _split((donor if self._images_of[pair] == 1 else info).name)[1]
-        return member_bytes(f"{_split(info.name)[0]}.{extension}", content, info)
+        extension = split_name((donor if self._images_of[pair] == 1 else info).name)[1]
+        return member_bytes(f"{split_name(info.name)[0]}.{extension}", content, info)
 
     def _with_truth(self, content: bytes, edit: PairEdit | None) -> bytes:
         try:
@@ -233,9 +233,3 @@ def _truth(record: dict[str, Any], edit: PairEdit | None) -> dict[str, Any]:
 def _is_noisy(record: dict[str, Any]) -> bool:
     value = {name.lower(): value for name, value in record.items()}.get("is_noisy")
     return value is True or (type(value) is int and value == 1)
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Key and extension of a member's name, as webdataset splits it."""
-    key, extension = base_plus_ext(name)
-    return str(key), str(extension)
