@@ -149,6 +149,9 @@ def open_tar(shard: ShardRef) -> IO[bytes]:
 
 def read_member(raw: bytes) -> tuple[tarfile.TarInfo, bytes]:
     """Header and content of one member from its bytes in the tar, `begin` to `end`."""
+    if raw[156:157] in (tarfile.REGTYPE, tarfile.AREGTYPE):  # no extended headers in front
+        header = tarfile.TarInfo.frombuf(raw[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+        return header, raw[tarfile.BLOCKSIZE :][: header.size]
     with tarfile.open(fileobj=io.BytesIO(raw + bytes(2 * tarfile.BLOCKSIZE)), mode="r:") as tar:
         info = cast(tarfile.TarInfo, tar.next())
         content = tar.extractfile(info)
