@@ -7,18 +7,11 @@ a time, in any order and by any number of processes.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import gzip
-import multiprocessing
 import os
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 from upath import UPath
@@ -26,7 +19,6 @@ from upath import UPath
 from ncclean import stores
 from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans, moving_images
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.inject import PairEdit, write_noisy
 from ncclean.data.noise import (
     PER_BATCH_SIZE,
     PERMUTING,
@@ -35,18 +27,14 @@ from ncclean.data.noise import (
     noise_count,
     plan_noise,
 )
-from ncclean.data.shard_index import ShardIndex, index_shard, open_tar
-from ncclean.data.shards import ShardRef, resolve_shards
-from ncclean.errors import InputError, ShardError
-from ncclean.storage.atomic import published
+from ncclean.data.shard_index import ShardIndex, index_shard
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 
+from .noise_shards import WriteTask, pack_images, write_shard
 from .progress import NoProgress, Progress
-
-T = TypeVar("T")
-
-# Processes take seconds to start; less than this is done sooner by one.
-_BYTES_WORTH_A_PROCESS = 64 << 20
+from .workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +116,7 @@ def inject_noise(request: NoiseRequest, progress: Progress | None = None) -> Noi
         pending = run.pending()
         if pending:
             progress.start(len(pending), estimate_samples([shards[n] for n in pending]))
-            with _Workers(request.workers, shards) as workers:
+            with Workers(request.workers, shards) as workers:
                 plan, starts = _plan(run, workers, progress)
                 written, failed = _write_all(run, workers, plan, starts, pending, progress)
         if not failed:
@@ -139,7 +127,7 @@ def inject_noise(request: NoiseRequest, progress: Progress | None = None) -> Noi
     return _summarize(run, failed, written, time.perf_counter() - begin)
 
 
-def _plan(run: Injection, workers: _Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
+def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
     """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
@@ -163,7 +151,7 @@ def _plan(run: Injection, workers: _Workers, progress: Progress) -> tuple[NoiseP
 
 def _write_all(
     run: Injection,
-    workers: _Workers,
+    workers: Workers,
     plan: NoisePlan,
     starts: np.ndarray,
     pending: list[int],
@@ -174,7 +162,7 @@ def _write_all(
     donors = gather_donors(plan, starts, run.identity.seed, _donating(run, plan, starts))
     written = 0
     failed: dict[str, str] = {}
-    for number, outcome in workers.map(_write_shard, _write_tasks(run, donors, pending)):
+    for number, outcome in workers.map(write_shard, _write_tasks(run, donors, pending)):
         shard = run.identity.shards[number]
         if isinstance(outcome, ShardRecord):
             run.commit(shard, outcome)
@@ -197,42 +185,17 @@ def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[I
             continue
         packed = run.images(number)
         if not stores.ask("read", packed, packed.exists):
-            _pack_images(shard, image_spans(index, pairs), packed)
+            pack_images(shard, image_spans(index, pairs), packed)
         yield IndexedShard(index, str(packed), packed=True)
-
-
-def _pack_images(shard: ShardRef, spans: np.ndarray, target: UPath) -> None:
-    """Take members out of a compressed shard, which cannot be read from the middle."""
-    # In the order of the shard; rows of interleaved samples need not be in it.
-    order = np.argsort(spans[:, 0])
-    places = np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])])
-    with published(target) as aside, open_tar(shard) as source, aside.open("wb") as sink:
-        for which in order.tolist():
-            begin, end = spans[which].tolist()
-            source.seek(begin)
-            sink.seek(int(places[which]))
-            sink.write(source.read(end - begin))
-
-
-@dataclass(frozen=True)
-class _WriteTask:
-    """One shard to write: everything a process needs to know."""
-
-    shard: ShardRef
-    index: ShardIndex
-    edits: dict[int, PairEdit]
-    unchanged: dict[str, int]
-    target: str
-    caption_key: str | None
 
 
 def _write_tasks(
     run: Injection, donors: Donors, pending: list[int]
-) -> Iterator[tuple[int, tuple[_WriteTask]]]:
+) -> Iterator[tuple[int, tuple[WriteTask]]]:
     for number in pending:
         shard = run.identity.shards[number]
         edits, unchanged = donors.edits_of(number)
-        task = _WriteTask(
+        task = WriteTask(
             shard,
             _index(run, number),
             edits,
@@ -241,86 +204,6 @@ def _write_tasks(
             run.identity.caption_key,
         )
         yield number, (task,)
-
-
-def _write_shard(task: _WriteTask) -> ShardRecord | str:
-    """Write and publish one shard; a sentence if its bytes cannot be had."""
-    index = task.index
-    try:
-        source = open_tar(task.shard)
-    except OSError as error:
-        return stores.explain(task.shard.url, error, "read")
-    try:
-        with (
-            source,
-            published(stores.location(task.target)) as aside,
-            aside.open("wb") as file,
-            _compressing(file, task.target) as sink,
-        ):
-            rewritten = write_noisy(source, index, task.edits, sink, task.caption_key)
-    except ShardError as error:
-        return str(error)
-    return ShardRecord(
-        samples=index.samples,
-        pairs=index.pairs,
-        noisy=dict(Counter(edit.kind for edit in task.edits.values())),
-        unchanged=task.unchanged,
-        error=index.error,
-        **dataclasses.asdict(rewritten),
-    )
-
-
-@contextlib.contextmanager
-def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """A sink that compresses if the name says so; the same bytes whenever it is written."""
-    if not name.endswith((".gz", ".tgz")):
-        yield file
-        return
-    with gzip.GzipFile("", "wb", 6, file, mtime=0) as sink:
-        yield cast(IO[bytes], sink)
-
-
-class _Workers:
-    """Calls functions in processes, or in this one if there is little to do."""
-
-    def __init__(self, workers: int | None, shards: Sequence[ShardRef]) -> None:
-        worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
-        self._workers = min(workers or min(os.cpu_count() or 1, max(worth, 1)), len(shards))
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> _Workers:
-        if self._workers > 1:
-            # Fork would copy the threads of torch, if it has been loaded. Ctrl-C is the parent's.
-            context = multiprocessing.get_context("spawn")
-            ignore = (signal.SIGINT, signal.SIG_IGN)
-            self._pool = ProcessPoolExecutor(self._workers, context, signal.signal, ignore)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def map(
-        self, function: Callable[..., T], tasks: Iterable[tuple[int, tuple[Any, ...]]]
-    ) -> Iterator[tuple[int, T]]:
-        """Results with the number of their task, as they come; few tasks exist at a time."""
-        if self._pool is None:
-            for number, arguments in tasks:
-                yield number, function(*arguments)
-            return
-        running: dict[Future[T], int] = {}
-        for number, arguments in tasks:
-            running[self._pool.submit(function, *arguments)] = number
-            if len(running) > self._workers:
-                yield from _finished(running)
-        while running:
-            yield from _finished(running)
-
-
-def _finished(running: dict[Future[T], int]) -> Iterator[tuple[int, T]]:
-    done, _ = wait(running, return_when=FIRST_COMPLETED)
-    for future in done:
-        yield running.pop(future), future.result()
 
 
 def _index(run: Injection, number: int) -> ShardIndex:

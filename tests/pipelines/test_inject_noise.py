@@ -191,7 +191,7 @@ def test_what_is_in_the_way_stays(clean, tmp_path):
 
 def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole")
-    write, calls = stage._write_shard, []
+    write, calls = stage.write_shard, []
 
     def interrupted(task):
         calls.append(task)
@@ -199,11 +199,11 @@ def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return write(task)
 
-    monkeypatch.setattr(stage, "_write_shard", interrupted)
+    monkeypatch.setattr(stage, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         inject(clean, tmp_path / "noisy")
     assert len(digests(tmp_path / "noisy")) == 1
-    monkeypatch.setattr(stage, "_write_shard", write)
+    monkeypatch.setattr(stage, "write_shard", write)
     inject(clean, tmp_path / "noisy")
     assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
 
