@@ -9,7 +9,9 @@ import typer
 from .adapt import adapt
 from .demo import demo
 from .errors import set_up_logging
+from .evaluate import evaluate
 from .export import export
+from .inject_noise import inject_noise
 from .options import DebugOption
 from .query import query
 from .report import report
@@ -32,6 +34,8 @@ app.command()(export)
 app.command()(adapt)
 app.command()(report)
 app.command()(synth)
+app.command()(inject_noise)
+app.add_typer(evaluate)
 app.command()(demo)
 
 

@@ -14,7 +14,8 @@ _LINE_EVERY_SECONDS = 10.0
 class LineProgress:
     """Plain lines with samples/s and ETA, for logs and batch jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
         self._begin = self._last = time.monotonic()
         self._shards = self._shards_done = self._failed = 0
         self._expected = 0
@@ -22,7 +23,7 @@ class LineProgress:
     def start(self, shards: int, samples: int) -> None:
         self._begin = self._last = time.monotonic()
         self._shards, self._expected = shards, samples
-        self._say(f"{shards} shards to score, about {samples:,} samples")
+        self._say(f"{shards} shards to {self._verb}, about {samples:,} samples")
 
     def samples(self, done: int) -> None:
         now = time.monotonic()
@@ -192,10 +193,11 @@ class StepProgress:
             print(line, file=sys.stderr, flush=True)
 
 
-def make_progress(quiet: bool) -> LineProgress | BarProgress | NoProgress:
+def make_progress(quiet: bool, verb: str = "score") -> LineProgress | BarProgress | NoProgress:
+    """`verb` is what the run does with the shards."""
     if quiet:
         return NoProgress()
-    return BarProgress() if sys.stderr.isatty() else LineProgress()
+    return BarProgress() if sys.stderr.isatty() else LineProgress(verb)
 
 
 def _duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,10 @@ def schema_page() -> str:
 def cli_page() -> str:
     """Usage, arguments and options of every command, as plain text."""
     group: Any = typer.main.get_command(app)
-    callbacks = {_name(info): info.callback for info in app.registered_commands}
+    callbacks = _callbacks(app)
     sections = [
-        f"## ncclean {name}\n\n```text\n{command_help(command, callbacks[name])}\n```\n"
-        for name, command in group.commands.items()
+        f"## ncclean {name}\n\n```text\n{command_help(command, name, callbacks[name])}\n```\n"
+        for name, command in _commands(group)
     ]
     common = app.registered_callback.callback if app.registered_callback else None
     options = _entries([p for p in group.params if not p.hidden], common)
@@ -115,12 +115,31 @@ def cli_page() -> str:
     return _page(_CLI_INTRODUCTION, about, *sections)
 
 
-def command_help(command: Any, callback: Callable[..., Any] | None) -> str:
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name; a group such as `evaluate` gives those in it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+def _callbacks(group: typer.Typer, prefix: str = "") -> dict[str, Callable[..., Any] | None]:
+    """The functions behind `_commands`, by full name."""
+    found = {prefix + _name(info): info.callback for info in group.registered_commands}
+    for info in group.registered_groups:
+        if info.typer_instance is not None:
+            name = info.name or info.typer_instance.info.name
+            found |= _callbacks(info.typer_instance, f"{prefix}{name} ")
+    return found
+
+
+def command_help(command: Any, name: str, callback: Callable[..., Any] | None) -> str:
     """The help of one command at a fixed width, whatever the version of Typer would print."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     places = " ".join(_place(argument) for argument in arguments)
-    usage = f"Usage: ncclean {command.name} [OPTIONS] {places}".rstrip()
+    usage = f"Usage: ncclean {name} [OPTIONS] {places}".rstrip()
     paragraphs = inspect.cleandoc(command.help or "").replace("`", "").split("\n\n")
     indent = "  "
     text = "\n\n".join(

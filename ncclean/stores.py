@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -150,6 +151,23 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
 def read_bytes(path: UPath) -> bytes:
     """The whole of a small file."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
+
+
+def read_range(url: str, begin: int, end: int) -> bytes:
+    """Bytes `begin` to `end` of a file. Raises `InputError` if they cannot be had."""
+    if is_url(url):
+        system, path = filesystem(url)
+        data = ask("read", url, system.cat_file, path, start=begin, end=end)
+    else:
+        data = ask("read", url, _read_local, url, begin, end)
+    if len(data) != end - begin:
+        raise InputError(f"{url} is shorter than it was: it has changed since it was read")
+    return bytes(data)
+
+
+def _read_local(path: str, begin: int, end: int) -> bytes:
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), end - begin, begin)
 
 
 def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:

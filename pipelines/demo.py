@@ -6,16 +6,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ncclean.config import ScoreOptions
-from ncclean.data.noise import plan_noise
-from ncclean.data.synthetic.corpus import CorpusOptions, pair_uid, write_corpus
-from ncclean.evaluation.noise_detection import detection_report
-from ncclean.storage.catalog import connect
+from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
+from ncclean.evaluation.noise_evaluation import ALL
 from ncclean.storage.summary import ScoreSummary
 
-from .score import Progress, ScoreRequest, score
+from .evaluate_noise import NoiseEvaluationRequest, evaluate_noise
+from .progress import Progress
+from .score import ScoreRequest, score
 
 NOISE = {"ncr": 0.2, "hard": 0.05, "junk": 0.02}
 KIND_NAMES = {
@@ -23,20 +21,8 @@ KIND_NAMES = {
     "hard": "one wrong word",
     "junk": "boilerplate caption",
 }
-# Column and sign: the sign turns it into a noise score, higher is noisier.
-SCORES = (
-    ("similarity", -1),
-    ("osa_weight", -1),
-    ("ncu_confidence", -1),
-    ("neg_clip_loss", -1),
-    ("noise_probability", 1),
-)
-RULES = (
-    ("osa_noisy", "osa_noisy"),
-    ("ncu forget", "ncu_split = 'forget'"),
-    ("not disncl_clean", "NOT disncl_clean"),
-    ("noise_probability >= 0.5", "noise_probability >= 0.5"),
-)
+# What the demo shows of the evaluation; `ncclean evaluate noise` shows all of it.
+SCORES = ("similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability")
 QUERIES = (
     "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC",
     "SELECT round(similarity, 3) AS similarity, round(noise_probability, 3) AS noise_probability, "
@@ -86,33 +72,19 @@ def run_demo(out: Path, pairs: int, seed: int, progress: Progress | None = None)
         options=ScoreOptions(seed=seed, decode_threads=os.cpu_count() or 1),
     )
     summary = score(request, progress)
-    return DemoResult(scores, summary, noise_table(scores, options))
+    return DemoResult(scores, summary, noise_table(scores))
 
 
-def noise_table(scores: Path, options: CorpusOptions) -> NoiseTable:
-    """Compare a score table of a rendered corpus with the noise that was put in."""
-    plan = plan_noise(options.pairs, options.noise, options.seed)
-    kinds = {pair_uid(options.seed, index): kind for index, kind in enumerate(plan.kind)}
-    flags = ", ".join(f"({rule}) AS rule_{number}" for number, (_, rule) in enumerate(RULES))
-    columns = ", ".join(name for name, _ in SCORES)
-    table = connect([str(scores)]).execute(
-        f"SELECT uid, {columns}, {flags} FROM scores WHERE status = 'ok'"
-    )
-    rows = table.fetchnumpy()
-    kind = np.array([kinds[uid] for uid in rows["uid"]])
-    clean = kind == ""
-    auroc: dict[str, dict[str, float]] = {name: {} for name, _ in SCORES}
-    caught: dict[str, dict[str, float]] = {name: {} for name, _ in RULES}
-    for noise in options.noise:
-        chosen = clean | (kind == noise)
-        for name, sign in SCORES:
-            values = sign * np.asarray(rows[name], dtype=float)[chosen]
-            auroc[name][noise] = detection_report(values, ~clean[chosen], 0.0).auroc
-        for number, (name, _) in enumerate(RULES):
-            caught[name][noise] = float(np.asarray(rows[f"rule_{number}"])[kind == noise].mean())
-    alarms = {
-        name: float(np.asarray(rows[f"rule_{number}"])[clean].mean())
-        for number, (name, _) in enumerate(RULES)
+def noise_table(scores: Path) -> NoiseTable:
+    """Compare a score table with the truth in it."""
+    found = evaluate_noise(NoiseEvaluationRequest(scores=[str(scores)])).evaluation
+    auroc = {
+        score.column: {one.kind: one.report.auroc for one in score.kinds if one.kind != ALL}
+        for score in found.scores
+        if score.column in SCORES
     }
-    counts = {name: int((kind == name).sum()) for name in options.noise}
-    return NoiseTable(auroc, caught, alarms, counts)
+    caught = {
+        rule.rule: {kind: rule.noise_caught[kind] for kind in found.noisy} for rule in found.rules
+    }
+    alarms = {rule.rule: 1 - rule.clean_kept for rule in found.rules}
+    return NoiseTable(auroc, caught, alarms, found.noisy)

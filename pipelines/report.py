@@ -20,7 +20,7 @@ from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Thumbnails, read_thumbnails
 from ncclean.storage.atomic import published
 
-from .score import NoProgress, Progress
+from .progress import NoProgress, Progress
 
 MOST_PAIRS = 300
 _FORMATS = ("pdf", "png", "svg")

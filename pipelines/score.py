@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -25,37 +24,11 @@ from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.summary import ScoreSummary, summarize
 
 from .cost import Rates, estimate
+from .progress import NoProgress, Progress
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
-
-
-class Progress(Protocol):
-    """Where a run reports how far it is."""
-
-    def start(self, shards: int, samples: int) -> None:
-        """`shards` are to be done, with about `samples` samples."""
-
-    def samples(self, done: int) -> None:
-        """So many samples have been embedded in this run."""
-
-    def shard(self, name: str, rows: int, error: str | None) -> None:
-        """A shard is committed, or has failed for the given reason."""
-
-    def stage(self, text: str) -> None:
-        """Something else than scoring begins."""
-
-    def finish(self) -> None:
-        """No more reports follow."""
-
-
-class NoProgress:
-    def start(self, shards: int, samples: int) -> None: ...
-    def samples(self, done: int) -> None: ...
-    def shard(self, name: str, rows: int, error: str | None) -> None: ...
-    def stage(self, text: str) -> None: ...
-    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,12 @@ from ncclean_cli.app import app
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+# The commands inside a group, such as `evaluate noise`.
+INNER = {
+    f"{name} {inner}": command
+    for name, group in COMMANDS.items()
+    for inner, command in getattr(group, "commands", {}).items()
+}
 
 
 def load_generator() -> ModuleType:
@@ -54,7 +60,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    pages = (ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md")
+    pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("index", "tutorial", "noise")))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
         for page in pages
@@ -81,20 +87,23 @@ def test_generated_page_is_current(name: str) -> None:
     assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *INNER])
 def test_command_has_help_with_an_example(name: str) -> None:
-    command = COMMANDS[name]
+    command = {**COMMANDS, **INNER}[name]
     assert f"Example: `ncclean {name} " in (command.help or "")
     undocumented = [p.name for p in command.params if not p.hidden and not p.help]
     assert not undocumented
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *INNER])
 def test_example_of_the_help_parses(name: str) -> None:
-    example = re.search(r"Example: `ncclean (.*?)`", COMMANDS[name].help, re.S)
+    example = re.search(r"Example: `ncclean (.*?)`", {**COMMANDS, **INNER}[name].help, re.S)
     assert example is not None
     words = shlex.split(example[1])
-    COMMANDS[words[0]].make_context(words[0], words[1:])
+    if " ".join(words[:2]) in INNER:
+        INNER[" ".join(words[:2])].make_context(words[1], words[2:])
+    else:
+        COMMANDS[words[0]].make_context(words[0], words[1:])
 
 
 @pytest.mark.parametrize("words", ncclean_commands())
@@ -103,7 +112,11 @@ def test_documented_command_parses(words: list[str]) -> None:
     assert name in COMMANDS, f"no command ncclean {name}"
     if ">" in arguments:
         arguments = arguments[: arguments.index(">")]
-    COMMANDS[name].make_context(name, arguments)  # raises a usage error
+    if arguments and f"{name} {arguments[0]}" in INNER:
+        name, *arguments = arguments
+        INNER[f"{words[0]} {name}"].make_context(name, arguments)
+    else:
+        COMMANDS[name].make_context(name, arguments)  # raises a usage error
 
 
 def test_readme_and_tutorial_show_commands() -> None:
@@ -112,7 +125,9 @@ def test_readme_and_tutorial_show_commands() -> None:
         assert {"score", "query"} <= names
 
 
-@pytest.mark.parametrize("code", code_blocks(DOCS / "python.md", "python"))
+@pytest.mark.parametrize(
+    "code", [*code_blocks(DOCS / "python.md", "python"), *code_blocks(DOCS / "noise.md", "python")]
+)
 def test_imports_of_python_examples_resolve(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -8,7 +8,8 @@ place is clean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,46 +25,107 @@ PER_BATCH_SIZE = 128
 class NoisePlan:
     """For each of N pairs: where its image and caption come from, and its kind of noise.
 
-    `image_source` and `caption_source` are (N,) int64 indices; `kind` is (N,) with "" for clean.
+    `image_source` and `caption_source` are (N,) int64 indices; `code` is (N,) int8, 0 for clean,
+    else the place in `KINDS`, from 1. `planned` counts the pairs drawn for each kind asked for,
+    the ones that a permutation left in place included.
     """
 
     image_source: np.ndarray
     caption_source: np.ndarray
-    kind: np.ndarray
+    code: np.ndarray
+    planned: dict[str, int]
+
+    @functools.cached_property
+    def kind(self) -> np.ndarray:
+        """(N,) names of the kinds, "" for clean."""
+        return np.asarray(np.array(("", *KINDS))[self.code])
 
     @property
     def is_noisy(self) -> np.ndarray:
         """(N,) bool."""
-        return np.asarray(self.kind != "")
+        return np.asarray(self.code != 0)
 
 
-def plan_noise(pairs: int, rates: Mapping[str, float], seed: int) -> NoisePlan:
-    """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
-
-    Raises `InputError` for an unknown kind, a rate outside [0, 1] or rates that sum to more
-    than 1.
-    """
+def check_rates(rates: Mapping[str, float]) -> None:
+    """Raise `InputError` for an unknown kind, a rate outside [0, 1] or a sum above 1."""
     unknown = set(rates) - set(KINDS)
     if unknown:
-        raise InputError(f"unknown kind of noise {sorted(unknown)[0]!r}; use one of {KINDS}")
-    if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1 + 1e-9:
+        raise InputError(
+            f"unknown kind of noise {sorted(unknown)[0]!r}; use one of {', '.join(KINDS)}"
+        )
+    # Written so that NaN is refused as well.
+    if not all(0 <= rate <= 1 for rate in rates.values()) or not sum(rates.values()) <= 1 + 1e-9:
         raise InputError("noise rates must lie in [0, 1] and sum to at most 1")
+
+
+def parse_rates(
+    kinds: Sequence[str], rates: Sequence[float], pairs: Sequence[str]
+) -> dict[str, float]:
+    """Rates by kind, from kinds with a rate each and from `ncr=0.2,hard=0.05`.
+
+    Raises `InputError` for a kind without a rate, named twice, or what is no number.
+    """
+    if len(kinds) != len(rates):
+        raise InputError(
+            f"{len(kinds)} times --kind and {len(rates)} times --rate: give each kind its rate"
+        )
+    named = list(zip(kinds, rates, strict=True))
+    for piece in ",".join(pairs).split(",") if pairs else ():
+        kind, _, rate = piece.partition("=")
+        try:
+            named.append((kind.strip(), float(rate)))
+        except ValueError:
+            raise InputError(f"--noise takes kind=rate, as in ncr=0.2, got {piece!r}") from None
+    found = dict(named)
+    if len(found) < len(named):
+        raise InputError("each kind of noise can be given once")
+    check_rates(found)
+    return found
+
+
+def noise_count(rate: float, pairs: int) -> int:
+    """floor(rate N), where the rate may be a rounded decimal fraction."""
+    return int(rate * pairs + 1e-9)
+
+
+def plan_noise(
+    pairs: int,
+    rates: Mapping[str, float],
+    seed: int,
+    *,
+    batch_size: int = PER_BATCH_SIZE,
+    changeable: np.ndarray | None = None,
+) -> NoisePlan:
+    """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
+
+    `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs
+    where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough.
+    Needs 17 bytes a pair. Raises `InputError` as `check_rates` does.
+    """
+    check_rates(rates)
     rng = np.random.default_rng([seed, pairs])
     image_source, caption_source = np.arange(pairs), np.arange(pairs)
-    kind = np.full(pairs, "", dtype="<U9")
+    code = np.zeros(pairs, dtype=np.int8)
+    planned: dict[str, int] = {}
     free = rng.permutation(pairs)
-    for name in KINDS:
-        count = int(rates.get(name, 0.0) * pairs + 1e-9)
-        chosen, free = np.sort(free[:count]), free[count:]
-        kind[chosen] = name
+    for number, name in enumerate(KINDS, start=1):
+        count = noise_count(rates.get(name, 0.0), pairs)
+        if name == "hard" and changeable is not None:
+            fit = np.flatnonzero(changeable[free])[:count]
+            chosen, free = np.sort(free[fit]), np.delete(free, fit)
+        else:
+            chosen, free = np.sort(free[:count]), free[count:]
+        if name in rates:
+            planned[name] = len(chosen)
+        code[chosen] = number
         if name == "decl":
             image_source[chosen] = rng.permutation(chosen)
         elif name == "ncr":
             caption_source[chosen] = rng.permutation(chosen)
         elif name == "per_batch":
-            batches = np.split(chosen, np.flatnonzero(np.diff(chosen // PER_BATCH_SIZE)) + 1)
+            batches = np.split(chosen, np.flatnonzero(np.diff(chosen // batch_size)) + 1)
             caption_source[chosen] = np.concatenate([rng.permutation(b) for b in batches])
     index = np.arange(pairs)
-    stayed = (image_source == index) & (caption_source == index) & np.isin(kind, PERMUTING)
-    kind[stayed] = ""
-    return NoisePlan(image_source, caption_source, kind)
+    stayed = (image_source == index) & (caption_source == index) & (code <= len(PERMUTING))
+    code[stayed] = 0
+    return NoisePlan(image_source, caption_source, code, planned)

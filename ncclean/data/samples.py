@@ -20,12 +20,21 @@ class SkipReason(str, Enum):
     SAMPLE_TRUNCATED = "sample_truncated"
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where a member lies in its uncompressed tar: `begin` of its headers, `end` of its padding."""
+
+    extension: str
+    begin: int
+    end: int
+
+
 @dataclass(slots=True)
 class Sample:
     """A sample as it lies in the shard: raw image bytes, the caption, the json's fields.
 
     `status` is what could be told without decoding the image; `image` is dropped as soon as it
-    has been decoded.
+    has been decoded. `members` is filled on request, in the order of the shard.
     """
 
     row: int
@@ -35,6 +44,7 @@ class Sample:
     metadata: dict[str, Any] = field(default_factory=dict)
     status: SkipReason = SkipReason.OK
     error: str | None = None
+    members: list[Member] = field(default_factory=list)
 
     def reject(self, reason: SkipReason, error: str | None = None) -> None:
         """Set the status unless an earlier problem already did."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ncclean.data.names import split_name
-from ncclean.data.samples import Sample, SkipReason
+from ncclean.data.samples import Member, Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -41,6 +41,7 @@ class _Group:
     row: int
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
+    located: list[Member] = field(default_factory=list)
     truncated: bool = False
     _parsed: tuple[bytes, dict[str, Any]] | None = None
 
@@ -76,14 +77,22 @@ class TarSamples:
         shard: ShardRef,
         caption_key: str | None = None,
         opened: Callable[[], BinaryIO] | None = None,
+        locate: bool = False,
     ) -> None:
-        """`opened` gives the shard's stream where somebody has opened it ahead."""
+        """`opened` gives the shard's stream where somebody has opened it ahead.
+
+        With `locate`, samples tell where their members lie; the json of `late_metadata` is then
+        in `late_members`.
+        """
         self.shard = shard
         self._open = opened or shard.open
         self.caption_key = caption_key.lower() if caption_key else None
         self.samples = 0
         self.bytes_read = 0  # of the tar, headers and padding included
         self.late_metadata: dict[int, dict[str, Any]] = {}
+        self.late_members: dict[int, Member] = {}
+        self._locate = locate
+        self._located: Member | None = None  # the member just read
         self._rows: dict[str, int] = {}  # key -> row of its sample, once handed out
         self._waiting: dict[str, _Group] = {}
         self._waiting_bytes = 0
@@ -98,6 +107,8 @@ class TarSamples:
                         yield from self._settle(current)
                     current = self._resume(key, extension) or self._begin(key, extension)
                 current.members[extension] = data
+                if self._located is not None:
+                    current.located.append(self._located)
         except _CutMember as error:
             failure = error
             if current is None or current.key != error.key:
@@ -134,6 +145,8 @@ class TarSamples:
         if group.row == _LATE:
             if set(group.members) == {"json"}:
                 self.late_metadata[self._rows[group.key]] = group.metadata
+                for member in group.located:
+                    self.late_members[self._rows[group.key]] = member
                 return
             group.row = self.samples  # more came under the key: a sample of its own after all
             self.samples += 1
@@ -152,18 +165,18 @@ class TarSamples:
             yield self._finish(oldest)
 
     def _is_complete(self, group: _Group) -> bool:
-        has_image = any(_is_image(extension) for extension in group.members)
+        has_image = any(is_image(extension) for extension in group.members)
         return has_image and self._caption_bytes(group, group.metadata) is not None
 
     def _finish(self, group: _Group) -> Sample:
         metadata = group.metadata
-        sample = Sample(row=group.row, key=group.key, metadata=metadata)
+        sample = Sample(row=group.row, key=group.key, metadata=metadata, members=group.located)
         if group.key in self._rows and self._rows[group.key] != group.row:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._rows.setdefault(group.key, group.row)
         if group.truncated:
             sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard breaks off in this sample")
-        image = next((data for ext, data in group.members.items() if _is_image(ext)), None)
+        image = next((data for ext, data in group.members.items() if is_image(ext)), None)
         if image is None:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif not image:
@@ -216,7 +229,10 @@ class TarSamples:
                     key, extension = split_name(member.name)
                     if key is None:
                         continue
-                    yield _text(key), _text(extension).lower(), _content(tar, member, _text(key))
+                    extension = _text(extension).lower()
+                    if self._locate:
+                        self._located = Member(extension, member.offset, tar.offset)
+                    yield _text(key), extension, _content(tar, member, _text(key))
                 end = getattr(tar, "header_error", None)
                 if end is not None and not isinstance(end, _END_OF_ARCHIVE):
                     # tarfile takes this for a regular end; a shard cut between two members, or
@@ -263,7 +279,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> bytes:
     return data
 
 
-def _is_image(extension: str) -> bool:
+def is_image(extension: str) -> bool:
     return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
 
 

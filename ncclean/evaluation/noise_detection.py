@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ncclean.errors import InputError
+from ncclean.evaluation.curves import DetectionCurve, SortedScores
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,23 @@ def detection_report(score: ArrayLike, is_noisy: ArrayLike, threshold: float) ->
     For cleanliness scores (cosine, weight, confidence) pass their negative, and the negative of
     the threshold. Raises `InputError` if the lengths differ or a score is NaN.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score
+    return report_on(_curve(score, is_noisy), threshold)
 
-    values, truth = _checked(score, is_noisy)
-    flagged = values >= threshold
-    caught, alarms = int((flagged & truth).sum()), int((flagged & ~truth).sum())
-    noisy, clean = int(truth.sum()), int((~truth).sum())
-    precision, recall = _ratio(caught, caught + alarms), _ratio(caught, noisy)
-    both = noisy > 0 and clean > 0
+
+def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
+    """The report of `detection_report` from the curve of the scores."""
+    caught, alarms = curve.at(threshold)
+    noisy, clean = curve.noisy, curve.clean
     return DetectionReport(
         threshold=threshold,
-        accuracy=_ratio(caught + clean - alarms, noisy + clean),
-        precision=precision,
-        recall=recall,
-        f1=_ratio(2 * caught, 2 * caught + alarms + (noisy - caught)),
-        auroc=float(roc_auc_score(truth, values)) if both else float("nan"),
-        average_precision=float(average_precision_score(truth, values)) if noisy else float("nan"),
-        clean_kept=_ratio(clean - alarms, clean),
-        noise_caught=recall,
+        accuracy=ratio(caught + clean - alarms, noisy + clean),
+        precision=ratio(caught, caught + alarms),
+        recall=ratio(caught, noisy),
+        f1=ratio(2 * caught, caught + alarms + noisy),
+        auroc=curve.auroc,
+        average_precision=curve.average_precision,
+        clean_kept=ratio(clean - alarms, clean),
+        noise_caught=ratio(caught, noisy),
     )
 
 
@@ -62,21 +62,24 @@ def mean_noise_rank(weight: ArrayLike, is_noisy: ArrayLike) -> float:
     The optimum, all n noisy pairs last, is N - (n - 1) / 2. Raises `InputError` if the lengths
     differ or a weight is NaN.
     """
-    from scipy.stats import rankdata
-
-    values, truth = _checked(weight, is_noisy)
-    return float(rankdata(-values)[truth].mean()) if truth.any() else float("nan")
+    return _curve(-np.asarray(weight, dtype=np.float64), is_noisy).mean_noise_rank
 
 
-def _checked(score: ArrayLike, is_noisy: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def optimal_noise_rank(pairs: int, noisy: int) -> float:
+    """The highest mean noise rank that `noisy` of `pairs` pairs can have: N - (n - 1) / 2."""
+    return pairs - (noisy - 1) / 2 if noisy else float("nan")
+
+
+def ratio(part: int, whole: int) -> float:
+    """part / whole, NaN if there is no whole."""
+    return part / whole if whole else float("nan")
+
+
+def _curve(score: ArrayLike, is_noisy: ArrayLike) -> DetectionCurve:
     values = np.asarray(score, dtype=np.float64)
     truth = np.asarray(is_noisy, dtype=bool)
     if values.shape != truth.shape or values.ndim != 1:
         raise InputError(f"scores {values.shape} and truth {truth.shape} must be of one length")
     if np.isnan(values).any():
         raise InputError("scores must not be NaN: leave out the pairs that were not scored")
-    return values, truth
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
+    return SortedScores.of(values, truth.astype(np.int8)).curve()

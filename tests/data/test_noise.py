@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.data.noise import PER_BATCH_SIZE, plan_noise
+from ncclean.data.noise import PER_BATCH_SIZE, PERMUTING, parse_rates, plan_noise
 from ncclean.errors import InputError
 
 
@@ -48,3 +50,62 @@ def test_seeded():
 def test_impossible_rates_are_refused(rates):
     with pytest.raises(InputError):
         plan_noise(10, rates, 0)
+
+
+def test_hard_takes_changeable_pairs_only_and_may_run_short():
+    changeable = np.arange(100) % 4 == 0
+    plan = plan_noise(100, {"ncr": 0.2, "hard": 0.5}, 0, changeable=changeable)
+    assert changeable[plan.kind == "hard"].all()
+    assert plan.planned["ncr"] == 20
+    assert plan.planned["hard"] == (plan.kind == "hard").sum() <= 25
+    # Whatever could be changed and was not drawn before is hard now.
+    assert (plan.kind[changeable & (plan.caption_source == np.arange(100))] != "").sum() > 15
+
+
+def test_all_changeable_is_the_plan_without_the_mask():
+    rates = {"ncr": 0.2, "hard": 0.1, "junk": 0.05}
+    plain = plan_noise(500, rates, 3)
+    masked = plan_noise(500, rates, 3, changeable=np.ones(500, dtype=bool))
+    assert (plain.kind == masked.kind).all()
+
+
+def test_batch_size_of_per_batch():
+    plan = plan_noise(100, {"per_batch": 1.0}, seed=0, batch_size=10)
+    assert (plan.caption_source // 10 == np.arange(100) // 10).all()
+
+
+@given(st.integers(0, 300), st.floats(0, 1), st.integers(0, 5), st.sampled_from(PERMUTING))
+def test_exact_counts_and_permutations(pairs, rate, seed, kind):
+    plan = plan_noise(pairs, {kind: rate}, seed)
+    assert plan.planned == {kind: math.floor(rate * pairs + 1e-9)}
+    assert plan.is_noisy.sum() <= plan.planned[kind]
+    for source in (plan.caption_source, plan.image_source):
+        assert (np.sort(source) == np.arange(pairs)).all()
+    moved = (plan.caption_source != np.arange(pairs)) | (plan.image_source != np.arange(pairs))
+    assert (moved == plan.is_noisy).all()
+
+
+def test_rates_from_the_command_line():
+    assert parse_rates(["ncr"], [0.2], []) == {"ncr": 0.2}
+    assert parse_rates(["ncr"], [0.2], ["hard=0.05,junk=0.1"]) == {
+        "ncr": 0.2,
+        "hard": 0.05,
+        "junk": 0.1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rates", "noise", "message"),
+    [
+        (["ncr"], [], [], "give each kind its rate"),
+        (["ncr"], [0.1], ["ncr=0.2"], "once"),
+        ([], [], ["ncr"], "kind=rate"),
+        ([], [], ["ncr=much"], "kind=rate"),
+        ([], [], ["salt=0.1"], "unknown kind"),
+        ([], [], ["ncr=nan"], "must lie in"),
+        (["ncr", "hard"], [0.7, 0.7], [], "sum to at most 1"),
+    ],
+)
+def test_mistakes_in_rates(kinds, rates, noise, message):
+    with pytest.raises(InputError, match=message):
+        parse_rates(kinds, rates, noise)

@@ -147,30 +147,6 @@ def write_caption(scene: Scene, rng: random.Random) -> Caption:
     return Caption(text, (kind,) if "{t}" in template else ())
 
 
-def junk_caption(rng: random.Random) -> str:
-    """Boilerplate and file names: the `junk` noise kind. Says nothing about any image."""
-    number = int(rng.random() * 10000)
-    return pick(
-        rng,
-        (
-            f"IMG_{number:04d}.JPG",
-            f"DSC{number:05d}",
-            f"image{number % 100}.png",
-            f"screenshot_{number}.jpg",
-            "click here to enlarge the image",
-            "image may contain: indoor",
-            "no description available",
-            "Loading...",
-            "untitled",
-            f"product thumbnail {number}",
-            "sign up for our newsletter today",
-            "home | about us | contact | privacy policy",
-            f"photo {number} of 9999",
-            "copyright all rights reserved",
-        ),
-    )
-
-
 def _noun_phrase(group: Group, terse: bool, rng: random.Random) -> str:
     count = pick(rng, _COUNT_WORDS[group.count])
     size = pick(rng, _SIZE_WORDS[group.size])

@@ -19,8 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclean.data.caption_noise import junk_caption
 from ncclean.data.noise import NoisePlan, plan_noise
-from ncclean.data.synthetic.captions import Caption, junk_caption, write_caption
+from ncclean.data.synthetic.captions import Caption, write_caption
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
 from ncclean.errors import InputError

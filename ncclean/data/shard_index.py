@@ -1,0 +1,184 @@
+"""What a shard holds and where: the pairs that can be scored, their captions and members.
+
+An index lets a shard be rewritten by copying bytes, without taking the tar apart again, and the
+image of any pair be fetched by its place.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import IO, Any, BinaryIO, cast
+
+import numpy as np
+
+from ncclean.data.caption_noise import is_changeable
+from ncclean.data.samples import Member, SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples, is_image
+from ncclean.errors import InputError, ShardError
+
+_COMPRESSED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+
+
+class Role(IntEnum):
+    """What a member is to its sample."""
+
+    OTHER = 0
+    IMAGE = 1
+    CAPTION = 2
+    JSON = 3
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The P scorable pairs of a shard in the order of their rows, and their M members.
+
+    `rows` (P,) int64. `captions` (P + 1,) int64 offsets into `text`, UTF-8. `changeable` (P,) bool
+    tells whether one word of the caption can be changed. `members` (M, 4) int64, in the order of
+    the shard: pair, role, and the offsets `begin` and `end` of `Member`. `images` (P,) is the
+    place of each pair's image in `members`, `image_hash` (P,) uint64 tells images of other bytes
+    apart. `error` is why the shard breaks off, or "".
+    """
+
+    samples: int
+    rows: np.ndarray
+    text: np.ndarray
+    captions: np.ndarray
+    changeable: np.ndarray
+    members: np.ndarray
+    images: np.ndarray
+    image_hash: np.ndarray
+    compressed: bool
+    error: str
+
+    @property
+    def pairs(self) -> int:
+        return len(self.rows)
+
+    def caption(self, pair: int) -> str:
+        begin, end = self.captions[pair : pair + 2]
+        return self.text[begin:end].tobytes().decode("utf-8")
+
+    def to_bytes(self) -> bytes:
+        """A compressed npz archive of the fields."""
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
+        np.savez_compressed(buffer, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ShardIndex:
+        """Raises `ValueError` if the bytes are not those of an index."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in _FIELDS}
+        except (KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError("not a shard index") from error
+        scalars = {name: found.pop(name).item() for name in ("samples", "compressed", "error")}
+        return cls(**found, **scalars)
+
+
+_FIELDS = tuple(ShardIndex.__dataclass_fields__)
+
+
+def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
+    """Read a shard once. Images are not decoded: one that is corrupt counts as an image.
+
+    A shard that breaks off has the index of what comes before. Raises `InputError` if it cannot
+    be read at all for a reason that is not in its bytes.
+    """
+    samples = TarSamples(shard, caption_key, locate=True)
+    scorable: list[tuple[int, str, bytes, list[Member]]] = []
+    error = ""
+    try:
+        for sample in samples:
+            if sample.status is SkipReason.OK:
+                digest = hashlib.blake2b(cast(bytes, sample.image), digest_size=8).digest()
+                scorable.append((sample.row, cast(str, sample.caption), digest, sample.members))
+    except ShardError as broken:
+        cause = broken.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
+            raise InputError(f"{shard.url} {broken}") from broken
+        error = str(broken)
+    scorable.sort(key=lambda found: found[0])
+    members = [
+        (pair, _role(member, caption_key), member.begin, member.end)
+        for pair, (row, _, _, located) in enumerate(scorable)
+        for member in _with_late(located, samples.late_members.get(row))
+    ]
+    members.sort(key=lambda member: member[2])
+    table = np.array(members, dtype=np.int64).reshape(-1, 4)
+    encoded = [caption.encode() for _, caption, _, _ in scorable]
+    return ShardIndex(
+        samples=samples.samples,
+        rows=np.array([row for row, _, _, _ in scorable], dtype=np.int64),
+        text=np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        captions=np.concatenate([[0], np.cumsum([len(text) for text in encoded])]).astype(np.int64),
+        changeable=np.array([is_changeable(caption) for _, caption, _, _ in scorable], dtype=bool),
+        members=table,
+        images=_first_images(table, len(scorable)),
+        image_hash=np.frombuffer(b"".join(digest for _, _, digest, _ in scorable), dtype="<u8"),
+        compressed=_is_compressed(shard),
+        error=error,
+    )
+
+
+def open_tar(shard: ShardRef) -> IO[bytes]:
+    """The shard's bytes, uncompressed."""
+    stream = shard.open()
+    head = stream.read(5)
+    stream.seek(0)
+    for magic, opened in _COMPRESSED.items():
+        if head.startswith(magic):
+            return cast(BinaryIO, opened(stream, "rb"))
+    return stream
+
+
+def read_member(raw: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    """Header and content of one member from its bytes in the tar, `begin` to `end`."""
+    if raw[156:157] in (tarfile.REGTYPE, tarfile.AREGTYPE):  # no extended headers in front
+        header = tarfile.TarInfo.frombuf(raw[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+        return header, raw[tarfile.BLOCKSIZE :][: header.size]
+    with tarfile.open(fileobj=io.BytesIO(raw + bytes(2 * tarfile.BLOCKSIZE)), mode="r:") as tar:
+        info = cast(tarfile.TarInfo, tar.next())
+        content = tar.extractfile(info)
+        return info, content.read() if content is not None else b""
+
+
+def _with_late(located: list[Member], late: Member | None) -> list[Member]:
+    """The members of a sample, with a json that came later unless there was one before."""
+    has_json = any(member.extension == "json" for member in located)
+    return located if late is None or has_json else [*located, late]
+
+
+def _role(member: Member, caption_key: str | None) -> Role:
+    if member.extension == "json":
+        return Role.JSON
+    if member.extension in ("txt", "caption", (caption_key or "txt").lower()):
+        return Role.CAPTION
+    return Role.IMAGE if is_image(member.extension) else Role.OTHER
+
+
+def _first_images(members: np.ndarray, pairs: int) -> np.ndarray:
+    images = np.flatnonzero(members[:, 1] == Role.IMAGE)
+    found = np.full(pairs, -1, dtype=np.int64)
+    found[members[images[::-1], 0]] = images[::-1]  # the first of several is written last
+    return found
+
+
+def _is_compressed(shard: ShardRef) -> bool:
+    with shard.open() as stream:
+        return stream.read(5).startswith(tuple(_COMPRESSED))

@@ -1,0 +1,133 @@
+"""The operating points of a score: what every possible threshold flags, from one sort.
+
+ROC, precision-recall, AUROC, average precision and ranks all follow from how many noisy and clean
+pairs lie at or above each distinct value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SortedScores:
+    """(N,) noise scores, higher is noisier, in descending order, with the class of each pair.
+
+    `code` (N,) int8 is 0 for clean pairs, else the number of the kind of noise.
+    """
+
+    values: np.ndarray
+    code: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, code: np.ndarray) -> SortedScores:
+        """Sort. Takes 8 bytes a pair besides what goes in and comes out."""
+        order = np.argsort(values)[::-1]
+        return cls(values[order], code[order])
+
+    def curve(self, kind: int | None = None) -> DetectionCurve:
+        """Of clean pairs against one kind of noise, or against all of it."""
+        if kind is None:
+            return DetectionCurve.of_sorted(self.values, self.code != 0)
+        of_kind = (self.code == 0) | (self.code == kind)
+        return DetectionCurve.of_sorted(self.values[of_kind], self.code[of_kind] != 0)
+
+
+@dataclass(frozen=True)
+class DetectionCurve:
+    """Per distinct value, in descending order: pairs at or above it.
+
+    `thresholds` (U,); `caught` (U,) noisy pairs and `alarms` (U,) clean pairs with a score of at
+    least the threshold, int64.
+    """
+
+    thresholds: np.ndarray
+    caught: np.ndarray
+    alarms: np.ndarray
+
+    @classmethod
+    def of_sorted(cls, values: np.ndarray, is_noisy: np.ndarray) -> DetectionCurve:
+        """From (N,) values in descending order and (N,) truth."""
+        if not len(values):
+            empty = np.empty(0, dtype=np.int64)
+            return cls(np.asarray(values, dtype=np.float64), empty, empty)
+        last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
+        caught = np.cumsum(is_noisy, dtype=np.int64)[last]
+        return cls(values[last], caught, last + 1 - caught)
+
+    @property
+    def noisy(self) -> int:
+        return int(self.caught[-1]) if len(self.caught) else 0
+
+    @property
+    def clean(self) -> int:
+        return int(self.alarms[-1]) if len(self.alarms) else 0
+
+    def at(self, threshold: float) -> tuple[int, int]:
+        """Noisy and clean pairs with a score of at least `threshold`."""
+        # Thresholds descend: count those that are not below.
+        reached = int(np.searchsorted(-self.thresholds.astype(np.float64), -threshold, "right"))
+        if reached == 0:
+            return 0, 0
+        return int(self.caught[reached - 1]), int(self.alarms[reached - 1])
+
+    @property
+    def auroc(self) -> float:
+        """Chance that a noisy pair scores above a clean one, ties counting half; NaN without."""
+        if not self.noisy or not self.clean:
+            return float("nan")
+        caught = np.diff(self.caught, prepend=0).astype(np.float64)
+        # Clean pairs strictly below, and half of those with the same value.
+        below = self.clean - (self.alarms + np.append(0, self.alarms[:-1])) / 2
+        return float(caught @ below / (float(self.noisy) * self.clean))
+
+    @property
+    def average_precision(self) -> float:
+        """sum_n (R_n - R_(n-1)) P_n over the thresholds; NaN without noisy pairs."""
+        if not self.noisy:
+            return float("nan")
+        caught = np.diff(self.caught, prepend=0).astype(np.float64)
+        precision = self.caught / (self.caught + self.alarms)
+        return float(caught @ precision / self.noisy)
+
+    @property
+    def mean_noise_rank(self) -> float:
+        """Mean rank of the noisy pairs by descending cleanliness from 1, ties averaged."""
+        if not self.noisy:
+            return float("nan")
+        caught = np.diff(self.caught, prepend=0).astype(np.float64)
+        above = self.caught + self.alarms
+        size = np.diff(above, prepend=0)
+        cleaner = self.noisy + self.clean - above  # pairs with a strictly lower noise score
+        return float(caught @ (cleaner + (size + 1) / 2) / self.noisy)
+
+    def best_f1(self) -> tuple[float, float]:
+        """The threshold of the highest F1, and that F1; it takes the truth to know it."""
+        if not self.noisy:
+            return float("nan"), float("nan")
+        f1 = 2 * self.caught / (self.caught + self.alarms + self.noisy)
+        best = int(np.argmax(f1))
+        return float(self.thresholds[best]), float(f1[best])
+
+    def points(self, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """At most `count` + 3 points to draw: false alarm rate, recall and precision.
+
+        Evenly spaced over both rates, so that steep parts are not lost, from where nothing is
+        flagged: there the precision is that of the first threshold.
+        """
+        if not self.noisy or not self.clean:
+            return (np.empty(0),) * 3
+        where = [np.array([0, len(self.caught) - 1])]
+        for counts in (self.caught, self.alarms):
+            steps = np.linspace(0, counts[-1], count // 2)
+            where.append(np.searchsorted(counts, steps).clip(max=len(counts) - 1))
+        chosen = np.unique(np.concatenate(where))
+        caught, alarms = self.caught[chosen], self.alarms[chosen]
+        precision = caught / (caught + alarms)
+        return (
+            np.append(0.0, alarms / self.clean),
+            np.append(0.0, caught / self.noisy),
+            np.append(precision[:1], precision),
+        )

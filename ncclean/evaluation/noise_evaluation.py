@@ -1,0 +1,191 @@
+"""What scores and rules find of each kind of noise: the figures of `ncclean evaluate noise`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.evaluation.calibration import Calibration
+from ncclean.evaluation.curves import DetectionCurve, SortedScores
+from ncclean.evaluation.noise_detection import (
+    DetectionReport,
+    optimal_noise_rank,
+    ratio,
+    report_on,
+)
+from ncclean.evaluation.noise_scores import NoiseRule, NoiseScore, threshold_at_rate
+
+ALL = "all"  # every kind of noise together
+_HISTOGRAM_BINS = 40
+
+
+@dataclass(frozen=True)
+class KindDetection:
+    """One kind of noise (or `ALL`) against the clean pairs; pairs of other kinds are left out.
+
+    `report.threshold` is in units of the column. `best_threshold` is where F1 is highest,
+    `best_f1`: one must know the truth to cut there.
+    """
+
+    kind: str
+    noisy: int
+    clean: int
+    report: DetectionReport
+    mean_noise_rank: float
+    optimal_noise_rank: float
+    best_threshold: float
+    best_f1: float
+
+
+@dataclass(frozen=True)
+class ScoreEvaluation:
+    """A column at its operating point, over its `pairs`; `unscored` pairs have no value in it.
+
+    `flags` is the condition that flags a pair, `threshold_source` where it comes from.
+    """
+
+    column: str
+    higher_is_noisier: bool
+    flags: str
+    threshold_source: str
+    pairs: int
+    unscored: int
+    kinds: list[KindDetection]
+
+
+@dataclass(frozen=True)
+class RuleEvaluation:
+    """A rule's operating point: shares of clean pairs kept and of noisy pairs caught, by kind.
+
+    `precision` is the share of noisy pairs among the flagged ones, of all kinds.
+    """
+
+    rule: str
+    flags: str
+    pairs: int
+    flagged: int
+    clean_kept: float
+    noise_caught: dict[str, float]
+    precision: float
+
+
+@dataclass(frozen=True)
+class NoiseEvaluation:
+    """Everything that is known of a table with truth.
+
+    `clean` and `noisy` (by kind) pairs could be scored; `unscored` have a truth but no scores, and
+    for `unknown` nobody knows. `noise_rate` is the estimate that operating points use,
+    `noise_rate_source` where it comes from.
+    """
+
+    clean: int
+    noisy: dict[str, int]
+    unscored: int
+    unknown: int
+    noise_rate: float
+    noise_rate_source: str
+    scores: list[ScoreEvaluation]
+    rules: list[RuleEvaluation]
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True)
+class ScoreFigure:
+    """What is drawn of a column: points of its curves for all noise, and its distribution.
+
+    `counts` (K + 1, B) per kind, clean first, in bins with `edges` (B + 1,) in column units.
+    """
+
+    column: str
+    false_alarm_rate: np.ndarray
+    recall: np.ndarray
+    precision: np.ndarray
+    edges: np.ndarray
+    counts: np.ndarray
+
+
+def evaluate_score(
+    scores: SortedScores,
+    column: NoiseScore,
+    kinds: Sequence[str],
+    noise_rate: float,
+    noise_rate_source: str,
+    unscored: int,
+) -> ScoreEvaluation:
+    """Evaluate (N,) noise scores: `column`'s values times its sign."""
+    if column.threshold is not None:
+        threshold, source = column.threshold, "given"
+        cut = column.noise_threshold(threshold)
+    else:
+        cut = threshold_at_rate(scores.values, noise_rate)
+        threshold, source = column.sign * cut, f"the noisiest {noise_rate:.1%}, {noise_rate_source}"
+    found = [_detect(ALL, scores.curve(), column, cut, threshold)]
+    found += [
+        _detect(kind, scores.curve(number), column, cut, threshold)
+        for number, kind in enumerate(kinds, start=1)
+    ]
+    return ScoreEvaluation(
+        column=column.column,
+        higher_is_noisier=column.higher_is_noisier,
+        flags=column.condition(threshold),
+        threshold_source=source,
+        pairs=len(scores.values),
+        unscored=unscored,
+        kinds=found,
+    )
+
+
+def evaluate_rule(
+    rule: NoiseRule, pairs: np.ndarray, flagged: np.ndarray, kinds: Sequence[str]
+) -> RuleEvaluation:
+    """From (K + 1,) pairs and flagged pairs per kind, clean first."""
+    caught = {
+        kind: ratio(int(flagged[number]), int(pairs[number]))
+        for number, kind in enumerate(kinds, start=1)
+    }
+    noisy = int(flagged[1:].sum())
+    return RuleEvaluation(
+        rule=rule.name,
+        flags=rule.sql,
+        pairs=int(pairs.sum()),
+        flagged=int(flagged.sum()),
+        clean_kept=ratio(int(pairs[0] - flagged[0]), int(pairs[0])),
+        noise_caught={ALL: ratio(noisy, int(pairs[1:].sum())), **caught},
+        precision=ratio(noisy, int(flagged.sum())),
+    )
+
+
+def figure_of(scores: SortedScores, column: NoiseScore, kinds: Sequence[str]) -> ScoreFigure:
+    """What to draw of (N,) noise scores."""
+    alarms, recall, precision = scores.curve().points()
+    finite = scores.values[np.isfinite(scores.values)]
+    # The outermost thousandths would squeeze all others into a few bins.
+    low, high = np.quantile(finite, [0.001, 0.999]) if len(finite) else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + 1, _HISTOGRAM_BINS + 1)
+    clipped = scores.values.clip(edges[0], edges[-1])
+    counts = np.stack(
+        [np.histogram(clipped[scores.code == number], edges)[0] for number in range(len(kinds) + 1)]
+    )
+    if not column.higher_is_noisier:
+        edges, counts = -edges[::-1], counts[:, ::-1]
+    return ScoreFigure(column.column, alarms, recall, precision, edges, counts)
+
+
+def _detect(
+    kind: str, curve: DetectionCurve, column: NoiseScore, cut: float, threshold: float
+) -> KindDetection:
+    report = report_on(curve, cut)
+    best, best_f1 = curve.best_f1()
+    return KindDetection(
+        kind=kind,
+        noisy=curve.noisy,
+        clean=curve.clean,
+        report=dataclasses.replace(report, threshold=threshold),
+        mean_noise_rank=curve.mean_noise_rank,
+        optimal_noise_rank=optimal_noise_rank(curve.noisy + curve.clean, curve.noisy),
+        best_threshold=column.sign * best,
+        best_f1=best_f1,
+    )

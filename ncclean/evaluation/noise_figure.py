@@ -1,0 +1,161 @@
+"""The noise evaluation as a figure: what every threshold finds, and what the scores look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncclean.errors import InputError
+from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito's colours can be told apart without seeing all of them; dashes help in print.
+_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#8C564B", "#000000", "#6A3D9A"),
+)
+_DASHES = ("-", "--", "-.", ":")
+_CLEAN = "#7F7F7F"
+_STYLE: dict[Any, Any] = {
+    "font.size": 8.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.1,
+    "legend.fontsize": 6.5,
+    "legend.framealpha": 0.8,
+    "legend.edgecolor": "none",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+_HISTOGRAM_OF = "similarity"
+
+
+def check_format(path: Path) -> None:
+    """Raise `InputError` unless `path` ends in a format that can be drawn."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"--plot takes a file ending in {', '.join(FORMATS)}, got {path}")
+
+
+def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: Path) -> None:
+    """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
+    check_format(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(evaluation, scores).savefig(path, dpi=200)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
+    """Four panels of a two-column page: ROC, precision-recall, distributions, calibration."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 5.8), layout="constrained")
+        axes = figure.subplots(2, 2)
+        _draw_curves(axes[0, 0], axes[0, 1], evaluation, scores)
+        _draw_distributions(axes[1, 0], evaluation, scores)
+        _draw_calibration(axes[1, 1], evaluation)
+        for letter, panel in zip("abcd", axes.flat, strict=True):
+            panel.set_title(f"({letter}) {panel.get_title()}", loc="left", fontsize=8.5)
+            panel.set_title("", loc="center")
+    return figure
+
+
+def _draw_curves(
+    roc: Any, recall: Any, evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]
+) -> None:
+    noisy = sum(evaluation.noisy.values())
+    for number, (score, found) in enumerate(zip(scores, evaluation.scores, strict=True)):
+        report = found.kinds[0].report
+        style = {
+            "color": _COLOURS[number % len(_COLOURS)],
+            "linestyle": _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],
+        }
+        roc.plot(
+            score.false_alarm_rate,
+            score.recall,
+            label=f"{score.column} ({report.auroc:.3f})",
+            **style,
+        )
+        recall.plot(
+            score.recall,
+            score.precision,
+            label=f"{score.column} ({report.average_precision:.3f})",
+            **style,
+        )
+    roc.plot([0, 1], [0, 1], color=_CLEAN, linewidth=0.6, zorder=0)
+    roc.set(title="ROC, all noise", xlabel="clean pairs flagged", ylabel="noisy pairs caught")
+    roc.legend(loc="lower right", title="AUROC", title_fontsize=6.5)
+    share = noisy / max(noisy + evaluation.clean, 1)
+    recall.axhline(share, color=_CLEAN, linewidth=0.6, zorder=0)
+    recall.set(title="Precision and recall", xlabel="noisy pairs caught", ylabel="precision")
+    recall.legend(loc="lower left", title="average precision", title_fontsize=6.5)
+    for panel in (roc, recall):
+        panel.set(xlim=(-0.01, 1.01), ylim=(0, 1.02))
+
+
+def _draw_distributions(
+    panel: Any, evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]
+) -> None:
+    shown = next((score for score in scores if score.column == _HISTOGRAM_OF), scores[0])
+    found = next(each for each in evaluation.scores if each.column == shown.column)
+    widths = shown.edges[1:] - shown.edges[:-1]
+    panel.set(title=f"Distribution of {shown.column}", xlabel=shown.column, ylabel="density")
+    for number, name in enumerate(("clean", *evaluation.noisy)):
+        counts = shown.counts[number]
+        if not counts.sum():
+            continue
+        density = counts / (counts.sum() * widths)
+        label = f"{name} ({counts.sum():,})"
+        if number == 0:
+            panel.stairs(density, shown.edges, fill=True, color=_CLEAN, alpha=0.35, label=label)
+        else:
+            colour = _COLOURS[(number - 1) % len(_COLOURS)]
+            panel.stairs(density, shown.edges, color=colour, linewidth=1.1, label=label)
+    threshold = found.kinds[0].report.threshold
+    if math.isfinite(threshold):
+        panel.axvline(threshold, color="black", linewidth=0.7, linestyle=":", label=found.flags)
+    panel.set_ylim(0, 1.25 * panel.get_ylim()[1])  # room for the legend
+    panel.legend(loc="best")
+
+
+def _draw_calibration(panel: Any, evaluation: NoiseEvaluation) -> None:
+    panel.set(title="Calibration of noise_probability")
+    fit = evaluation.calibration
+    if fit is None:
+        panel.text(0.5, 0.5, "no noise_probability", ha="center", va="center", color=_CLEAN)
+        panel.set_axis_off()
+        return
+    bins = [each for each in fit.bins if each.pairs]
+    most = max(each.pairs for each in bins)
+    panel.plot([0, 1], [0, 1], color=_CLEAN, linewidth=0.6, zorder=0)
+    # Area shows how many pairs a bin speaks for.
+    panel.scatter(
+        [each.predicted for each in bins],
+        [each.observed for each in bins],
+        s=[12 + 120 * each.pairs / most for each in bins],
+        color=_COLOURS[0],
+        alpha=0.75,
+        linewidth=0,
+        label=f"pairs, by area (largest {most:,})",
+    )
+    panel.set(
+        xlim=(-0.04, 1.04),
+        ylim=(-0.04, 1.06),
+        xlabel="mean noise_probability",
+        ylabel="share that is noisy",
+    )
+    lines = [
+        f"{name}: {side.expected:,.0f} expected, {side.noisy:,} noisy of {side.pairs:,}"
+        for name, side in (("kept", fit.kept), ("dropped", fit.dropped))
+    ]
+    panel.text(0.98, 0.16, "\n".join(lines), ha="right", va="bottom", fontsize=6.5)
+    panel.legend(loc="lower right", handletextpad=0.2)

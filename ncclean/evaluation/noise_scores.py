@@ -1,0 +1,79 @@
+"""Which columns of a score table tell noise, which way, and where they are cut."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class NoiseScore:
+    """A column and the operating point at which it is judged.
+
+    A pair is flagged at or beyond `threshold`, on the side that is noisier; `below` leaves out the
+    threshold itself. Without a threshold as many pairs are flagged as are estimated to be noisy.
+    """
+
+    column: str
+    higher_is_noisier: bool
+    threshold: float | None = None
+    below: bool = False
+
+    @property
+    def sign(self) -> int:
+        """Turns the column into a noise score, higher is noisier."""
+        return 1 if self.higher_is_noisier else -1
+
+    def noise_threshold(self, threshold: float) -> float:
+        """The lowest noise score that is flagged."""
+        if self.below:
+            threshold = math.nextafter(threshold, -math.inf)
+        return self.sign * threshold
+
+    def condition(self, threshold: float) -> str:
+        """What flags a pair, for people and as SQL."""
+        sign = ">=" if self.higher_is_noisier else "<" if self.below else "<="
+        return f"{self.column} {sign} {threshold:.4g}"
+
+
+# OSA's boundary is weight 0; ranks flag whoever is not the best match of its block.
+BUILT_IN_SCORES = (
+    NoiseScore("similarity", False),
+    NoiseScore("osa_weight", False, 0.0),
+    NoiseScore("ncu_confidence", False),
+    NoiseScore("neg_clip_loss", False),
+    NoiseScore("noise_probability", True, 0.5),
+    NoiseScore("null_p_value", True, 0.05),
+    NoiseScore("clean_posterior", False, 0.5, below=True),
+    NoiseScore("i2t_rank", True, 1.0),
+    NoiseScore("t2i_rank", True, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class NoiseRule:
+    """A decision about a pair: SQL over the score table that is true where it is flagged."""
+
+    name: str
+    sql: str
+    columns: tuple[str, ...]
+
+
+BUILT_IN_RULES = (
+    NoiseRule("osa_noisy", "osa_noisy", ("osa_noisy",)),
+    NoiseRule("ncu forget", "ncu_split = 'forget'", ("ncu_split",)),
+    NoiseRule("not disncl_clean", "NOT disncl_clean", ("disncl_clean",)),
+    NoiseRule("noise_probability >= 0.5", "noise_probability >= 0.5", ("noise_probability",)),
+    NoiseRule("clean_posterior < 0.5", "clean_posterior < 0.5", ("clean_posterior",)),
+)
+
+
+def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:
+    """The noise score that the noisiest share `rate` of (N,) descending scores reaches.
+
+    Infinite where the rate is 0: nothing is flagged.
+    """
+    count = min(math.ceil(rate * len(sorted_scores) - 1e-9), len(sorted_scores))
+    return float(sorted_scores[count - 1]) if count > 0 else math.inf

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import rankdata
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from ncclean.evaluation.curves import SortedScores
+from ncclean.evaluation.noise_detection import optimal_noise_rank
+
+
+def curve(values, truth):
+    return SortedScores.of(
+        np.asarray(values, dtype=float), np.asarray(truth, dtype=np.int8)
+    ).curve()
+
+
+def test_by_hand():
+    found = curve([0.9, 0.8, 0.4, 0.4, 0.1], [1, 0, 1, 0, 0])
+    assert found.thresholds.tolist() == [0.9, 0.8, 0.4, 0.1]
+    assert found.caught.tolist() == [1, 1, 2, 2]
+    assert found.alarms.tolist() == [0, 1, 2, 3]
+    assert found.at(0.8) == (1, 1)
+    assert found.at(0.81) == (1, 0)
+    assert found.at(2.0) == (0, 0)
+    assert found.at(-1.0) == (2, 3)
+    assert found.auroc == pytest.approx((3 + 1.5) / 6)
+    assert found.average_precision == pytest.approx(0.5 * 1 + 0.5 * 0.5)
+    assert found.best_f1() == (0.9, pytest.approx(2 / 3))
+
+
+# Few distinct values, so that ties are common.
+pairs = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=60)
+
+
+@given(pairs)
+def test_agrees_with_sklearn_and_scipy(drawn):
+    values, truth = (np.array(column) for column in zip(*drawn, strict=True))
+    found = curve(values, truth)
+    if truth.any():
+        assert found.average_precision == pytest.approx(average_precision_score(truth, values))
+        assert found.mean_noise_rank == pytest.approx(rankdata(values)[truth].mean())
+    if truth.any() and not truth.all():
+        assert found.auroc == pytest.approx(roc_auc_score(truth, values))
+    for threshold in (-1, 0, 0.5):
+        flagged = values >= threshold
+        assert found.at(threshold) == ((flagged & truth).sum(), (flagged & ~truth).sum())
+
+
+@given(pairs, st.randoms(use_true_random=False))
+def test_order_does_not_matter(drawn, random):
+    shuffled = list(drawn)
+    random.shuffle(shuffled)
+    one, other = (curve(*zip(*each, strict=True)) for each in (drawn, shuffled))
+    assert one.caught.tolist() == other.caught.tolist()
+    assert one.alarms.tolist() == other.alarms.tolist()
+
+
+@pytest.mark.parametrize(("noisy", "expected"), [(370, 1815.5), (953, 1524.0)])
+def test_optimum_of_the_paper(noisy, expected):
+    assert optimal_noise_rank(2000, noisy) == expected
+
+
+def test_one_kind_against_clean_pairs():
+    scores = SortedScores.of(np.array([3.0, 2.0, 1.0, 0.0]), np.array([1, 0, 2, 0], dtype=np.int8))
+    assert scores.curve(1).auroc == 1
+    assert scores.curve(2).auroc == 0.5
+    assert scores.curve().auroc == 0.75
+
+
+def test_nothing_at_all():
+    empty = curve([], [])
+    assert np.isnan(empty.auroc)
+    assert empty.at(0.0) == (0, 0)
+    assert all(len(axis) == 0 for axis in empty.points())
+
+
+@given(pairs)
+def test_points_start_at_nothing_and_end_at_everything(drawn):
+    values, truth = zip(*drawn, strict=True)
+    if len(set(truth)) < 2:
+        return
+    alarms, recall, precision = curve(values, truth).points(10)
+    assert (alarms[0], recall[0]) == (0, 0)
+    assert (alarms[-1], recall[-1]) == (1, 1)
+    assert (np.diff(alarms) >= 0).all()
+    assert (np.diff(recall) >= 0).all()
+    assert precision[-1] == pytest.approx(np.mean(truth))

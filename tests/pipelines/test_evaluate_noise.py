@@ -1,0 +1,180 @@
+"""Score tables with truth to figures: hand-made tables of every shape."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.errors import InputError
+from ncclean.evaluation.noise_figure import draw, save_figure
+from ncclean.evaluation.noise_scores import NoiseScore
+from pipelines.evaluate_noise import (
+    NoiseEvaluationRequest,
+    evaluate_noise,
+    parse_thresholds,
+)
+
+
+def write(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """Five clean pairs, two permuted, one hard, one not scored, one of unknown truth."""
+    return write(
+        tmp_path / "s.parquet",
+        uid=list("abcdefghij"),
+        status=["ok"] * 8 + ["image_corrupt", "ok"],
+        similarity=pa.array([0.9, 0.8, 0.7, 0.6, 0.3, 0.1, 0.2, 0.65, None, 0.5], pa.float32()),
+        noise_probability=pa.array([0, 0, 0, 0, 0.6, 1, 0.95, 0, None, 0.1], pa.float32()),
+        osa_noisy=[False, False, False, False, True, True, True, False, None, False],
+        i2t_rank=pa.array([0, 0, 0, 1, 0, 5, 2, 0, None, 0], pa.int32()),
+        is_noisy=[False] * 5 + [True] * 4 + [None],
+        noise_kind=[None] * 5 + ["ncr", "ncr", "hard", "ncr", None],
+    )
+
+
+def run(*paths, **options):
+    return evaluate_noise(NoiseEvaluationRequest(scores=paths, **options))
+
+
+def test_by_hand(scores):
+    found = run(scores).evaluation
+    assert found.clean == 5
+    assert found.noisy == {"ncr": 2, "hard": 1}
+    assert (found.unscored, found.unknown) == (1, 1)
+    assert found.noise_rate == pytest.approx(2.55 / 8)
+    similarity, probability, rank = found.scores
+    assert [s.column for s in found.scores] == ["similarity", "noise_probability", "i2t_rank"]
+    everything, ncr, hard = similarity.kinds
+    # The three lowest of eight are flagged: two permuted pairs and a clean one.
+    assert similarity.flags == "similarity <= 0.3"
+    assert everything.report.precision == everything.report.recall == pytest.approx(2 / 3)
+    assert everything.report.accuracy == 6 / 8
+    assert ncr.report.auroc == ncr.report.recall == 1
+    assert ncr.mean_noise_rank == ncr.optimal_noise_rank == 6.5
+    assert hard.report.auroc == 3 / 5
+    assert probability.flags == "noise_probability >= 0.5"
+    assert probability.kinds[1].report.recall == 1
+    assert rank.kinds[0].report.recall == 2 / 3
+    (osa, half) = found.rules
+    assert osa.clean_kept == half.clean_kept == 0.8
+    assert osa.noise_caught == {"all": 2 / 3, "ncr": 1, "hard": 0}
+    assert osa.precision == 2 / 3
+    fit = found.calibration
+    assert fit.kept.expected == 0
+    assert fit.kept.by_kind == {"ncr": 0, "hard": 1}
+    assert fit.dropped.expected == pytest.approx(2.55)
+    assert fit.dropped.noisy == 2
+    assert fit.bins[9].pairs == 2  # 1 belongs to the last bin
+
+
+def test_only_is_noisy_is_known(tmp_path):
+    path = write(
+        tmp_path / "old.parquet", similarity=[0.1, 0.2, 0.9], is_noisy=[True, False, False]
+    )
+    found = run(path).evaluation
+    assert found.noisy == {"unspecified": 1}
+    assert found.noise_rate_source == "the true share of noise"
+    assert found.calibration is None
+    assert found.rules == []
+
+
+def test_many_kinds_are_gathered(tmp_path):
+    kinds = [f"kind {number} '" for number in range(40)]
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=np.linspace(0, 1, 41),
+        is_noisy=[True] * 40 + [False],
+        noise_kind=[*kinds, None],
+    )
+    found = run(path).evaluation
+    assert len(found.noisy) == 20
+    assert found.noisy["other"] == 21
+    assert sum(found.noisy.values()) == 40
+
+
+def test_no_noise_and_no_clean_pairs(tmp_path):
+    for truth in (True, False):
+        path = write(tmp_path / "s.parquet", similarity=[0.1, 0.2], is_noisy=[truth, truth])
+        report = run(path).evaluation.scores[0].kinds[0].report
+        assert math.isnan(report.auroc)
+        assert draw(run(path).evaluation, run(path).figures).axes
+
+
+def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
+    joined = write(
+        tmp_path / "n.parquet",
+        uid=[*"abcdefgh", "a"],
+        agreement=[0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.2, 0.3, 0.5],
+        similarity=[0.0] * 9,
+    )
+    found = run(
+        scores,
+        joined=[joined],
+        columns=[NoiseScore("agreement", False)],
+        rules=["agreement < 0.5 AND similarity > 0.6"],
+        thresholds={"similarity": 0.65},
+    ).evaluation
+    agreement = found.scores[-1]
+    assert agreement.column == "agreement"
+    assert agreement.kinds[0].report.auroc == 1
+    assert found.scores[0].flags == "similarity <= 0.65"
+    assert found.scores[0].kinds[0].report.recall == 1
+    assert found.rules[-1].noise_caught == {"all": 1 / 3, "ncr": 0, "hard": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": [NoiseScore("nothing", True)]}, "no column nothing"),
+        ({"columns": [NoiseScore("uid", True)]}, "cannot be evaluated"),
+        ({"thresholds": {"nothing": 1.0}}, "--threshold nothing"),
+        ({"rules": ["nothing > 1"]}, "rule 'nothing > 1' cannot be evaluated"),
+        ({"rules": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
+        ({"joined": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
+    ],
+)
+def test_mistakes(scores, options, message):
+    with pytest.raises(InputError, match=message):
+        run(scores, **options)
+
+
+def test_tables_without_truth(tmp_path):
+    with pytest.raises(InputError, match="no column is_noisy"):
+        run(write(tmp_path / "a.parquet", similarity=[0.1]))
+    nothing = pa.array([None], pa.bool_())
+    with pytest.raises(InputError, match="holds no truth"):
+        run(write(tmp_path / "b.parquet", similarity=[0.1], is_noisy=nothing))
+    with pytest.raises(InputError, match="no score to evaluate"):
+        run(write(tmp_path / "c.parquet", uid=["a"], is_noisy=[True]))
+
+
+def test_thresholds_of_the_command_line():
+    assert parse_thresholds(["a=1", "b=-0.5"]) == {"a": 1.0, "b": -0.5}
+    with pytest.raises(InputError, match="column=number"):
+        parse_thresholds(["a"])
+
+
+@pytest.mark.parametrize("name", ["f.png", "f.svg", "f.PDF"])
+def test_figure(scores, tmp_path, name):
+    found = run(scores)
+    save_figure(found.evaluation, found.figures, tmp_path / "new" / name)
+    assert (tmp_path / "new" / name).stat().st_size > 5000
+    with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
+        save_figure(found.evaluation, found.figures, tmp_path / "f.gif")
+
+
+def test_neither_text_nor_nan_is_scored(tmp_path):
+    path = write(
+        tmp_path / "s.parquet",
+        similarity=[0.1, float("nan"), 0.9, None],
+        is_noisy=[True, True, False, False],
+    )
+    (found,) = run(path).evaluation.scores
+    assert (found.pairs, found.unscored) == (2, 2)
+    assert found.kinds[0].report.auroc == 1
