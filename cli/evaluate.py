@@ -103,6 +103,9 @@ def noise(
             typer.echo(f"figure written to {plot}")
 
 
+_LEAST_WIDTH = 96
+
+
 def _without_nan(value: Any) -> Any:
     """NaN and infinity have no JSON."""
     if isinstance(value, dict):
@@ -113,10 +116,13 @@ def _without_nan(value: Any) -> Any:
 
 
 def _print(found: NoiseEvaluation) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
+    if console.width < _LEAST_WIDTH:
+        console.width = _LEAST_WIDTH  # lines that the terminal breaks, rather than figures cut off
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.noisy.items())
     console.print(f"{found.clean:,} clean pairs; noisy: {kinds or 'none'}")
     if found.unscored:
@@ -125,9 +131,18 @@ def _print(found: NoiseEvaluation) -> None:
         console.print(f"{found.unknown:,} pairs without a truth are left out")
 
     def table(title: str, *heads: str) -> Table:
-        made = Table(*heads, title=f"\n{title}", title_justify="left", title_style="bold")
-        for each in made.columns[1:]:
-            each.justify = "right"
+        made = Table(
+            *heads,
+            title=f"\n{title}",
+            title_justify="left",
+            title_style="bold",
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+        )
+        for each in made.columns:
+            each.no_wrap = True
+            each.justify = "left" if each is made.columns[0] else "right"
         return made
 
     for number, kind in enumerate(kind.kind for kind in found.scores[0].kinds):
@@ -135,8 +150,7 @@ def _print(found: NoiseEvaluation) -> None:
         title = "All noise" if number == 0 else kind
         shown = table(
             f"{title} ({noisy:,} pairs) against clean pairs",
-            *("score", "AUROC", "AP", "accuracy", "precision", "recall", "F1"),
-            *("clean kept", "noise rank", "optimum"),
+            *("score", "AUROC", "AP", "acc.", "prec.", "recall", "F1", "kept", "rank", "best"),
         )
         for score in found.scores:
             one = score.kinds[number]
@@ -147,10 +161,16 @@ def _print(found: NoiseEvaluation) -> None:
                 f"{report.average_precision:.3f}",
                 *(_percent(v) for v in (report.accuracy, report.precision, report.recall)),
                 *(_percent(v) for v in (report.f1, report.clean_kept)),
-                f"{one.mean_noise_rank:,.1f}",
-                f"{one.optimal_noise_rank:,.1f}",
+                f"{one.mean_noise_rank:,.0f}",
+                f"{one.optimal_noise_rank:,.0f}",
             )
         console.print(shown)
+        if number == 0:
+            console.print(
+                "kept: share of the clean pairs that is not flagged; rank: mean rank of the noisy "
+                "pairs, best: what it can be at most",
+                style="dim",
+            )
         if len(found.scores[0].kinds) == 2:
             break  # one kind: the same figures again
     points = table("Operating points of the scores", "score", "flags", "threshold", "best F1 at")
@@ -158,14 +178,14 @@ def _print(found: NoiseEvaluation) -> None:
         points.add_row(
             score.column,
             score.flags,
-            score.threshold_source,
+            score.threshold_source.removeprefix("the ").split(",")[0],
             f"{score.kinds[0].best_threshold:.4g} ({score.kinds[0].best_f1:.1%})",
         )
     console.print(points)
     names = list(found.noisy)
     rules = table(
         "Rules: clean pairs kept, noisy pairs caught",
-        *("rule", "clean kept", "all noise", *names, "precision", "flagged"),
+        *("rule", "clean kept", "all noise", *names, "prec.", "flagged"),
     )
     for rule in found.rules:
         rules.add_row(
