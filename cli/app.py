@@ -11,6 +11,7 @@ from .demo import demo
 from .errors import set_up_logging
 from .evaluate import evaluate
 from .export import export
+from .finetune import finetune
 from .inject_noise import inject_noise
 from .options import DebugOption
 from .query import query
@@ -32,6 +33,7 @@ app.command()(query)
 app.command()(select)
 app.command()(export)
 app.command()(adapt)
+app.command()(finetune)
 app.command()(report)
 app.command()(synth)
 app.command()(inject_noise)

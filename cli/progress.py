@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from ncclean.training.trainer import StepReport
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -183,7 +188,11 @@ class StepProgress:
         """A step is done."""
         now = time.monotonic()
         speed = step * self._batch_size / max(now - self._begin, 1e-9)
-        facts = f"loss {loss:.3f}, {speed:,.0f} samples/s"
+        self.show(step, f"loss {loss:.3f}, {speed:,.0f} samples/s")
+
+    def show(self, step: int, facts: str) -> None:
+        """Say where the run stands."""
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=step, facts=facts)
         elif not self._quiet and now - self._last >= _LINE_EVERY_SECONDS:
@@ -191,6 +200,29 @@ class StepProgress:
             eta = _duration((self._steps - step) * (now - self._begin) / step)
             line = f"{self._doing}: step {step}/{self._steps}, {facts}, ETA {eta}"
             print(line, file=sys.stderr, flush=True)
+
+
+class TrainingProgress:
+    """Steps of a training run, whose number is known once it has begun."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet or os.environ.get("RANK", "0") != "0"
+        self._inner: StepProgress | None = None
+
+    def __enter__(self) -> TrainingProgress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._inner is not None:
+            self._inner.__exit__()
+
+    def step(self, report: StepReport) -> None:
+        """A step is done."""
+        if self._inner is None:
+            self._inner = StepProgress("training", report.steps, 0, self._quiet)
+            self._inner.__enter__()
+        terms = ", ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+        self._inner.show(report.step, f"{terms}, {report.samples_per_second:,.0f} samples/s")
 
 
 def make_progress(quiet: bool, verb: str = "score") -> LineProgress | BarProgress | NoProgress:

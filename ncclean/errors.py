@@ -26,3 +26,7 @@ class ShardError(NccleanError):
     def __init__(self, message: str, samples: int = 0) -> None:
         super().__init__(message)
         self.samples = samples
+
+
+class TrainingError(NccleanError):
+    """Training cannot go on: a loss or a gradient is not finite."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from upath import UPath
 
 from ncclean.errors import InputError, ModelError
 from ncclean.models.checkpoint import CONFIG_NAME, ModelSource
+from ncclean.storage.atomic import published
 
 
 def model_config(source: ModelSource) -> dict[str, Any]:
@@ -36,27 +38,37 @@ def model_config(source: ModelSource) -> dict[str, Any]:
     return dict(config)
 
 
-def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
-    """Write `open_clip_config.json` and `open_clip_model.safetensors`; the folder appears whole.
+def write_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
+    """Write `open_clip_config.json` and `open_clip_model.safetensors`, each published whole.
 
-    `source` tells the architecture, `tokenizer` is written too where open_clip would need its
-    files. Raises `InputError` if the folder exists already, with anything in it.
+    `source` tells the architecture; the tokenizer is written too where open_clip would need its
+    files.
     """
     from open_clip.push_to_hf_hub import HF_SAFE_WEIGHTS_NAME, save_config_for_hf
     from safetensors.torch import save_file
 
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+    with published(UPath(folder / HF_SAFE_WEIGHTS_NAME)) as aside:
+        save_file(state, aside)
+        aside.chmod(0o644)  # it is written for its owner only
+    if hasattr(tokenizer, "save_pretrained"):
+        tokenizer.save_pretrained(folder)
+    with published(UPath(folder / CONFIG_NAME)) as aside:
+        save_config_for_hf(model, aside, model_config(source))
+
+
+def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
+    """`write_model` to a folder of its own, which appears whole.
+
+    Raises `InputError` if the folder exists already, with anything in it.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists; choose another --out or remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-        save_file(state, aside / HF_SAFE_WEIGHTS_NAME)
-        save_config_for_hf(model, aside / CONFIG_NAME, model_config(source))
-        if hasattr(tokenizer, "save_pretrained"):
-            tokenizer.save_pretrained(aside)
-        for file in aside.iterdir():
-            file.chmod(0o644)
+        write_model(model, source, tokenizer, aside)
         aside.chmod(0o755)
         os.replace(aside, folder)
     finally:

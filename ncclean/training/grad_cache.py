@@ -23,15 +23,16 @@ def backward_in_parts(
     parts: Sequence[Part],
     encode: Callable[[Part], Embeddings],
     terms: Callable[[Embeddings], Terms],
+    scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
 ) -> Terms:
     """Accumulate the gradients of `sum(terms(encode(whole)))`; returns the detached terms.
 
     `encode` gives named (b, d) embeddings of a part; `terms` takes them joined to (B, d). With one
-    part nothing is encoded twice.
+    part nothing is encoded twice. `scale_loss` is that of a gradient scaler.
     """
     if len(parts) == 1:
         found = terms(encode(parts[0]))
-        total(found).backward()
+        scale_loss(total(found)).backward()
         return {name: value.detach() for name, value in found.items()}
     states, pieces = [], []
     with torch.no_grad():
@@ -43,7 +44,7 @@ def backward_in_parts(
         for name in pieces[0]
     }
     found = terms(whole)
-    total(found).backward()
+    scale_loss(total(found)).backward()
     start = 0
     for part, state, piece in zip(parts, states, pieces, strict=True):
         rows = len(next(iter(piece.values())))

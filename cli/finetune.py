@@ -1,0 +1,121 @@
+"""`ncclean finetune`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from .errors import command
+from .options import JsonOption, OverwriteOption, QuietOption, SeedOption
+from .progress import TrainingProgress
+
+
+@command(resume_hint="run the same command with --resume to go on")
+def finetune(
+    shards: Annotated[
+        list[str], typer.Option("--shards", help="Shards to train on; may be given several times.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the run and its model.")],
+    method: Annotated[str, typer.Option(help="Objective: `clip`.")] = "clip",
+    selection: Annotated[
+        str | None, typer.Option(help="What `select` wrote: keys, weights, split.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model to train, as `score` takes it.")] = "ViT-B-32",
+    pretrained: Annotated[
+        str, typer.Option(help="Pretrained tag or checkpoint file of an open_clip name.")
+    ] = "laion2b_s34b_b79k",
+    epochs: Annotated[int, typer.Option(help="Passes over the selected pairs.", min=1)] = 5,
+    batch_size: Annotated[
+        int, typer.Option(help="Pairs of a step, all GPUs together.", min=2)
+    ] = 256,
+    parts: Annotated[
+        int, typer.Option(help="Parts of the batch to encode one by one; same gradient.", min=1)
+    ] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-5,
+    weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
+    ema: Annotated[
+        float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
+    ] = None,
+    augment: Annotated[
+        bool, typer.Option("--augment/--no-augment", help="Random crops, as open_clip trains.")
+    ] = True,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Less memory, a forward pass more.")
+    ] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="torch.compile the image tower.")
+    ] = False,
+    save_steps: Annotated[
+        int | None, typer.Option(help="Checkpoint every so many steps.", min=1)
+    ] = None,
+    save_minutes: Annotated[float, typer.Option(help="Checkpoint every so many minutes.")] = 10.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of --out.")
+    ] = False,
+    overwrite: OverwriteOption = False,
+    precision: Annotated[str, typer.Option(help="`auto`, `fp32`, `bf16` or `fp16`.")] = "auto",
+    device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")] = "auto",
+    decode_threads: Annotated[
+        int | None, typer.Option(help="Threads that decode (default: one per core).", min=1)
+    ] = None,
+    seed: SeedOption = 0,
+    json_: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a CLIP model on selected pairs, straight from the original shards.
+
+    The run folder is the model: `--model local-dir:OUT` scores with it, open_clip loads it. Under
+    `torchrun` the batch is spread over the processes, and the loss is that of the whole batch.
+
+    Example: `ncclean finetune --shards shards/ --selection clean.parquet --model demo --out runs/a`
+    """
+    from ncclean_pipelines.finetune import FinetuneRequest
+    from ncclean_pipelines.finetune import finetune as run
+
+    from ncclean.data.weighted_loader import LoaderOptions
+    from ncclean.training.trainer import TrainOptions
+
+    request = FinetuneRequest(
+        method=method,
+        shards=shards,
+        out=out,
+        selection=selection,
+        model=model,
+        pretrained=pretrained,
+        precision=precision,
+        device=device,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        resume=resume,
+        overwrite=overwrite,
+        loader=LoaderOptions(
+            seed=seed, augment=augment, threads=decode_threads or os.cpu_count() or 1
+        ),
+        training=TrainOptions(
+            parts=parts,
+            weight_decay=weight_decay,
+            ema_decay=ema,
+            gradient_checkpointing=gradient_checkpointing,
+            compiled=compile_,
+            save_steps=save_steps,
+            save_minutes=save_minutes,
+            seed=seed,
+        ),
+    )
+    with TrainingProgress(quiet) as progress:
+        summary = run(request, progress.step)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if json_:
+        typer.echo(json.dumps(summary.to_json()))
+    elif not quiet:
+        typer.echo(f"{summary.steps:,} steps, {summary.samples:,} samples with {summary.method}")
+        if summary.first_loss is not None and summary.last_loss is not None:
+            typer.echo(f"loss {summary.first_loss:.3f} to {summary.last_loss:.3f}")
+        for reason, count in summary.skipped.items():
+            typer.echo(f"skipped: {count:,} {reason}")
+        typer.echo(f"the model: --model local-dir:{summary.out}")

@@ -1,0 +1,325 @@
+"""The trainer: phases of an objective over the batches of a loader, from top to bottom.
+
+For each phase: freeze what does not train, make an optimiser, run the epochs. For each step: encode
+the rank's pairs in parts, gather the embeddings of all ranks with gradients, take the objective's
+terms in float32, push the gradients back, average them over the ranks, check them, step. What was
+resumed goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
+from ncclean.errors import InputError, ResumeError, TrainingError
+from ncclean.models.estimator import Estimator
+from ncclean.models.text_tower import token_lengths
+from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.grad_cache import backward_in_parts
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
+from ncclean.training.parts import freeze_all_but, make_optimizer, model_parts, set_learning_rates
+from ncclean.training.ranks import Ranks, average_gradients
+from ncclean.training.run_log import RunLog
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_SCALE = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How to train, whatever the objective. Raises `InputError` for a value out of range.
+
+    `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is written
+    every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them stay.
+    """
+
+    parts: int = 1
+    clip_norm: float = 1.0
+    weight_decay: float = 0.2
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    ema_decay: float | None = None
+    gradient_checkpointing: bool = False
+    compiled: bool = False
+    log_steps: int = 10
+    save_steps: int | None = None
+    save_minutes: float = 10.0
+    keep: int = 2
+    tensorboard: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("parts", "log_steps", "keep"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name.replace('_', '-')} must be at least 1")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise InputError(f"--ema lies between 0 and 1, got {self.ema_decay:g}")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step of the run: its terms, the scale, the norm of the gradient, samples/s so far."""
+
+    phase: str
+    step: int
+    steps: int
+    terms: dict[str, float]
+    scale: float
+    gradient_norm: float
+    samples_per_second: float
+
+    @property
+    def loss(self) -> float:
+        return sum(self.terms.values())
+
+
+class Trainer:
+    """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
+
+    Trains `estimator.model` in place; `averaged` is its moving average, if one was asked for.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        objective: Objective,
+        loader: WeightedLoader,
+        options: TrainOptions,
+        folder: Path,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.estimator, self.objective, self.loader = estimator, objective, loader
+        self.options, self.folder = options, folder
+        self._ranks = ranks or Ranks()
+        self._model = estimator.model
+        self._own = objective.modules(self._model)
+        for module in self._own.values():
+            module.to(estimator.device)
+        self._parts = model_parts(self._model, self._own)
+        self._scaler = torch.amp.GradScaler(
+            estimator.device.type, enabled=estimator.precision == "fp16"
+        )
+        self.averaged = (
+            None
+            if options.ema_decay is None
+            else AveragedModel(self._model, multi_avg_fn=get_ema_multi_avg_fn(options.ema_decay))
+        )
+        if options.gradient_checkpointing:
+            self._model.set_grad_checkpointing(True)  # type: ignore[operator]
+        if options.compiled:
+            self._model.get_submodule("visual").compile(dynamic=True)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all phases."""
+        return self.loader.steps_per_epoch * sum(phase.epochs for phase in self.objective.phases)
+
+    def run(
+        self, resume: bool = False, on_step: Callable[[StepReport], None] = lambda report: None
+    ) -> Progress:
+        """Train all phases, or what is left of them. Returns where the run ended.
+
+        Raises `TrainingError`, before the step is taken, if a term or the gradient is not finite.
+        """
+        progress, state = self._restore(resume)
+        torch.manual_seed(self.options.seed + self._ranks.rank)
+        log = RunLog(self.folder, progress.total_steps, self.options.tensorboard)
+        saved = time.monotonic()
+        self._model.train()
+        try:
+            for number, phase in enumerate(self.objective.phases):
+                if number < progress.phase:
+                    continue
+                freeze_all_but(self._parts, phase)
+                optimizer = make_optimizer(
+                    self._parts,
+                    phase,
+                    weight_decay=self.options.weight_decay,
+                    betas=self.options.betas,
+                    eps=self.options.eps,
+                )
+                if state is not None and number == progress.phase and state["optimizer"]:
+                    optimizer.load_state_dict(state["optimizer"])
+                steps = self._phase(phase, number, progress, optimizer)
+                for report, progress in steps:
+                    on_step(report)
+                    self._log(log, report)
+                    if self._is_due(progress, saved):
+                        self._save(progress, optimizer)
+                        saved = time.monotonic()
+                progress = Progress(number + 1, progress.epoch, 0, progress.total_steps)
+            self._save(progress, None)
+        finally:
+            log.close()
+            self._model.eval()
+        return progress
+
+    def _phase(
+        self, phase: Phase, number: int, progress: Progress, optimizer: torch.optim.Optimizer
+    ) -> Iterator[tuple[StepReport, Progress]]:
+        """The steps of a phase from where `progress` stands."""
+        per_epoch = self.loader.steps_per_epoch
+        before = per_epoch * sum(each.epochs for each in self.objective.phases[:number])
+        steps, begin, done = per_epoch * phase.epochs, time.monotonic(), 0
+        first_epoch = sum(each.epochs for each in self.objective.phases[:number])
+        trained = [p for name in phase.learning_rates for p in self._parts[name]]
+        for epoch in range(max(progress.epoch, first_epoch), first_epoch + phase.epochs):
+            first = progress.step if epoch == progress.epoch else 0
+            for step, batch in enumerate(self.loader.epoch(epoch, first), start=first):
+                in_phase = progress.total_steps - before
+                set_learning_rates(optimizer, in_phase, steps, phase.warmup)
+                terms, norm = self._step(batch, phase, optimizer, trained)
+                done += len(batch.captions) * self._ranks.size
+                progress = Progress(number, epoch, step + 1, progress.total_steps + 1)
+                yield (
+                    StepReport(
+                        phase=phase.name,
+                        step=progress.total_steps,
+                        steps=self.total_steps,
+                        terms={name: value.item() for name, value in terms.items()},
+                        scale=float(self._scale.detach()),
+                        gradient_norm=norm,
+                        samples_per_second=done / (time.monotonic() - begin),
+                    ),
+                    progress,
+                )
+            progress = Progress(number, epoch + 1, 0, progress.total_steps)
+
+    def _step(
+        self,
+        batch: TrainBatch,
+        phase: Phase,
+        optimizer: torch.optim.Optimizer,
+        trained: list[nn.Parameter],
+    ) -> tuple[Terms, float]:
+        optimizer.zero_grad(set_to_none=True)
+        facts = self._gathered_facts(batch)
+        tokens = self._tokens(batch.captions)
+        rows = torch.arange(len(batch.captions)).chunk(self.options.parts)
+
+        def encode(part: torch.Tensor) -> Embeddings:
+            pixels = self.estimator.normalized(batch.pixels[part])
+            with self.estimator.autocast():
+                return self.objective.encode(
+                    self._model, pixels, tokens[part].to(self.estimator.device), phase
+                )
+
+        def terms(local: Embeddings) -> Terms:
+            whole = {name: gather_with_gradients(each) for name, each in local.items()}
+            found = self.objective.terms(whole, self._scale, facts, phase)
+            for name, value in found.items():
+                if not torch.isfinite(value):
+                    raise TrainingError(
+                        f"the term {name!r} of {self.objective.name} is {value.item()} in phase "
+                        f"{phase.name}; nothing was changed by this step: use a smaller learning "
+                        "rate, or fp32"
+                    )
+            return found
+
+        found = backward_in_parts(list(rows), encode, terms, self._scaler.scale)
+        self._scaler.unscale_(optimizer)
+        average_gradients(trained, self._ranks)
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.options.clip_norm)
+        if not torch.isfinite(norm) and not self._scaler.is_enabled():
+            raise TrainingError(
+                f"the gradient is not finite in phase {phase.name}; nothing was changed by this "
+                "step: use a smaller learning rate, or fp32"
+            )
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        with torch.no_grad():
+            scale = getattr(self._model, "logit_scale", None)
+            if scale is not None:
+                scale.clamp_(0, math.log(_LARGEST_SCALE))
+        if self.averaged is not None:
+            self.averaged.update_parameters(self._model)
+        return found, float(norm)
+
+    @property
+    def _scale(self) -> torch.Tensor:
+        scale: torch.Tensor = self._model.logit_scale.float().exp()  # type: ignore[operator]
+        return scale
+
+    def _tokens(self, captions: list[str]) -> torch.Tensor:
+        tokens = self.estimator.tokenize(captions)
+        if self.estimator.trims_text:
+            tokens = tokens[:, : int(token_lengths(tokens).max())]
+        return tokens
+
+    def _gathered_facts(self, batch: TrainBatch) -> GlobalBatch:
+        device = self.estimator.device
+        facts = GlobalBatch(batch.weights.to(device), batch.is_forget.to(device))
+        if self._ranks.size == 1:
+            return facts
+        return GlobalBatch(
+            gather_with_gradients(facts.weights),
+            gather_with_gradients(facts.is_forget.float()) > 0.5,
+        )
+
+    def _log(self, log: RunLog, report: StepReport) -> None:
+        if not self._ranks.is_first:
+            return
+        if report.step % self.options.log_steps and report.step != report.steps:
+            return
+        log.write(
+            report.step,
+            {
+                "phase": report.phase,
+                "loss": report.loss,
+                **{f"loss/{name}": value for name, value in report.terms.items()},
+                "scale": report.scale,
+                "gradient_norm": report.gradient_norm,
+                "samples_per_second": round(report.samples_per_second, 1),
+                "skipped": sum(self.loader.counts.skipped.values()),
+            },
+        )
+
+    def _is_due(self, progress: Progress, saved: float) -> bool:
+        every = self.options.save_steps
+        if every is not None and progress.total_steps % every == 0:
+            return True
+        # Ranks have clocks of their own: only a run of one may go by the minutes.
+        return self._ranks.size == 1 and time.monotonic() - saved > 60 * self.options.save_minutes
+
+    def _save(self, progress: Progress, optimizer: torch.optim.Optimizer | None) -> None:
+        if not self._ranks.is_first:
+            return
+        state: dict[str, Any] = {
+            "model": self._model.state_dict(),
+            "own": {name: module.state_dict() for name, module in self._own.items()},
+            "optimizer": optimizer.state_dict() if optimizer is not None else None,
+            "scaler": self._scaler.state_dict(),
+            "averaged": self.averaged.state_dict() if self.averaged is not None else None,
+            "random": torch.get_rng_state(),
+        }
+        save_checkpoint(self.folder / "checkpoints", progress, state, self.options.keep)
+
+    def _restore(self, resume: bool) -> tuple[Progress, dict[str, Any] | None]:
+        found = load_checkpoint(self.folder / "checkpoints") if resume else None
+        if found is None:
+            return Progress(), None
+        progress, state = found
+        try:
+            self._model.load_state_dict(state["model"])
+            for name, module in self._own.items():
+                module.load_state_dict(state["own"][name])
+            self._scaler.load_state_dict(state["scaler"])
+            if self.averaged is not None and state["averaged"] is not None:
+                self.averaged.load_state_dict(state["averaged"])
+        except (RuntimeError, KeyError) as error:
+            raise ResumeError(
+                f"{self.folder} was made with another model or method: {str(error).splitlines()[0]}"
+            ) from error
+        return progress, state

@@ -1,0 +1,161 @@
+"""The fine-tuning stage: a model trained on selected pairs with one of the objectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import ncclean
+from ncclean.data.selection import SelectionReader
+from ncclean.data.shards import resolve_shards
+from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
+from ncclean.errors import InputError, ResumeError
+from ncclean.execution.engine import ModelRequest
+from ncclean.models.checkpoint import CONFIG_NAME, resolve
+from ncclean.models.saving import write_model
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.ranks import check_same_start, joined_ranks
+from ncclean.training.run_log import read_results
+from ncclean.training.trainer import StepReport, Trainer, TrainOptions
+
+PARAMS = "params.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest:
+    """A fine-tuning as a user asks for it. `batch_size` is that of all ranks together."""
+
+    method: str
+    shards: Sequence[str]
+    out: str
+    selection: str | None = None
+    model: str = "ViT-B-32"
+    pretrained: str | None = "laion2b_s34b_b79k"
+    precision: str = "auto"
+    device: str = "auto"
+    epochs: int = 5
+    learning_rate: float = 1e-5
+    batch_size: int = 256
+    resume: bool = False
+    overwrite: bool = False
+    loader: LoaderOptions = dataclasses.field(default_factory=LoaderOptions)
+    training: TrainOptions = dataclasses.field(default_factory=TrainOptions)
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise InputError("--epochs must be at least 1")
+        if not self.learning_rate > 0:
+            raise InputError(f"--learning-rate must be positive, got {self.learning_rate:g}")
+        if "://" in self.out:
+            raise InputError(f"--out of finetune is a local folder, got {self.out}")
+
+    def params(self) -> dict[str, Any]:
+        """What the run depends on, as `params.yaml` records it."""
+        fields = dataclasses.asdict(self)
+        for name in ("resume", "overwrite", "out"):
+            del fields[name]
+        fields["shards"] = list(self.shards)
+        # Plain values: the file must be readable without this code.
+        return dict(json.loads(json.dumps(fields)))
+
+
+@dataclass(frozen=True)
+class FinetuneSummary:
+    """`skipped` counts samples that could not be read, by reason; losses are logged ones."""
+
+    method: str
+    samples: int
+    steps: int
+    first_loss: float | None
+    last_loss: float | None
+    skipped: dict[str, int]
+    out: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def finetune(
+    request: FinetuneRequest, on_step: Callable[[StepReport], None] = lambda report: None
+) -> FinetuneSummary:
+    """Train and write the model into the run folder, for `--model local-dir:OUT`.
+
+    Under torchrun every process calls this; the first one writes. Raises `InputError` or
+    `ResumeError` before anything is trained, `TrainingError` if a loss is not finite.
+    """
+    out = Path(request.out)
+    shards = resolve_shards(request.shards)
+    selection = SelectionReader(request.selection) if request.selection is not None else None
+    estimator = ModelRequest(
+        model=request.model,
+        pretrained=request.pretrained,
+        precision=request.precision,
+        device=request.device,
+    ).load()
+    objective = make_objective(
+        request.method, learning_rate=request.learning_rate, epochs=request.epochs
+    )
+    with joined_ranks(estimator.device) as ranks:
+        if request.batch_size % ranks.size:
+            raise InputError(f"--batch-size must be a multiple of the {ranks.size} processes")
+        if ranks.is_first:
+            _claim(out, request)
+        check_same_start(estimator.model, ranks)
+        options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
+        loader = WeightedLoader(
+            shards,
+            selection,
+            estimator.preprocessing,
+            options,
+            rank=ranks.rank,
+            world_size=ranks.size,
+        )
+        trainer = Trainer(estimator, objective, loader, request.training, out, ranks)
+        progress = trainer.run(request.resume, on_step)
+        if ranks.is_first:
+            trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
+            source = resolve(request.model, request.pretrained)
+            write_model(trained, source, estimator.tokenizer, out)
+    results = read_results(out)
+    return FinetuneSummary(
+        method=request.method,
+        samples=progress.total_steps * request.batch_size,
+        steps=progress.total_steps,
+        first_loss=results[0]["loss"] if results else None,
+        last_loss=results[-1]["loss"] if results else None,
+        skipped=dict(loader.counts.skipped),
+        out=request.out,
+    )
+
+
+def _claim(out: Path, request: FinetuneRequest) -> None:
+    """Make `out` the folder of this run, or of its continuation."""
+    params = out / PARAMS
+    if request.resume and params.exists():
+        before = yaml.safe_load(params.read_text())
+        now = request.params()
+        changed = [name for name in now if before.get(name) != now[name]]
+        if changed:
+            name = changed[0]
+            raise ResumeError(
+                f"{out} was trained with other settings: {name} was {before.get(name)}, is "
+                f"{now[name]}"
+            )
+        return
+    if params.exists() and not request.overwrite:
+        raise InputError(f"{out} holds a run; --resume goes on with it, --overwrite starts again")
+    if not params.exists() and out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} exists and holds no run; choose another --out")
+    if request.overwrite:
+        for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
+                     out / CONFIG_NAME, out / "open_clip_model.safetensors"]:  # fmt: skip
+            path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    versions = {"ncclean": ncclean.__version__}
+    params.write_text(yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False))

@@ -1,0 +1,95 @@
+"""Fixed training batches, and a run over them in one process or several."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
+from ncclean.models.estimator import Estimator
+from ncclean.training.objectives.base import Objective
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.ranks import Ranks, joined_ranks
+from ncclean.training.trainer import Trainer, TrainOptions
+
+# Steps in proportion to the gradient: Adam's own, of equal size whatever the gradient, turn
+# differences in its last digit into differences in its sign.
+LINEAR = {"epochs": 1, "learning_rate": 0.1, "eps": 1.0}
+WORDS = ("red", "blue", "green", "black", "star", "ring", "heart", "arrow")
+
+
+class FixedBatches:
+    """A loader of `steps` random batches; a rank sees its share of the rows of each."""
+
+    def __init__(self, steps: int = 4, rows: int = 12, ranks: Ranks | None = None) -> None:
+        self.steps_per_epoch = steps
+        self.counts = LoaderCounts()
+        self._rows, self._ranks = rows, ranks or Ranks()
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        for step in range(first_step, self.steps_per_epoch):
+            yield self._batch(epoch * self.steps_per_epoch + step)
+
+    def _batch(self, seed: int) -> TrainBatch:
+        generator = torch.Generator().manual_seed(seed)
+        pixels = torch.randint(0, 256, (self._rows, 3, 64, 64), generator=generator).byte()
+        picks = torch.randint(len(WORDS), (self._rows, 4), generator=generator)
+        mine = torch.arange(self._rows).chunk(self._ranks.size)[self._ranks.rank]
+        return TrainBatch(
+            pixels=pixels[mine],
+            captions=[" ".join(WORDS[i] for i in picks[row]) for row in mine],
+            uids=[f"{seed}-{row}" for row in mine],
+            weights=torch.rand(self._rows, generator=generator)[mine],
+            is_forget=(torch.arange(self._rows) % 4 == 0)[mine],
+        )
+
+
+def train(
+    folder: Path,
+    *,
+    method: str = "clip",
+    objective: Objective | None = None,
+    epochs: int = 2,
+    learning_rate: float = 1e-3,
+    ranks: Ranks | None = None,
+    resume: bool = False,
+    stop_after: int | None = None,
+    **options: object,
+) -> dict[str, torch.Tensor]:
+    """The weights after training the patient; `stop_after` breaks the run off, as a crash would."""
+    estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    chosen = objective or make_objective(method, learning_rate=learning_rate, epochs=epochs)
+    trainer = Trainer(
+        estimator,
+        chosen,
+        FixedBatches(ranks=ranks),
+        TrainOptions(tensorboard=False, log_steps=1, **options),
+        folder,
+        ranks,
+    )
+
+    def on_step(report: object) -> None:
+        if stop_after is not None and report.step == stop_after:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        trainer.run(resume, on_step)
+    return {name: value.clone() for name, value in estimator.model.state_dict().items()}
+
+
+def train_as_rank(rank: int, size: int, port: int, folder: str, method: str) -> None:
+    """One of `size` gloo processes; the first one saves the weights it ends with."""
+    import os
+
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    with joined_ranks(torch.device("cpu")) as ranks:
+        weights = train(Path(folder) / "run", method=method, ranks=ranks, **LINEAR)
+        if rank == 0:
+            torch.save(weights, Path(folder) / "weights.pt")

@@ -1,0 +1,143 @@
+"""The loop: resuming, parts, ranks and checks change nothing but what they are for."""
+
+import math
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing
+
+from ncclean.errors import InputError, ResumeError, TrainingError
+from ncclean.models.estimator import Estimator
+from ncclean.training.checkpoint import load_checkpoint
+from ncclean.training.objectives.base import PairObjective, Phase, whole_model
+from ncclean.training.run_log import read_results
+from tests.training.batches import LINEAR, train, train_as_rank
+
+
+def largest_difference(a, b):
+    return max((a[name].float() - b[name].float()).abs().max().item() for name in a)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return train(folder), read_results(folder)
+
+
+def test_training_lowers_the_loss_and_logs_every_step(uninterrupted):
+    _, results = uninterrupted
+    assert [record["step"] for record in results] == list(range(1, 9))
+    assert all(math.isfinite(record["loss"]) for record in results)
+    assert results[-1]["phase"] == "train"
+
+
+@pytest.mark.parametrize("stop", [3, 4, 6])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(uninterrupted, tmp_path, stop):
+    """Broken off between two checkpoints, at the end of an epoch, and in the second one."""
+    weights, results = uninterrupted
+    train(tmp_path, stop_after=stop, save_steps=2)
+    progress, _ = load_checkpoint(tmp_path / "checkpoints")
+    assert progress.total_steps == (stop - 1) // 2 * 2
+    resumed = train(tmp_path, resume=True, save_steps=2)
+    assert largest_difference(weights, resumed) == 0
+    again = read_results(tmp_path)
+    assert [r["step"] for r in again] == [r["step"] for r in results]
+    assert [r["loss"] for r in again] == [r["loss"] for r in results]
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """Weights after steps in proportion to the gradient, which have moved by far more than 1e-6."""
+    weights = train(tmp_path_factory.mktemp("linear"), **LINEAR)
+    start = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+    assert largest_difference(weights, start) > 1e-3
+    return weights
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(linear, tmp_path):
+    assert largest_difference(linear, train(tmp_path, parts=3, **LINEAR)) < 1e-6
+
+
+def test_gradient_checkpointing_changes_nothing(linear, tmp_path):
+    checkpointed = train(tmp_path, gradient_checkpointing=True, **LINEAR)
+    assert largest_difference(linear, checkpointed) < 1e-6
+
+
+@pytest.mark.parametrize("method", ["clip"])
+def test_two_processes_train_as_one_with_the_joint_batch(tmp_path, method):
+    expected = train(tmp_path / "one", method=method, **LINEAR)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(train_as_rank, (2, port, str(tmp_path), method), nprocs=2)
+    found = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert largest_difference(expected, found) < 1e-6
+
+
+def test_only_the_parts_of_the_phase_train(tmp_path):
+    before = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+
+    class TextOnly(PairObjective):
+        name = "text only"
+
+        def terms(self, embeddings, scale, batch, phase):
+            return {"distance": (embeddings["image"] - embeddings["text"]).square().sum()}
+
+    objective = TextOnly((Phase(name="text", epochs=1, learning_rates={"text": 1e-3}),))
+    after = train(tmp_path, objective=objective)
+    for name, value in before.items():
+        frozen = name.startswith("visual.") or name == "logit_scale"
+        assert torch.equal(value, after[name]) == frozen or "attn_mask" in name, name
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path):
+    class Exploding(PairObjective):
+        name = "exploding"
+        calls = 0
+
+        def terms(self, embeddings, scale, batch, phase):
+            self.calls += 1
+            bad = float("inf") if self.calls == 3 else 1.0
+            return {"fine": embeddings["image"].sum(), "bad one": embeddings["text"].sum() * bad}
+
+    before = train(tmp_path / "two", objective=Exploding(whole_model(1e-3, 2)), stop_after=2)
+    with pytest.raises(TrainingError, match="'bad one' of exploding"):
+        train(tmp_path / "three", objective=Exploding(whole_model(1e-3, 2)))
+    results = read_results(tmp_path / "three")
+    assert [record["step"] for record in results] == [1, 2]
+    assert before
+
+
+def test_checkpoints_are_retained_and_checked(tmp_path):
+    train(tmp_path, save_steps=1, keep=3)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == [f"step_{n:08d}.pt" for n in (6, 7, 8)]
+    newest = tmp_path / "checkpoints" / kept[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.raises(ResumeError, match="cannot be read"):
+        train(tmp_path, resume=True)
+
+
+def test_moving_average(tmp_path):
+    estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    from ncclean.training.objectives.registry import make_objective
+    from ncclean.training.trainer import Trainer, TrainOptions
+    from tests.training.batches import FixedBatches
+
+    start = estimator.model.text_projection.detach().clone()
+    options = TrainOptions(tensorboard=False, ema_decay=0.5)
+    objective = make_objective("clip", learning_rate=1e-3, epochs=1)
+    trainer = Trainer(estimator, objective, FixedBatches(), options, tmp_path)
+    trainer.run()
+    end, mean = estimator.model.text_projection, trainer.averaged.module.text_projection
+    assert 0 < (mean - start).norm() < (end - start).norm()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"parts": 0}, "parts"), ({"ema_decay": 1.0}, "--ema"), ({"keep": 0}, "keep")],
+)
+def test_options_out_of_range(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        train(tmp_path, **options)
