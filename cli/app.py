@@ -9,6 +9,7 @@ import typer
 from .demo import demo
 from .errors import set_up_logging
 from .export import export
+from .neighbours import neighbours
 from .options import DebugOption
 from .query import query
 from .score import score
@@ -27,6 +28,7 @@ app.command()(score)
 app.command()(query)
 app.command()(select)
 app.command()(export)
+app.command()(neighbours)
 app.command()(synth)
 app.command()(demo)
 
