@@ -26,11 +26,27 @@ def neighbours(
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="Parquet file to write.")],
     image_threshold: Annotated[
-        float, typer.Option(help="Cosine from which two images are near-duplicates.")
-    ] = 0.96,
+        float | None,
+        typer.Option(
+            help="Cosine from which images are near-duplicates "
+            "(default: 0.77 whitened, 0.96 otherwise)."
+        ),
+    ] = None,
     text_threshold: Annotated[
-        float, typer.Option(help="Cosine from which two captions are near-duplicates.")
-    ] = 0.98,
+        float | None,
+        typer.Option(
+            help="Cosine from which captions are near-duplicates "
+            "(default: 0.95 whitened, 0.98 otherwise)."
+        ),
+    ] = None,
+    whiten: Annotated[
+        bool | None,
+        typer.Option(
+            "--whiten/--no-whiten",
+            help="Whiten embeddings to find near-duplicates (default: from ten pairs per "
+            "dimension on).",
+        ),
+    ] = None,
     linkage: Annotated[
         str,
         typer.Option(
@@ -66,6 +82,7 @@ def neighbours(
         out=out,
         image_threshold=image_threshold,
         text_threshold=text_threshold,
+        whiten=whiten,
         linkage=linkage,
         k=k,
         index=index,

@@ -89,16 +89,16 @@ NEIGHBOUR_COLUMNS = (
         "scoring.neighbours.groups",
     ),
     Column(
-        "image_nearest",
+        "image_group_similarity",
         _FLOAT,
-        "cosine with the most similar other image",
-        "scoring.neighbours.index",
+        "cosine with the first image of the group, whitened; null if alone",
+        "scoring.neighbours.groups",
     ),
     Column(
-        "text_nearest",
+        "text_group_similarity",
         _FLOAT,
-        "cosine with the most similar other caption",
-        "scoring.neighbours.index",
+        "cosine with the first caption of the group, whitened; null if alone",
+        "scoring.neighbours.groups",
     ),
     Column(
         "better_captions",

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import ncclean
 from ncclean import schema, stores
 from ncclean.errors import InputError
-from ncclean.scoring.neighbours.distinct import distinct_rows
-from ncclean.scoring.neighbours.groups import joint_labels, pair_labels
+from ncclean.scoring.neighbours.corpus import (
+    CorpusNeighbours,
+    NeighbourOptions,
+    find_neighbours,
+)
 from ncclean.scoring.neighbours.index import IndexKind
-from ncclean.scoring.neighbours.lemon import LemonParameters, disagreement, lemon_score
-from ncclean.scoring.neighbours.matrix import pair_cosines
-from ncclean.scoring.neighbours.modality import Modality, Searched, SearchOptions, search_modality
-from ncclean.scoring.neighbours.rivals import Rivals, count_found_rivals, count_rivals
+from ncclean.scoring.neighbours.lemon import LemonParameters
 from ncclean.storage.atomic import published
 from ncclean.storage.embeddings import Embeddings, open_embeddings
 from ncclean.storage.parts import ROW_GROUP_ROWS
@@ -46,16 +46,16 @@ class _NoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighboursRequest:
-    """A run as a user asks for it. Raises `InputError` for a value out of range.
+    """A run as a user asks for it; what the options mean: `NeighbourOptions`.
 
-    `linkage` is `representative` or `components`; `recall` is what an approximate search must
-    find of the exact neighbours of a sample.
+    Raises `InputError` for a value out of range.
     """
 
     embeddings: str
     out: str
-    image_threshold: float = 0.96
-    text_threshold: float = 0.98
+    image_threshold: float | None = None
+    text_threshold: float | None = None
+    whiten: bool | None = None
     linkage: str = "representative"
     k: int = 30
     index: str = "auto"
@@ -65,11 +65,10 @@ class NeighboursRequest:
 
     def __post_init__(self) -> None:
         for name in ("image_threshold", "text_threshold"):
-            if not 0 < getattr(self, name) <= 1:
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
                 option = "--" + name.replace("_", "-")
-                raise InputError(
-                    f"{option} is a cosine above 0 and at most 1, got {getattr(self, name):g}"
-                )
+                raise InputError(f"{option} is a cosine above 0 and at most 1, got {value:g}")
         if self.linkage not in ("representative", "components"):
             raise InputError(f"--linkage takes representative or components, got {self.linkage!r}")
         if self.k < 1:
@@ -79,6 +78,19 @@ class NeighboursRequest:
         if self.seed < 0:
             raise InputError(f"--seed must not be negative, got {self.seed}")
         IndexKind.choose(self.index, 0)
+
+    @property
+    def options(self) -> NeighbourOptions:
+        return NeighbourOptions(
+            image_threshold=self.image_threshold,
+            text_threshold=self.text_threshold,
+            whiten=self.whiten,
+            linkage=self.linkage,
+            k=self.k,
+            index=self.index,
+            recall=self.recall,
+            seed=self.seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,9 @@ class NeighboursSummary:
     pair_groups: int
     pair_duplicates: int
     mutual_nearest: int
+    whitened: bool
+    image_threshold: float
+    text_threshold: float
     index_image: str
     index_text: str
     exact: bool
@@ -133,7 +148,14 @@ def neighbours(
     try:
         progress.begin("reading embeddings", 0)
         with open_embeddings(request.embeddings) as embeddings:
-            found = _search(embeddings, request, progress)
+            found = find_neighbours(
+                embeddings.image,
+                embeddings.text,
+                embeddings.captions,
+                request.options,
+                progress.begin,
+                progress.advance,
+            )
             table = _table(embeddings, found)
             summary = _summarize(table, found, request, time.perf_counter() - begin)
         progress.begin("writing", 0)
@@ -151,92 +173,19 @@ def neighbours(
     return summary
 
 
-@dataclass(frozen=True)
-class _Result:
-    """Everything that was computed; arrays are (n,), groups are rows of first members."""
-
-    image: Searched
-    text: Searched
-    image_group: np.ndarray
-    text_group: np.ndarray
-    pair_group: np.ndarray
-    rivals: Rivals
-    lemon: np.ndarray
-
-
-def _search(embeddings: Embeddings, request: NeighboursRequest, progress: StageProgress) -> _Result:
-    image, text = embeddings.image, embeddings.text
-    own = pair_cosines(image, text)
-    progress.begin("looking for copies", 0)
-    images = Modality("image", image, distinct_rows(image))
-    texts = Modality("text", text, distinct_rows(text, embeddings.captions))
-
-    def options(threshold: float) -> SearchOptions:
-        return SearchOptions(
-            kind=request.index,
-            k=request.k,
-            threshold=threshold,
-            linkage=request.linkage,
-            recall=request.recall,
-            seed=request.seed,
-        )
-
-    begin, tick = progress.begin, progress.advance
-    by_image = search_modality(images, texts, options(request.image_threshold), begin, tick)
-    by_text = search_modality(texts, images, options(request.text_threshold), begin, tick)
-    image_group = pair_labels(images.distinct, by_image.representative)
-    text_group = pair_labels(texts.distinct, by_text.representative)
-    pair_group = joint_labels(image_group, text_group)
-    rivals = _rivals(images, texts, by_image, by_text, own, image_group, text_group, progress)
-    parameters = LemonParameters(k=request.k)
-    terms = []
-    for searched, here, there in ((by_image, images, texts), (by_text, texts, images)):
-        begin(f"comparing with {here.name} neighbours", len(own))
-        near, other = searched.near, there.matrix
-        terms.append(disagreement(near, here.distinct, other, own, pair_group, parameters, tick))
-    lemon = lemon_score(own, terms[0], terms[1], parameters)
-    return _Result(by_image, by_text, image_group, text_group, pair_group, rivals, lemon)
-
-
-def _rivals(
-    images: Modality,
-    texts: Modality,
-    by_image: Searched,
-    by_text: Searched,
-    own: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    progress: StageProgress,
-) -> Rivals:
-    """All rivals where both indexes are exact, else those among the candidates found."""
-    if by_image.across is None or by_text.across is None:
-        progress.begin("comparing images with captions", len(own))
-        return count_rivals(
-            images.matrix, texts.matrix, own, image_group, text_group, progress.advance
-        )
-    # The index of the captions was searched with images, and the other way round.
-    captions = count_found_rivals(
-        by_text.across, images.distinct, texts.distinct, own, image_group, text_group
-    )
-    others = count_found_rivals(
-        by_image.across, texts.distinct, images.distinct, own, text_group, image_group
-    )
-    return Rivals(captions, others)
-
-
-def _table(embeddings: Embeddings, result: _Result) -> pa.Table:
+def _table(embeddings: Embeddings, result: CorpusNeighbours) -> pa.Table:
     uid = embeddings.pairs.column("uid").combine_chunks()
-
-    def nearest(searched: Searched) -> pa.Array:
-        return pa.array(searched.nearest, pa.float32(), mask=np.isnan(searched.nearest))
-
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         **{name: embeddings.pairs.column(name) for name in ("uid", "shard", "key")},
         "image_group": _named(uid, result.image_group),
         "text_group": _named(uid, result.text_group),
         "pair_group": _named(uid, result.pair_group),
-        "image_nearest": nearest(result.image),
-        "text_nearest": nearest(result.text),
+        "image_group_similarity": pa.array(
+            result.image.similarity, pa.float32(), mask=_alone(result.image_group)
+        ),
+        "text_group_similarity": pa.array(
+            result.text.similarity, pa.float32(), mask=_alone(result.text_group)
+        ),
         "better_captions": pa.array(result.rivals.captions),
         "better_images": pa.array(result.rivals.images),
         "mutual_nearest": pa.array(result.rivals.mutual_nearest),
@@ -245,14 +194,19 @@ def _table(embeddings: Embeddings, result: _Result) -> pa.Table:
     return pa.table([columns[name] for name in schema.NEIGHBOURS.names], schema=schema.NEIGHBOURS)
 
 
+def _alone(group: np.ndarray) -> np.ndarray:
+    """(n,) bool: the pair is the only one of its group."""
+    alone: np.ndarray = np.bincount(group, minlength=len(group))[group] == 1
+    return alone
+
+
 def _named(uid: pa.Array, group: np.ndarray) -> pa.Array:
     """Groups by the uid of their first pair, null for pairs that are alone."""
-    alone = np.bincount(group, minlength=len(group))[group] == 1
-    return uid.take(pa.array(group, mask=alone))
+    return uid.take(pa.array(group, mask=_alone(group)))
 
 
 def _summarize(
-    table: pa.Table, result: _Result, request: NeighboursRequest, seconds: float
+    table: pa.Table, result: CorpusNeighbours, request: NeighboursRequest, seconds: float
 ) -> NeighboursSummary:
     image, text = result.image, result.text
     counts = {}
@@ -264,20 +218,23 @@ def _summarize(
     uids = table.column("uid")
     return NeighboursSummary(
         pairs=len(table),
-        distinct_images=len(image.representative),
-        distinct_texts=len(text.representative),
+        distinct_images=len(image.modality.distinct),
+        distinct_texts=len(text.modality.distinct),
         repeated_uids=len(uids) - len(uids.unique()),
         **counts,
         mutual_nearest=int(result.rivals.mutual_nearest.sum()),
-        index_image=image.description,
-        index_text=text.description,
-        exact=image.across is None or text.across is None,
-        image_recall=image.recall,
-        text_recall=text.recall,
-        image_to_text_recall=text.across_recall,
-        text_to_image_recall=image.across_recall,
-        image_duplicate_recall=image.duplicate_recall,
-        text_duplicate_recall=text.duplicate_recall,
+        whitened=result.whiten,
+        image_threshold=image.threshold,
+        text_threshold=text.threshold,
+        index_image=image.searched.description,
+        index_text=text.searched.description,
+        exact=image.searched.across is None,
+        image_recall=image.searched.recall,
+        text_recall=text.searched.recall,
+        image_to_text_recall=text.searched.across_recall,
+        text_to_image_recall=image.searched.across_recall,
+        image_duplicate_recall=image.grouped.recall,
+        text_duplicate_recall=text.grouped.recall,
         seconds=round(seconds, 2),
         out=request.out,
     )
@@ -285,15 +242,17 @@ def _summarize(
 
 def _metadata(request: NeighboursRequest, summary: NeighboursSummary) -> dict[str, str]:
     given = {
-        name: value
-        for name, value in asdict(request).items()
-        if name not in ("embeddings", "out", "overwrite", "index")
+        name: value for name, value in asdict(request).items() if name in ("linkage", "k", "seed")
     }
     lemon = asdict(LemonParameters())
     fields = {
         **given,
         **{f"lemon_{name}": value for name, value in lemon.items() if name != "k"},
-        **{name: value for name, value in summary.to_json().items() if name not in ("out",)},
+        **{
+            name: value
+            for name, value in summary.to_json().items()
+            if name not in ("out", "seconds")
+        },
         "ncclean_version": ncclean.__version__,
         "schema_version": schema.SCHEMA_VERSION,
     }

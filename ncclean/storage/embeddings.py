@@ -99,7 +99,9 @@ def _fetch(files: dict[int, UPath], into: Path) -> dict[int, UPath]:
 
 
 def _read(folder: str, parts: list[list[UPath]]) -> Embeddings:
-    images, texts, tables = [], [], []
+    images: list[np.ndarray] = []
+    texts: list[np.ndarray] = []
+    tables: list[pa.Table] = []
     for image_file, text_file, metadata_file in parts:
         image, text = _array(image_file), _array(text_file)
         table = _metadata(metadata_file)
@@ -137,7 +139,7 @@ def _read(folder: str, parts: list[list[UPath]]) -> Embeddings:
 def _array(file: UPath) -> np.ndarray:
     """A memory-mapped (n, d) matrix of floats."""
     try:
-        array = np.load(str(file), mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = np.load(str(file), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{file} cannot be read as a .npy matrix: {error}") from error
     if array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:

@@ -41,7 +41,8 @@ class Distinct:
         """(n,) place of each row among the members of its class, from 0."""
         positions = np.empty(len(self.labels), dtype=np.int64)
         positions[self.members] = np.arange(len(self.labels))
-        return positions - self.starts[self.labels]
+        within: np.ndarray = positions - self.starts[self.labels]
+        return within
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Distinct:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.index import TIE, Found, VectorIndex
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick, silent
+from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
 # Near-duplicates lie in the same or an adjacent list, so few need to be visited.
@@ -21,7 +21,7 @@ GROUPING_EFFORT = 16
 
 
 def group_by_representative(
-    vectors: EmbeddingMatrix,
+    vectors: Rows,
     rows: np.ndarray,
     index: VectorIndex,
     threshold: float,
@@ -84,12 +84,14 @@ def group_by_components(found: Found, threshold: float) -> np.ndarray:
     graph = coo_array((np.ones(edge.sum(), dtype=np.int8), ends), shape=(count, count))
     _, component = connected_components(graph, directed=False)
     classes = Distinct.of(component)
-    return classes.first[classes.labels]
+    first: np.ndarray = classes.first[classes.labels]
+    return first
 
 
 def pair_labels(distinct: Distinct, representative: np.ndarray) -> np.ndarray:
     """(n,) group of each pair as the row of its group's first pair; singletons name themselves."""
-    return distinct.first[representative[distinct.labels]]
+    first: np.ndarray = distinct.first[representative[distinct.labels]]
+    return first
 
 
 def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
@@ -97,4 +99,5 @@ def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
     _, first, inverse = np.unique(
         image.astype(np.int64) * len(image) + text, return_index=True, return_inverse=True
     )
-    return first[inverse.reshape(-1)]
+    labels: np.ndarray = first[inverse.reshape(-1)]
+    return labels

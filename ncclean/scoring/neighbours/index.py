@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ncclean.errors import InputError
-from ncclean.scoring.neighbours.matrix import CHUNK_ROWS, EmbeddingMatrix, Tick, silent
+from ncclean.scoring.neighbours.matrix import CHUNK_ROWS, Rows, Tick, silent
 
 EXACT_BELOW = 100_000
 # Cosines of float32 products that differ by less are ties.
@@ -67,9 +67,7 @@ class Tuned:
 class VectorIndex:
     """An index of one kind that vectors are added to; ids are the caller's."""
 
-    def __init__(
-        self, kind: IndexKind, vectors: EmbeddingMatrix, rows: np.ndarray, seed: int
-    ) -> None:
+    def __init__(self, kind: IndexKind, vectors: Rows, rows: np.ndarray, seed: int) -> None:
         """An empty index for the given (u,) rows; k-means looks at a seeded sample of them."""
         self.kind = kind
         self.lists = _number_of_lists(len(rows)) if kind is IndexKind.IVF else 0
@@ -77,7 +75,7 @@ class VectorIndex:
         self._filled = 0
         self._index = self._make(vectors, rows, seed)
 
-    def _make(self, vectors: EmbeddingMatrix, rows: np.ndarray, seed: int) -> Any:
+    def _make(self, vectors: Rows, rows: np.ndarray, seed: int) -> Any:
         faiss = load_faiss()
         dim, metric = vectors.dim, faiss.METRIC_INNER_PRODUCT
         if self.kind is IndexKind.FLAT:
@@ -125,7 +123,7 @@ class VectorIndex:
         return Found(cosines, ids.astype(np.int32))
 
     def search_all(
-        self, queries: EmbeddingMatrix, rows: np.ndarray, k: int, effort: int, tick: Tick = silent
+        self, queries: Rows, rows: np.ndarray, k: int, effort: int, tick: Tick = silent
     ) -> Found:
         """The k nearest of the given (q,) rows of `queries`."""
         cosines = np.empty((len(rows), k), dtype=np.float32)
@@ -160,9 +158,7 @@ def recall_by_value(found: np.ndarray, exact: np.ndarray) -> float:
     return float(reached.sum() / exact.size)
 
 
-def exact_cosines(
-    vectors: EmbeddingMatrix, rows: np.ndarray, queries: np.ndarray, k: int
-) -> np.ndarray:
+def exact_cosines(vectors: Rows, rows: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
     """(q, k) cosines of (q, d) queries with their k nearest among the given rows, descending."""
     faiss = load_faiss()
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
@@ -194,7 +190,7 @@ def _number_of_lists(vectors: int) -> int:
     return int(2 ** max(0, round(np.log2(max(wanted, 1)))))
 
 
-def _chunks(vectors: EmbeddingMatrix, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _chunks(vectors: Rows, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     size = 16 * CHUNK_ROWS
     for start in range(0, len(rows), size):
         yield start, vectors.take(rows[start : start + size])

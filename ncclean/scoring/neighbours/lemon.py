@@ -23,7 +23,7 @@ import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.index import Found
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick, silent
+from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
 
@@ -52,7 +52,7 @@ def lemon_score(
 def disagreement(
     found: Found,
     distinct: Distinct,
-    other: EmbeddingMatrix,
+    other: Rows,
     own: np.ndarray,
     copies: np.ndarray,
     parameters: LemonParameters,

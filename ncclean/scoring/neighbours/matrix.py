@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -14,7 +15,25 @@ def silent(done: int) -> None:
     """A `Tick` that tells nobody."""
 
 
-class EmbeddingMatrix:
+class Rows(ABC):
+    """(n, d) vectors that are handed out as float32 when they are asked for."""
+
+    dim: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(m,) row numbers -> (m, d) float32, in the order asked for."""
+
+    def chunks(self, size: int = CHUNK_ROWS) -> Iterator[tuple[int, np.ndarray]]:
+        """The rows in order: the number of the first one, and up to `size` of them."""
+        for start in range(0, len(self), size):
+            yield start, self.take(np.arange(start, min(start + size, len(self))))
+
+
+class EmbeddingMatrix(Rows):
     """(n, d) float16 rows in one or several arrays, which may be memory-mapped files.
 
     Rows are handed out as float32, rounded to float16 if they were stored with more digits.
@@ -38,11 +57,6 @@ class EmbeddingMatrix:
             local = rows[chosen] - (self._ends[number] - len(array))
             found[chosen] = array[local].astype(np.float16, copy=False)
         return found
-
-    def chunks(self, size: int = CHUNK_ROWS) -> Iterator[tuple[int, np.ndarray]]:
-        """The rows in order: the number of the first one, and up to `size` of them."""
-        for start in range(0, len(self), size):
-            yield start, self.take(np.arange(start, min(start + size, len(self))))
 
 
 def pair_cosines(image: EmbeddingMatrix, text: EmbeddingMatrix) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One modality searched: its near-duplicate groups, its neighbours, and the other's candidates."""
+"""One modality: its near-duplicate groups, its neighbours, and candidates for the other one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from ncclean.scoring.neighbours.groups import (
     group_by_representative,
 )
 from ncclean.scoring.neighbours.index import (
-    TIE,
     Found,
     IndexKind,
     Tuned,
     VectorIndex,
     exact_cosines,
 )
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick
+from ncclean.scoring.neighbours.matrix import CHUNK_ROWS, EmbeddingMatrix, Rows, Tick
+from ncclean.scoring.neighbours.whitening import Whitened
 
 _SAMPLE = 1000
 
 Begin = Callable[[str, int], None]  # told the name of a stage and how many rows it has
+
+
+def unannounced(text: str, total: int) -> None:
+    """A `Begin` that tells nobody."""
 
 
 @dataclass(frozen=True)
@@ -39,81 +43,103 @@ class Modality:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """`kind` as `--index` takes it; `threshold` is the cosine from which rows are duplicates."""
+    """`kind` as `--index` takes it; rows are duplicates from the cosine `threshold` on."""
 
     kind: str
     k: int
     threshold: float
+    whiten: bool
     linkage: str
     recall: float
     seed: int
 
 
 @dataclass(frozen=True)
-class Searched:
-    """Over the u distinct rows of a modality, and per pair (n,) where said so.
+class Grouped:
+    """Near-duplicates among the u distinct rows of a modality.
 
-    `representative` (u,) names the distinct row that stands for a row's group, `near` its k
-    nearest other distinct rows, `across` the k distinct rows nearest to each distinct row of the
-    other modality (None where the index is exact: all pairs are compared then), `nearest` (n,)
-    the cosine with the nearest other pair, NaN without any.
+    `representative` (u,) names the row that stands for a row's group, `similarity` (u,) is the
+    cosine with it. `recall` is the share of sampled rows with a near-duplicate for which a search
+    as the grouping does it finds one, NaN if the sample has none.
     """
 
     representative: np.ndarray
+    similarity: np.ndarray
+    recall: float
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Neighbours of the u distinct rows of a modality.
+
+    `near` are the k nearest other distinct rows, `across` the k distinct rows nearest to each
+    distinct row of the other modality; None where the index is exact: all pairs are compared then.
+    """
+
     near: Found
     across: Found | None
-    nearest: np.ndarray
     description: str
     recall: float
     across_recall: float
-    duplicate_recall: float
+
+
+def group_modality(here: Modality, options: SearchOptions, begin: Begin, tick: Tick) -> Grouped:
+    """Group the distinct rows of `here`, whitened if the options say so."""
+    rows = here.distinct.first
+    begin(f"building the {here.name} duplicate index", 0)
+    space = Whitened(here.matrix, rows, options.seed) if options.whiten else here.matrix
+    kind = IndexKind.choose(options.kind, len(here.matrix))
+    index = VectorIndex(kind, space, rows, options.seed)
+    begin(f"grouping {here.name} duplicates", len(rows))
+    representative = group_by_representative(space, rows, index, options.threshold, tick)
+    recall = 1.0
+    if kind is not IndexKind.FLAT:
+        begin(f"measuring the recall of the {here.name} duplicates", 0)
+        queries = space.take(rows[_sample(len(rows), options.seed)])
+        recall = _duplicate_recall(index, space, rows, queries, options.threshold)
+    if options.linkage == "components":
+        begin(f"connecting {here.name} duplicates", len(rows))
+        k = min(options.k, len(rows) - 1) + 1
+        found = index.search_all(space, rows, k, GROUPING_EFFORT, tick)
+        representative = group_by_components(without_self(found), options.threshold)
+    similarity = np.ones(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = slice(start, start + CHUNK_ROWS)
+        pairs = space.take(rows[chunk]), space.take(rows[representative[chunk]])
+        similarity[chunk] = np.einsum("nd,nd->n", *pairs)
+    return Grouped(representative, similarity, recall)
 
 
 def search_modality(
     here: Modality, there: Modality, options: SearchOptions, begin: Begin, tick: Tick
 ) -> Searched:
-    """Index the distinct rows of `here`, group them, and search them with both modalities."""
+    """Index the distinct rows of `here`, and search them with both modalities."""
     rows, others = here.distinct.first, there.distinct.first
     kind = IndexKind.choose(options.kind, len(here.matrix))
     begin(f"building the {here.name} index", 0)
     index = VectorIndex(kind, here.matrix, rows, options.seed)
-    begin(f"grouping {here.name} duplicates", len(rows))
-    representative = group_by_representative(here.matrix, rows, index, options.threshold, tick)
-    sample = _sample(len(rows), options.seed)
-    queries = here.matrix.take(rows[sample])
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = np.arange(start, min(start + CHUNK_ROWS, len(rows)))
+        index.add(here.matrix.take(rows[chunk]), chunk)
     k = min(options.k, len(rows) - 1)
-    if kind is IndexKind.FLAT:
-        within, duplicate_recall = Tuned(0, 1.0), 1.0
-    else:
+
+    def tuned(queries: np.ndarray, wanted: int) -> Tuned:
+        if kind is IndexKind.FLAT:
+            return Tuned(0, 1.0)
         begin(f"measuring the recall of the {here.name} index", 0)
-        truth = exact_cosines(here.matrix, rows, queries, k + 1)
-        within = index.tune(queries, truth, options.recall)
-        duplicate_recall = _duplicate_recall(index, queries, truth, options.threshold)
+        truth = exact_cosines(here.matrix, rows, queries, wanted)
+        return index.tune(queries, truth, options.recall)
+
+    within = tuned(here.matrix.take(rows[_sample(len(rows), options.seed)]), k + 1)
     begin(f"searching {here.name} neighbours", len(rows))
-    with_self = index.search_all(here.matrix, rows, k + 1, within.effort, tick)
-    near = without_self(with_self)
-    if options.linkage == "components":
-        representative = group_by_components(near, options.threshold)
-    across, across_tuned = None, Tuned(0, 1.0)
-    if kind is not IndexKind.FLAT:
-        begin(f"measuring the recall of the {here.name} index", 0)
-        queries = there.matrix.take(others[_sample(len(others), options.seed)])
-        truth = exact_cosines(here.matrix, rows, queries, min(options.k, len(rows)))
-        across_tuned = index.tune(queries, truth, options.recall)
-        begin(f"searching {here.name} by {there.name}", len(others))
-        across = index.search_all(
-            there.matrix, others, min(options.k, len(rows)), across_tuned.effort, tick
-        )
-    return Searched(
-        representative=representative,
-        near=near,
-        across=across,
-        nearest=_nearest(here.distinct, near),
-        description=index.describe(within, across_tuned),
-        recall=within.recall,
-        across_recall=across_tuned.recall,
-        duplicate_recall=duplicate_recall,
-    )
+    near = without_self(index.search_all(here.matrix, rows, k + 1, within.effort, tick))
+    if kind is IndexKind.FLAT:
+        return Searched(near, None, index.describe(within, within), 1.0, 1.0)
+    candidates = min(options.k, len(rows))
+    across = tuned(there.matrix.take(others[_sample(len(others), options.seed)]), candidates)
+    begin(f"searching {here.name} by {there.name}", len(others))
+    found = index.search_all(there.matrix, others, candidates, across.effort, tick)
+    return Searched(near, found, index.describe(within, across), within.recall, across.recall)
 
 
 def without_self(found: Found) -> Found:
@@ -130,27 +156,18 @@ def without_self(found: Found) -> Found:
     return Found(found.cosines[keep].reshape(shape), found.ids[keep].reshape(shape))
 
 
-def _nearest(distinct: Distinct, near: Found) -> np.ndarray:
-    """1 for pairs with a copy, else the cosine with the nearest distinct row."""
-    closest = np.full(len(distinct), np.nan, dtype=np.float32)
-    if near.ids.shape[1]:
-        closest = np.where(near.ids[:, 0] >= 0, near.cosines[:, 0], np.nan).astype(np.float32)
-    closest[distinct.sizes > 1] = 1.0
-    return closest[distinct.labels]
-
-
 def _duplicate_recall(
-    index: VectorIndex, queries: np.ndarray, truth: np.ndarray, threshold: float
+    index: VectorIndex, space: Rows, rows: np.ndarray, queries: np.ndarray, threshold: float
 ) -> float:
-    """Of the sampled rows with a near-duplicate, the share that a grouping search finds one for.
-
-    The first neighbour is the row itself. NaN if no sampled row has a near-duplicate.
-    """
-    has_one = truth[:, 1] >= threshold - TIE
+    """See `Grouped`. The first neighbour of a row is the row itself."""
+    if len(rows) < 2:
+        return float("nan")
+    has_one = exact_cosines(space, rows, queries, 2)[:, 1] >= threshold
     if not has_one.any():
         return float("nan")
     found = index.search(queries[has_one], 2, GROUPING_EFFORT)
-    return float((found.cosines[:, 1] >= threshold - TIE).mean())
+    # The index holds float16, which moves cosines at the threshold itself.
+    return float((found.cosines[:, 1] >= threshold - 1e-3).mean())
 
 
 def _sample(rows: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.index import TIE, Found
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick, silent
+from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
 _COLUMN_ROWS = 8192
@@ -30,12 +30,13 @@ class Rivals:
     @property
     def mutual_nearest(self) -> np.ndarray:
         """(n,) bool: neither has a rival. DisNCL's filter with the corpus as its batch."""
-        return (self.captions == 0) & (self.images == 0)
+        neither: np.ndarray = (self.captions == 0) & (self.images == 0)
+        return neither
 
 
 def count_rivals(
-    image: EmbeddingMatrix,
-    text: EmbeddingMatrix,
+    image: Rows,
+    text: Rows,
     own: np.ndarray,
     image_group: np.ndarray,
     text_group: np.ndarray,
@@ -46,21 +47,37 @@ def count_rivals(
     `own` (n,) are the cosines of the pairs, the groups (n,) any labels of near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
+    grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
     for top, rows in image.chunks(_BLOCK_ROWS):
         here = slice(top, top + len(rows))
+        here_grouped = _within(grouped, here)
         for left, columns in text.chunks(_COLUMN_ROWS):
             there = slice(left, left + len(columns))
             cosines = rows @ columns.T
-            for counts, bound, axis in (
-                (captions[here], own[here, None], 1),
-                (images[there], own[None, there], 0),
-            ):
-                better = cosines > bound + TIE
-                better &= image_group[here, None] != image_group[None, there]
-                better &= text_group[here, None] != text_group[None, there]
-                counts += better.sum(axis=axis, dtype=np.int32)
+            captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
+            images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
+            # Take back what came from near-duplicates, which few pairs have.
+            i, j = here_grouped, _within(grouped, there)
+            same = image_group[i, None] == image_group[None, j]
+            same |= text_group[i, None] == text_group[None, j]
+            cosines = cosines[np.ix_(i - top, j - left)]
+            captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
+            images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
         tick(here.stop)
     return Rivals(captions, images)
+
+
+def _has_company(group: np.ndarray) -> np.ndarray:
+    """(n,) bool: another pair has the same label."""
+    _, inverse, counts = np.unique(group, return_inverse=True, return_counts=True)
+    company: np.ndarray = counts[inverse.reshape(-1)] > 1
+    return company
+
+
+def _within(rows: np.ndarray, part: slice) -> np.ndarray:
+    """Those of the sorted (m,) row numbers that lie in `part`."""
+    first, last = np.searchsorted(rows, (part.start, part.stop))
+    return rows[first:last]
 
 
 def count_found_rivals(
