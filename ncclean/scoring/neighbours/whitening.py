@@ -23,6 +23,7 @@ ROWS_PER_DIMENSION = 10
 _SAMPLE_ROWS = 100_000
 # Of the mean eigenvalue; keeps directions without any variance from being blown up.
 _FLOOR = 1e-4
+_LEAST = 1e-12  # where nothing varies at all
 
 
 class Whitened(Rows):
@@ -38,7 +39,7 @@ class Whitened(Rows):
         self._mean = values.mean(axis=0)
         values -= self._mean
         variance, axes = np.linalg.eigh((values.T @ values).astype(np.float64) / wanted)
-        floor = max(_FLOOR * variance.mean(), np.finfo(np.float64).tiny)
+        floor = max(_FLOOR * variance.mean(), _LEAST)
         self._axes = (axes / np.sqrt(np.maximum(variance, 0) + floor)).astype(np.float32)
 
     def __len__(self) -> int:
