@@ -29,14 +29,14 @@ def neighbours(
         float | None,
         typer.Option(
             help="Cosine from which images are near-duplicates "
-            "(default: 0.77 whitened, 0.96 otherwise)."
+            "(default: 0.80 whitened, 0.96 otherwise)."
         ),
     ] = None,
     text_threshold: Annotated[
         float | None,
         typer.Option(
             help="Cosine from which captions are near-duplicates "
-            "(default: 0.95 whitened, 0.98 otherwise)."
+            "(default: 0.90 whitened, 0.98 otherwise)."
         ),
     ] = None,
     whiten: Annotated[

@@ -27,8 +27,8 @@ from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
 # docs/neighbours.md has what they find and what they take wrongly.
 THRESHOLDS = {
-    "image": {True: 0.77, False: 0.96},
-    "text": {True: 0.95, False: 0.98},
+    "image": {True: 0.80, False: 0.96},
+    "text": {True: 0.90, False: 0.98},
 }
 
 

@@ -3,7 +3,7 @@
 Embeddings of CLIP models vary most along a few directions, those of topic and style, which all
 images of a corpus of one kind share: cosines of different images reach those of copies. Whitened,
 every direction counts alike. On rendered scenes the share of images that are wrongly taken for
-near-duplicates falls from 24 % to 3 %, at the threshold that finds 95 % of the true ones
+near-duplicates falls from 24 % to 4 %, at the threshold that finds 95 % of the true ones
 (docs/neighbours.md).
 
     w(x) = (x - mean) U diag(1 / sqrt(eigenvalues)), scaled to length 1
