@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.neighbours import NeighboursRequest, neighbours
 from ncclean_pipelines.score import ScoreRequest, score
+from ncclean_pipelines.select import SelectRequest, select
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
+from ncclean.selection.policy import Policy
 
 PAIRS, COPIES = 1800, 40
 
@@ -130,6 +132,26 @@ def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
     assert (ours <= theirs).mean() >= 0.99  # a lower bound, but for ties
     ours, theirs = (np.array(t.column("lemon_score")) for t in (approximate, exact))
     assert np.corrcoef(ours, theirs)[0, 1] >= 0.999
+
+
+def test_select_keeps_one_of_each_group(scored, found, tmp_path):
+    table = found[1].slice(0, PAIRS)
+    pq.write_table(table, tmp_path / "n.parquet")
+    request = SelectRequest(
+        scores=[str(scored / "scores.parquet")],
+        out=str(tmp_path / "selection.parquet"),
+        policy=Policy(dedup_by="image"),
+        dedup=str(tmp_path / "n.parquet"),
+    )
+    select(request)
+    kept = set(pq.read_table(tmp_path / "selection.parquet").column("uid").to_pylist())
+    names = [
+        group or uid
+        for uid, group in zip(
+            table.column("uid").to_pylist(), table.column("image_group").to_pylist(), strict=True
+        )
+    ]
+    assert len(kept) == len(set(names))
 
 
 def test_twice_the_same(scored, found, tmp_path):
