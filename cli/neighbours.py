@@ -54,7 +54,7 @@ def neighbours(
             "`components`: with any member, groups chain."
         ),
     ] = "representative",
-    k: Annotated[int, typer.Option("--k", help="Neighbours to search.", min=1)] = 30,
+    k: Annotated[int, typer.Option("--k", help="Neighbours to search.", min=1, max=1000)] = 30,
     index: Annotated[
         str, typer.Option(help="`flat` (exact), `ivf`, `hnsw`; auto is flat below 100,000 pairs.")
     ] = "auto",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from upath import UPath
 
 import ncclean
 from ncclean import schema, stores
@@ -20,9 +21,10 @@ from ncclean.scoring.neighbours.corpus import (
 )
 from ncclean.scoring.neighbours.index import IndexKind
 from ncclean.scoring.neighbours.lemon import LemonParameters
-from ncclean.storage.atomic import published
-from ncclean.storage.embeddings import Embeddings, open_embeddings
-from ncclean.storage.parts import ROW_GROUP_ROWS
+from ncclean.storage.embeddings import open_embeddings
+from ncclean.storage.neighbour_table import neighbour_table, write_neighbours
+
+MOST_NEIGHBOURS = 1000
 
 
 class StageProgress(Protocol):
@@ -71,8 +73,10 @@ class NeighboursRequest:
                 raise InputError(f"{option} is a cosine above 0 and at most 1, got {value:g}")
         if self.linkage not in ("representative", "components"):
             raise InputError(f"--linkage takes representative or components, got {self.linkage!r}")
-        if self.k < 1:
-            raise InputError(f"--k must be at least 1, got {self.k}")
+        if not 1 <= self.k <= MOST_NEIGHBOURS:
+            raise InputError(f"--k lies between 1 and {MOST_NEIGHBOURS:,}, got {self.k}")
+        if not self.out.endswith(".parquet"):
+            raise InputError(f"--out of neighbours is a Parquet file, got {self.out!r}")
         if not 0 < self.recall <= 1:
             raise InputError(f"--recall must lie between 0 and 1, got {self.recall:g}")
         if self.seed < 0:
@@ -143,8 +147,7 @@ def neighbours(
     progress = progress or _NoProgress()
     begin = time.perf_counter()
     out = stores.location(request.out)
-    if not request.overwrite and stores.ask("read", out, out.exists):
-        raise InputError(f"{out} exists; use --overwrite to replace it, or another --out")
+    _check_writable(out, request.overwrite)
     try:
         progress.begin("reading embeddings", 0)
         with open_embeddings(request.embeddings) as embeddings:
@@ -156,53 +159,26 @@ def neighbours(
                 progress.begin,
                 progress.advance,
             )
-            table = _table(embeddings, found)
+            table = neighbour_table(embeddings.pairs, found)
             summary = _summarize(table, found, request, time.perf_counter() - begin)
         progress.begin("writing", 0)
-        table = table.replace_schema_metadata(_metadata(request, summary))
-        with published(out) as aside:
-            pq.write_table(
-                table,
-                aside,
-                compression="zstd",
-                row_group_size=ROW_GROUP_ROWS,
-                use_dictionary=["shard"],
-            )
+        write_neighbours(out, table, _metadata(request, summary))
     finally:
         progress.finish()
     return summary
 
 
-def _table(embeddings: Embeddings, result: CorpusNeighbours) -> pa.Table:
-    uid = embeddings.pairs.column("uid").combine_chunks()
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        **{name: embeddings.pairs.column(name) for name in ("uid", "shard", "key")},
-        "image_group": _named(uid, result.image_group),
-        "text_group": _named(uid, result.text_group),
-        "pair_group": _named(uid, result.pair_group),
-        "image_group_similarity": pa.array(
-            result.image.similarity, pa.float32(), mask=_alone(result.image_group)
-        ),
-        "text_group_similarity": pa.array(
-            result.text.similarity, pa.float32(), mask=_alone(result.text_group)
-        ),
-        "better_captions": pa.array(result.rivals.captions),
-        "better_images": pa.array(result.rivals.images),
-        "mutual_nearest": pa.array(result.rivals.mutual_nearest),
-        "lemon_score": pa.array(result.lemon, pa.float32(), mask=np.isnan(result.lemon)),
-    }
-    return pa.table([columns[name] for name in schema.NEIGHBOURS.names], schema=schema.NEIGHBOURS)
-
-
-def _alone(group: np.ndarray) -> np.ndarray:
-    """(n,) bool: the pair is the only one of its group."""
-    alone: np.ndarray = np.bincount(group, minlength=len(group))[group] == 1
-    return alone
-
-
-def _named(uid: pa.Array, group: np.ndarray) -> pa.Array:
-    """Groups by the uid of their first pair, null for pairs that are alone."""
-    return uid.take(pa.array(group, mask=_alone(group)))
+def _check_writable(out: UPath, overwrite: bool) -> None:
+    """Hours of searching must not end with a path that cannot be written."""
+    if not overwrite and stores.ask("read", out, out.exists):
+        raise InputError(f"{out} exists; use --overwrite to replace it, or another --out")
+    if stores.is_url(out):
+        return
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; --out of neighbours is a Parquet file")
+    stores.ask("write", out, out.parent.mkdir, parents=True, exist_ok=True)
+    if not os.access(str(out.parent), os.W_OK):
+        raise InputError(f"cannot write {out}: {out.parent} is not writable")
 
 
 def _summarize(

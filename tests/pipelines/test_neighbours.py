@@ -168,13 +168,23 @@ def test_output_is_not_overwritten_unasked(scored, tmp_path):
     assert out.read_bytes() == b"mine"
 
 
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
+    folder = tmp_path / "n.parquet"
+    folder.mkdir()
+    for out in (folder, "/proc/nowhere/n.parquet"):
+        request = NeighboursRequest(embeddings="nowhere", out=str(out), overwrite=True)
+        with pytest.raises(InputError, match=r"is a folder|cannot write"):
+            neighbours(request)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"image_threshold": 1.5}, "--image-threshold is a cosine above 0 and at most 1, got 1.5"),
         ({"text_threshold": 0.0}, "--text-threshold is a cosine"),
         ({"linkage": "single"}, "--linkage takes representative or components, got 'single'"),
-        ({"k": 0}, "--k must be at least 1"),
+        ({"k": 0}, "--k lies between 1 and 1,000, got 0"),
+        ({"out": "n"}, "--out of neighbours is a Parquet file, got 'n'"),
         ({"recall": 2.0}, "--recall must lie between 0 and 1"),
         ({"seed": -1}, "--seed must not be negative"),
         ({"index": "lsh"}, "--index takes auto, flat, ivf or hnsw"),
@@ -182,5 +192,5 @@ def test_output_is_not_overwritten_unasked(scored, tmp_path):
 )
 def test_values_out_of_range(options, message):
     with pytest.raises(InputError) as error:
-        NeighboursRequest(embeddings="e", out="n", **options)
+        NeighboursRequest(**{"embeddings": "e", "out": "n.parquet", **options})
     assert message in str(error.value)
