@@ -13,6 +13,7 @@ from .evaluate import evaluate
 from .export import export
 from .finetune import finetune
 from .inject_noise import inject_noise
+from .neighbours import neighbours
 from .options import DebugOption
 from .query import query
 from .report import report
@@ -32,6 +33,7 @@ app.command()(score)
 app.command()(query)
 app.command()(select)
 app.command()(export)
+app.command()(neighbours)
 app.command()(adapt)
 app.command()(finetune)
 app.command()(report)

@@ -71,6 +71,14 @@ _EMBEDDINGS = """\
 This is the layout of clip-retrieval.
 """
 
+_NEIGHBOURS = """\
+## Neighbours
+
+The table that `ncclean neighbours` writes, one row for each embedded pair: what its columns mean
+and when to use them, [Neighbours](neighbours.md). Its file metadata has the index, the recalls
+measured, thresholds, seed and versions.
+"""
+
 _CLI_INTRODUCTION = """\
 # Commands
 
@@ -91,6 +99,10 @@ def schema_page() -> str:
         )
         for column in schema.SCORE_COLUMNS
     ]
+    neighbours = [
+        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
+        for column in schema.NEIGHBOUR_COLUMNS
+    ]
     dictionary = ", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS)
     return _page(
         _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
@@ -98,6 +110,8 @@ def schema_page() -> str:
         _SCHEMA_METADATA.format(dictionary=dictionary),
         _EMBEDDINGS,
         _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
+        _NEIGHBOURS,
+        _table(("column", "type", "meaning", "computed by"), neighbours),
     )
 
 

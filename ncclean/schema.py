@@ -65,3 +65,64 @@ SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 EMBEDDING_METADATA = pa.schema(
     [("uid", _STRING), ("shard", _STRING), ("key", _STRING), ("row", _INT), ("caption", _STRING)]
 )
+
+NEIGHBOUR_COLUMNS = (
+    Column("uid", _STRING, "uid of the pair, as in the score table", "storage.embeddings"),
+    Column("shard", _STRING, "name of the shard", "storage.embeddings"),
+    Column("key", _STRING, "key of the sample in the shard", "storage.embeddings"),
+    Column(
+        "image_group",
+        _STRING,
+        "uid of the first pair of the group of near-duplicate images; null if alone",
+        "scoring.neighbours.groups",
+    ),
+    Column(
+        "text_group",
+        _STRING,
+        "uid of the first pair of the group of near-duplicate captions; null if alone",
+        "scoring.neighbours.groups",
+    ),
+    Column(
+        "pair_group",
+        _STRING,
+        "uid of the first pair that shares both groups; null if alone",
+        "scoring.neighbours.groups",
+    ),
+    Column(
+        "image_group_similarity",
+        _FLOAT,
+        "cosine with the first image of the group, whitened; null if alone",
+        "scoring.neighbours.groups",
+    ),
+    Column(
+        "text_group_similarity",
+        _FLOAT,
+        "cosine with the first caption of the group, whitened; null if alone",
+        "scoring.neighbours.groups",
+    ),
+    Column(
+        "better_captions",
+        _INT,
+        "other pairs whose caption fits the image better",
+        "scoring.neighbours.rivals",
+    ),
+    Column(
+        "better_images",
+        _INT,
+        "other pairs whose image fits the caption better",
+        "scoring.neighbours.rivals",
+    ),
+    Column(
+        "mutual_nearest",
+        _BOOL,
+        "no other caption and no other image fits better",
+        "scoring.neighbours.rivals",
+    ),
+    Column(
+        "lemon_score",
+        _FLOAT,
+        "LEMoN: disagreement with the neighbours, higher is noisier",
+        "scoring.neighbours.lemon",
+    ),
+)
+NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])

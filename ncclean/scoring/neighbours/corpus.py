@@ -1,0 +1,155 @@
+"""The whole corpus searched: everything that `ncclean neighbours` tells about its pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.scoring.neighbours.distinct import distinct_rows
+from ncclean.scoring.neighbours.groups import joint_labels, pair_labels
+from ncclean.scoring.neighbours.lemon import LemonParameters, disagreement, lemon_score
+from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick, pair_cosines, silent
+from ncclean.scoring.neighbours.modality import (
+    Begin,
+    Grouped,
+    Modality,
+    Searched,
+    SearchOptions,
+    group_modality,
+    search_modality,
+    unannounced,
+)
+from ncclean.scoring.neighbours.rivals import Rivals, count_found_rivals, count_rivals
+from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
+
+# Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
+# docs/neighbours.md has what they find and what they take wrongly.
+THRESHOLDS = {
+    "image": {True: 0.80, False: 0.96},
+    "text": {True: 0.90, False: 0.98},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourOptions:
+    """What is a near-duplicate, and how it is searched.
+
+    Thresholds are cosines, by default those of `THRESHOLDS`. `whiten` None whitens if the corpus
+    is large enough, with ten distinct pairs for each dimension. `linkage` is `representative` or
+    `components`; `recall` is what an approximate search must find of the exact neighbours of a
+    sample.
+    """
+
+    image_threshold: float | None = None
+    text_threshold: float | None = None
+    whiten: bool | None = None
+    linkage: str = "representative"
+    k: int = 30
+    index: str = "auto"
+    recall: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One modality: the pairs (n,) of its groups by their first pair, and what was searched."""
+
+    modality: Modality
+    grouped: Grouped
+    threshold: float
+    searched: Searched
+
+    @property
+    def group(self) -> np.ndarray:
+        return pair_labels(self.modality.distinct, self.grouped.representative)
+
+    @property
+    def similarity(self) -> np.ndarray:
+        return np.take(self.grouped.similarity, self.modality.distinct.labels)
+
+
+@dataclass(frozen=True)
+class CorpusNeighbours:
+    """Everything that was computed; arrays are (n,), groups are rows of first members."""
+
+    image: Side
+    text: Side
+    whiten: bool
+    image_group: np.ndarray
+    text_group: np.ndarray
+    pair_group: np.ndarray
+    rivals: Rivals
+    lemon: np.ndarray
+
+
+def find_neighbours(
+    image: EmbeddingMatrix,
+    text: EmbeddingMatrix,
+    captions: Sequence[str | None] | None,
+    options: NeighbourOptions,
+    begin: Begin = unannounced,
+    tick: Tick = silent,
+) -> CorpusNeighbours:
+    """Compare the n pairs of a corpus with one another, by (n, d) images and captions."""
+    own = pair_cosines(image, text)
+    begin("looking for copies", 0)
+    images = Modality("image", image, distinct_rows(image))
+    texts = Modality("text", text, distinct_rows(text, captions))
+    whiten = options.whiten
+    if whiten is None:
+        fewest = min(len(images.distinct), len(texts.distinct))
+        whiten = fewest >= ROWS_PER_DIMENSION * image.dim
+
+    def side(here: Modality, there: Modality, given: float | None) -> Side:
+        threshold = THRESHOLDS[here.name][whiten] if given is None else given
+        search = SearchOptions(
+            kind=options.index,
+            k=options.k,
+            threshold=threshold,
+            whiten=whiten,
+            linkage=options.linkage,
+            recall=options.recall,
+            seed=options.seed,
+        )
+        grouped = group_modality(here, search, begin, tick)
+        return Side(here, grouped, threshold, search_modality(here, there, search, begin, tick))
+
+    by_image = side(images, texts, options.image_threshold)
+    by_text = side(texts, images, options.text_threshold)
+    image_group, text_group = by_image.group, by_text.group
+    pair_group = joint_labels(image_group, text_group)
+    rivals = _rivals(by_image, by_text, own, image_group, text_group, begin, tick)
+    parameters = LemonParameters(k=options.k)
+    terms = []
+    for one, other in ((by_image, texts), (by_text, images)):
+        begin(f"comparing with {one.modality.name} neighbours", len(own))
+        near, distinct = one.searched.near, one.modality.distinct
+        terms.append(disagreement(near, distinct, other.matrix, own, pair_group, parameters, tick))
+    lemon = lemon_score(own, terms[0], terms[1], parameters)
+    return CorpusNeighbours(
+        by_image, by_text, whiten, image_group, text_group, pair_group, rivals, lemon
+    )
+
+
+def _rivals(
+    image: Side,
+    text: Side,
+    own: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    begin: Begin,
+    tick: Tick,
+) -> Rivals:
+    """All rivals where the indexes are exact, else those among the candidates found."""
+    images, texts = image.modality, text.modality
+    # The index of the captions was searched with images, and the other way round.
+    captions, others = text.searched.across, image.searched.across
+    if captions is None or others is None:
+        begin("comparing images with captions", len(own))
+        return count_rivals(images.matrix, texts.matrix, own, image_group, text_group, tick)
+    return Rivals(
+        count_found_rivals(captions, images.distinct, texts.distinct, own, image_group, text_group),
+        count_found_rivals(others, texts.distinct, images.distinct, own, text_group, image_group),
+    )

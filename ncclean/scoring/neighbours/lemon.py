@@ -1,0 +1,107 @@
+"""LEMoN: does a pair agree with its neighbours?
+
+Zhang et al. 2025 (ICML; arXiv 2407.18941), "LEMoN: Label Error Detection using Multimodal
+Neighbors". With d = 1 - cosine, x the image and y the caption of a pair,
+
+    score = d(x, y) + beta s_n + gamma s_m
+    s_n   = 1/k sum_j d(y, y_j) exp(-tau_1 d(x, x_j)) exp(-tau_2 d(x_j, y_j))
+
+over the k images x_j nearest to x, and s_m alike with image and caption exchanged. A caption that
+is far from the captions of similar images speaks against a pair, the more so the better those
+pairs match themselves. Higher is noisier. The defaults are the paper's fixed hyper-parameters,
+for use without labels.
+
+Copies of a pair, near-duplicates of it by image and by text, are left out: they would agree with
+it whether it is right or wrong. The sums are divided by the number of neighbours that remain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.scoring.neighbours.distinct import Distinct
+from ncclean.scoring.neighbours.index import Found
+from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
+
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class LemonParameters:
+    """`k` neighbours in each modality, the weights of both terms and the decays."""
+
+    k: int = 30
+    beta: float = 5.0
+    gamma: float = 5.0
+    tau_1: float = 0.1
+    tau_2: float = 5.0
+
+
+def lemon_score(
+    own: np.ndarray,
+    image_term: np.ndarray,
+    text_term: np.ndarray,
+    parameters: LemonParameters,
+) -> np.ndarray:
+    """(n,) scores from the pairs' own cosines and both terms; NaN without any neighbour."""
+    return (1 - own) + parameters.beta * image_term + parameters.gamma * text_term
+
+
+def disagreement(
+    found: Found,
+    distinct: Distinct,
+    other: Rows,
+    own: np.ndarray,
+    copies: np.ndarray,
+    parameters: LemonParameters,
+    tick: Tick = silent,
+) -> np.ndarray:
+    """(n,) the term s_n if `found` are neighbours by image, s_m if by text; NaN without any.
+
+    `found` has a row for each distinct row of its modality, `other` holds the embeddings of the
+    other one, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies.
+    """
+    terms = np.empty(len(own), dtype=np.float32)
+    positions = distinct.positions
+    for start in range(0, len(own), _BLOCK_ROWS):
+        pairs = np.arange(start, min(start + _BLOCK_ROWS, len(own)))
+        near, cosines = neighbour_pairs(found, distinct, positions, pairs, parameters.k)
+        valid = (near >= 0) & (copies[near] != copies[pairs, None])
+        theirs = other.take(near.ravel()).reshape(*near.shape, other.dim)
+        apart = 1 - np.matmul(theirs, other.take(pairs)[:, :, None])[:, :, 0]
+        weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
+        total = np.where(valid, weight * apart, 0.0).sum(axis=1)
+        count = valid.sum(axis=1)
+        terms[pairs] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        tick(start + len(pairs))
+    return terms
+
+
+def neighbour_pairs(
+    found: Found, distinct: Distinct, positions: np.ndarray, pairs: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
+
+    The members of the own class come first, then those of the nearest classes. Of a class too
+    large to be taken whole, those that follow the pair's own position are, round and round, so
+    that not all look at the same few.
+    """
+    own = distinct.labels[pairs]
+    classes = np.concatenate([own[:, None], found.ids[own]], axis=1)
+    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), found.cosines[own]], axis=1)
+    sizes = np.where(classes >= 0, distinct.sizes[classes], 0)
+    sizes[:, 0] -= 1
+    ends = np.cumsum(np.minimum(sizes, k), axis=1)
+    slots = np.arange(k)
+    place = (ends[:, None, :] <= slots[None, :, None]).sum(axis=2)
+    missing = place == classes.shape[1]
+    place[missing] = 0
+    before = np.take_along_axis(ends - np.minimum(sizes, k), place, axis=1)
+    chosen = np.take_along_axis(classes, place, axis=1)
+    turn = slots[None] - before + positions[pairs][:, None] + (place == 0)
+    whole = np.maximum(distinct.sizes[chosen], 1)
+    near = distinct.members[distinct.starts[chosen] + turn % whole]
+    near[missing] = -1
+    return near, np.take_along_axis(cosines, place, axis=1)

@@ -1,0 +1,183 @@
+"""Time, peak memory and recall of `ncclean neighbours` on simulated embeddings.
+
+    python tests/benchmarks/neighbours.py [--pairs 1_000_000] [--dim 512] [--index auto]
+
+The embeddings lie as those of CLIP do: images and captions in two cones apart from one another,
+in concepts of Zipf sizes, with 20 % mismatched pairs. Planted are exact copies of pairs, images
+with a cosine of about 0.98 to an earlier one, and captions that are used again and again. The
+command runs in a process of its own, whose peak memory is told without and with the mapped files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_CONCEPTS, _TOPICS, _LATENT = 20_000, 200, 96
+_SHARD = 50_000
+_NOISE, _COPIES, _NEAR, _COMMON = 0.2, 0.01, 0.01, 0.05
+_NEAR_NOISE = 0.2
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
+class Simulation:
+    """A corpus of `pairs` pairs, written in shards; remembers what was planted."""
+
+    def __init__(self, pairs: int, dim: int, seed: int) -> None:
+        self.rng = rng = np.random.default_rng(seed)
+        self.pairs, self.dim = pairs, dim
+        topics = unit(rng.standard_normal((_TOPICS, _LATENT), np.float32))
+        own = unit(rng.standard_normal((_CONCEPTS, _LATENT), np.float32))
+        self.concepts = unit(topics[rng.integers(0, _TOPICS, _CONCEPTS)] + 0.9 * own)
+        weight = 1 / np.arange(1, _CONCEPTS + 1) ** 0.9
+        self.chance = weight / weight.sum()
+        self.basis = np.linalg.qr(rng.standard_normal((dim, _LATENT)))[0].astype(np.float32)
+        self.cones = unit(rng.standard_normal((2, dim), np.float32))
+        kind = rng.random(pairs)
+        kind[: pairs // 10] = 1.0  # what is copied comes first
+        self.copy = kind < _COPIES
+        self.near = (kind >= _COPIES) & (kind < _COPIES + _NEAR)
+        self.common = (kind >= _COPIES + _NEAR) & (kind < _COPIES + _NEAR + _COMMON)
+        self.source = np.where(self.copy | self.near, rng.integers(0, pairs // 10, pairs), -1)
+
+    def _latent(self, count: int) -> np.ndarray:
+        return self.rng.standard_normal((count, _LATENT), np.float32) / _LATENT**0.5
+
+    def _embed(self, concept: np.ndarray, shared: np.ndarray, cone: np.ndarray) -> np.ndarray:
+        own = self._latent(len(concept))
+        rest = self.rng.standard_normal((len(concept), self.dim), np.float32) / self.dim**0.5
+        inside = (self.concepts[concept] + 0.5 * shared + 0.45 * own) @ self.basis.T
+        return unit(inside + 0.35 * rest + 0.9 * cone).astype(np.float16)
+
+    def write(self, folder: Path) -> None:
+        for name in ("img_emb", "text_emb", "metadata"):
+            (folder / name).mkdir(parents=True)
+        first: tuple[np.ndarray, np.ndarray] = (np.empty(0), np.empty(0))
+        for number, start in enumerate(range(0, self.pairs, _SHARD)):
+            here = slice(start, min(start + _SHARD, self.pairs))
+            count = here.stop - start
+            concept = self.rng.choice(_CONCEPTS, count, p=self.chance)
+            noisy = self.rng.random(count) < _NOISE
+            said = np.where(noisy, self.rng.choice(_CONCEPTS, count, p=self.chance), concept)
+            shared = self._latent(count)
+            image = self._embed(concept, shared, self.cones[0])
+            text = self._embed(
+                said, np.where(noisy[:, None], self._latent(count), shared), self.cones[1]
+            )
+            if number == 0:
+                first = (image.copy(), text.copy())
+            caption = np.char.add("caption ", np.arange(start, here.stop).astype(str))
+            copied = np.flatnonzero(self.copy[here])
+            source = self.source[here] % len(first[0])
+            self.source[here] = np.where(self.source[here] >= 0, source, -1)
+            image[copied], text[copied] = first[0][source[copied]], first[1][source[copied]]
+            near = np.flatnonzero(self.near[here])
+            noise = self.rng.standard_normal((len(near), self.dim), np.float32) / self.dim**0.5
+            image[near] = unit(first[0][source[near]] + _NEAR_NOISE * noise)
+            common = np.flatnonzero(self.common[here])
+            again = np.minimum(self.rng.zipf(1.5, len(common)), len(first[1]) - 1)
+            text[common] = first[1][again]
+            caption[common] = np.char.add("caption ", again.astype(str))
+            np.save(folder / f"img_emb/img_emb_{number:03d}.npy", image)
+            np.save(folder / f"text_emb/text_emb_{number:03d}.npy", text)
+            metadata = pa.table({
+                "uid": [f"{i:032x}" for i in range(start, here.stop)],
+                "shard": [f"{number:05d}"] * count,
+                "key": [f"{i:09d}" for i in range(count)],
+                "row": pa.array(range(count), pa.int32()),
+                "caption": caption.tolist(),
+            })  # fmt: skip
+            pq.write_table(metadata, folder / f"metadata/metadata_{number:03d}.parquet")
+
+    def report(self, file: Path) -> dict[str, float]:
+        """Shares of what was planted that was found, and of other images that were grouped."""
+        group = pq.read_table(file, columns=["image_group"]).column(0).to_pylist()
+        uid = np.array([int(g, 16) if g is not None else -1 for g in group])
+        planted = np.flatnonzero(self.source >= 0)
+        found = (uid[planted] >= 0) & (uid[planted] == uid[self.source[planted]])
+        involved = np.zeros(self.pairs, bool)
+        involved[planted] = involved[self.source[planted]] = True
+        return {
+            "copies_found": float(found[self.copy[planted]].mean()),
+            "near_found": float(found[self.near[planted]].mean()),
+            "others_grouped": float((uid[~involved] >= 0).mean()),
+        }
+
+
+class Memory:
+    """The largest resident and anonymous memory of a process, looked at twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        self.resident = self.anonymous = 0.0
+        self._status = Path(f"/proc/{pid}/status")
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while self._status.exists():
+            try:
+                lines = dict(
+                    line.split(":", 1)
+                    for line in self._status.read_text().splitlines()
+                    if ":" in line
+                )
+            except OSError:
+                return
+            if "VmRSS" in lines:
+                self.resident = max(self.resident, int(lines["VmRSS"].split()[0]) / 1e6)
+                self.anonymous = max(self.anonymous, int(lines["RssAnon"].split()[0]) / 1e6)
+            time.sleep(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--index", default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
+        folder = Path(name)
+        begin = time.perf_counter()
+        simulation = Simulation(args.pairs, args.dim, args.seed)
+        simulation.write(folder / "embeddings")
+        print(f"simulated in {time.perf_counter() - begin:.0f} s", flush=True)
+        out = folder / "neighbours.parquet"
+        code = "from ncclean_cli.app import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "neighbours", str(folder / "embeddings"), "--out",
+             str(out), "--index", args.index, "--json"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        memory = Memory(process.pid)
+        output, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(process.returncode)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        results = {
+            **json.loads(output),
+            **simulation.report(out),
+            "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
+            "peak_gb": round(used.ru_maxrss / 1e6, 2),
+            "peak_gb_without_mapped_files": round(memory.anonymous, 2),
+            "output_mb": round(out.stat().st_size / 1e6, 1),
+        }
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""A rendered corpus from shards to neighbours, with what was planted in it."""
+
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.neighbours import NeighboursRequest, neighbours
+from ncclean_pipelines.score import ScoreRequest, score
+from ncclean_pipelines.select import SelectRequest, select
+
+from ncclean import schema
+from ncclean.config import ScoreOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError
+from ncclean.evaluation.noise_detection import detection_report
+from ncclean.selection.policy import Policy
+
+PAIRS, COPIES = 1800, 40
+
+
+def facts(shards):
+    """uid -> (uid of the pair whose scene it shows, kind of noise)."""
+    found = {}
+    for path in sorted(shards.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith(".json"):
+                    record = json.load(tar.extractfile(member))
+                    shown = record["duplicate_of"] or record["uid"]
+                    found[record["uid"]] = (shown, record["noise_kind"] or "")
+    return found
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """Embeddings of a corpus with redrawn scenes, and exact copies of its first pairs."""
+    folder = tmp_path_factory.mktemp("neighbours")
+    options = CorpusOptions(pairs=PAIRS, shard_size=900, noise={"ncr": 0.2}, duplicates=0.1, seed=3)
+    write_corpus(folder / "shards", options, 2)
+    score(
+        ScoreRequest(
+            shards=[str(folder / "shards")],
+            out=str(folder / "scores.parquet"),
+            model="demo",
+            precision="fp32",
+            shift=0.2,
+            options=ScoreOptions(embeddings=str(folder / "e")),
+        )
+    )
+    for name in ("img_emb", "text_emb"):
+        first = np.load(folder / "e" / name / f"{name}_0.npy")
+        np.save(folder / "e" / name / f"{name}_2.npy", first[:COPIES])
+    table = pq.read_table(folder / "e" / "metadata" / "metadata_0.parquet").slice(0, COPIES)
+    uids = pa.array([f"copy-{i}" for i in range(COPIES)])
+    table = table.set_column(0, "uid", uids).set_column(1, "shard", pa.array(["copies"] * COPIES))
+    pq.write_table(table, folder / "e" / "metadata" / "metadata_2.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(scored):
+    out = scored / "neighbours.parquet"
+    summary = neighbours(NeighboursRequest(embeddings=str(scored / "e"), out=str(out)))
+    return summary, pq.read_table(out)
+
+
+def test_one_row_per_pair_in_input_order(scored, found):
+    summary, table = found
+    assert summary.pairs == len(table) == PAIRS + COPIES
+    assert table.schema.remove_metadata() == schema.NEIGHBOURS
+    scores = pq.read_table(scored / "scores.parquet", columns=["uid"])
+    assert table.column("uid").to_pylist()[:PAIRS] == scores.column("uid").to_pylist()
+    metadata = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
+    assert metadata["index_image"] == "flat (exact)"
+    assert metadata["image_recall"] == "1.0"
+    assert metadata["whitened"] == "True"
+    assert metadata["lemon_tau_2"] == "5.0"
+
+
+def test_every_planted_copy_is_found(found):
+    _, table = found
+    for name in ("image_group", "text_group", "pair_group"):
+        groups = table.column(name).to_pylist()
+        assert groups[-COPIES:] == groups[:COPIES]
+        assert None not in groups[:COPIES]
+
+
+def test_redrawn_scenes_are_found_at_a_stated_false_rate(scored, found):
+    """Near-duplicates by another drawing of the same scene, in another style."""
+    truth = facts(scored / "shards")
+    table = found[1].slice(0, PAIRS)
+    uids, groups = table.column("uid").to_pylist(), table.column("image_group").to_pylist()
+    shown = [truth[uid][0] for uid in uids]
+    times = {uid: shown.count(uid) for uid in set(shown)}
+    has_duplicate = np.array([times[uid] > 1 for uid in shown])
+    copied = np.arange(PAIRS) < COPIES
+    flagged = np.array([group is not None for group in groups])
+    assert has_duplicate.sum() > 250
+    assert flagged[has_duplicate].mean() >= 0.95
+    assert flagged[~has_duplicate & ~copied].mean() <= 0.04
+
+
+def test_mismatched_pairs_have_rivals_and_disagree_with_their_neighbours(scored, found):
+    truth = facts(scored / "shards")
+    table = found[1].slice(0, PAIRS)
+    noisy = np.array([truth[uid][1] == "ncr" for uid in table.column("uid").to_pylist()])
+    mutual = table.column("mutual_nearest").to_numpy(zero_copy_only=False)
+    assert mutual[noisy].mean() <= 0.01
+    assert mutual[~noisy].mean() >= 0.4
+    for name, least in (("lemon_score", 0.98), ("better_captions", 0.97), ("better_images", 0.95)):
+        values = table.column(name).to_numpy(zero_copy_only=False)
+        assert detection_report(values, noisy, 0.0).auroc >= least, name
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
+    request = NeighboursRequest(
+        embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet"), index=kind, recall=0.99
+    )
+    summary = neighbours(request)
+    exact, approximate = found[1], pq.read_table(tmp_path / "n.parquet")
+    assert not summary.exact
+    assert min(summary.image_recall, summary.text_to_image_recall) >= 0.99
+    for name in ("image_group", "text_group", "mutual_nearest"):
+        ours, theirs = approximate.column(name).to_pylist(), exact.column(name).to_pylist()
+        assert np.mean([a == b for a, b in zip(ours, theirs, strict=True)]) >= 0.99, name
+    ours, theirs = (np.array(t.column("better_captions")) for t in (approximate, exact))
+    assert np.array_equal(ours > 0, theirs > 0) or np.mean((ours > 0) == (theirs > 0)) >= 0.99
+    assert (ours <= theirs).mean() >= 0.99  # a lower bound, but for ties
+    ours, theirs = (np.array(t.column("lemon_score")) for t in (approximate, exact))
+    assert np.corrcoef(ours, theirs)[0, 1] >= 0.999
+
+
+def test_select_keeps_one_of_each_group(scored, found, tmp_path):
+    table = found[1].slice(0, PAIRS)
+    pq.write_table(table, tmp_path / "n.parquet")
+    request = SelectRequest(
+        scores=[str(scored / "scores.parquet")],
+        out=str(tmp_path / "selection.parquet"),
+        policy=Policy(dedup_by="image"),
+        dedup=str(tmp_path / "n.parquet"),
+    )
+    select(request)
+    kept = set(pq.read_table(tmp_path / "selection.parquet").column("uid").to_pylist())
+    names = [
+        group or uid
+        for uid, group in zip(
+            table.column("uid").to_pylist(), table.column("image_group").to_pylist(), strict=True
+        )
+    ]
+    assert len(kept) == len(set(names))
+
+
+def test_twice_the_same(scored, found, tmp_path):
+    request = NeighboursRequest(embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet"))
+    neighbours(request)
+    assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
+
+
+def test_output_is_not_overwritten_unasked(scored, tmp_path):
+    out = tmp_path / "n.parquet"
+    out.write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"n.parquet exists; use --overwrite"):
+        neighbours(NeighboursRequest(embeddings=str(scored / "e"), out=str(out)))
+    assert out.read_bytes() == b"mine"
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
+    folder = tmp_path / "n.parquet"
+    folder.mkdir()
+    for out in (folder, "/proc/nowhere/n.parquet"):
+        request = NeighboursRequest(embeddings="nowhere", out=str(out), overwrite=True)
+        with pytest.raises(InputError, match=r"is a folder|cannot write"):
+            neighbours(request)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_threshold": 1.5}, "--image-threshold is a cosine above 0 and at most 1, got 1.5"),
+        ({"text_threshold": 0.0}, "--text-threshold is a cosine"),
+        ({"linkage": "single"}, "--linkage takes representative or components, got 'single'"),
+        ({"k": 0}, "--k lies between 1 and 1,000, got 0"),
+        ({"out": "n"}, "--out of neighbours is a Parquet file, got 'n'"),
+        ({"recall": 2.0}, "--recall must lie between 0 and 1"),
+        ({"seed": -1}, "--seed must not be negative"),
+        ({"index": "lsh"}, "--index takes auto, flat, ivf or hnsw"),
+    ],
+)
+def test_values_out_of_range(options, message):
+    with pytest.raises(InputError) as error:
+        NeighboursRequest(**{"embeddings": "e", "out": "n.parquet", **options})
+    assert message in str(error.value)

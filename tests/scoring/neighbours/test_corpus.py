@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from ncclean.scoring.neighbours.corpus import NeighbourOptions, find_neighbours
+from ncclean.scoring.neighbours.matrix import EmbeddingMatrix
+from tests.scoring.neighbours.simulated import clustered, unit
+
+
+def found(image, text, captions=None, **options):
+    chosen = NeighbourOptions(**options)
+    return find_neighbours(EmbeddingMatrix([image]), EmbeddingMatrix([text]), captions, chosen)
+
+
+@pytest.mark.parametrize("index", ["flat", "ivf", "hnsw"])
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_tiny_corpora(index, pairs):
+    rows = np.eye(4, dtype=np.float16)[:pairs]
+    result = found(rows, rows, index=index)
+    assert result.image_group.tolist() == list(range(pairs))
+    assert result.rivals.mutual_nearest.all()
+    assert np.isnan(result.lemon).tolist() == [pairs == 1] * pairs
+
+
+@pytest.mark.parametrize("index", ["flat", "ivf", "hnsw"])
+def test_a_corpus_of_one_pair_again_and_again(index):
+    rows = np.repeat(np.eye(4, dtype=np.float16)[:1], 200, axis=0)
+    result = found(rows, rows, index=index)
+    assert (result.pair_group == 0).all()
+    assert result.rivals.mutual_nearest.all()
+    assert np.isnan(result.lemon).all()  # copies are no evidence
+
+
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+@pytest.mark.parametrize("linkage", ["representative", "components"])
+def test_large_classes_that_are_near_one_another(index, linkage):
+    """50 copies of each of two near captions: lists of 10 neighbours would hold copies alone."""
+    image = clustered(400, 16)
+    text = clustered(400, 16, seed=5)
+    text[:50] = text[0]
+    near = text[0].astype(np.float32) + 0.02 * clustered(1, 16, seed=9)[0]
+    text[50:100] = unit(near).astype(np.float16)
+    result = found(image, text, index=index, linkage=linkage, k=10, whiten=False)
+    assert (result.text_group[:100] == 0).all()
+    assert result.whiten is False
+
+
+def test_whitens_from_ten_pairs_per_dimension_on():
+    image, text = clustered(159, 16), clustered(159, 16, seed=1)
+    assert not found(image, text).whiten
+    image, text = clustered(165, 16), clustered(165, 16, seed=1)
+    assert found(image, text).whiten
+
+
+def test_equal_captions_are_one_group_whatever_their_embeddings():
+    image, text = clustered(30, 16), clustered(30, 16, seed=1)
+    captions = [f"caption {i}" for i in range(28)] + ["CAPTION 0", "caption  1"]
+    assert found(image, text, captions).text_group[-2:].tolist() == [0, 1]

@@ -1,0 +1,121 @@
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.errors import InputError
+from ncclean.storage.embeddings import open_embeddings
+from ncclean.storage.parts import write_embeddings
+
+ROWS = np.eye(4, dtype=np.float16)[:3]
+
+
+def metadata(rows, **changes):
+    columns = {
+        "uid": [f"u{i}" for i in range(rows)],
+        "shard": ["s"] * rows,
+        "key": [str(i) for i in range(rows)],
+        "row": list(range(rows)),
+        "caption": ["a dog"] * rows,
+    }
+    return pa.table({**columns, **changes})
+
+
+def write(folder, number="0", image=ROWS, text=ROWS, table=None):
+    write_embeddings(UPath(folder), number, image, text, table or metadata(len(image)))
+
+
+def read(folder):
+    with open_embeddings(str(folder)) as found:
+        return found
+
+
+def test_files_are_read_in_numerical_order(tmp_path):
+    for number in ("10", "9", "2"):
+        write(tmp_path, number, table=metadata(3, uid=[f"{number}-{i}" for i in range(3)]))
+    write(tmp_path, "3", ROWS[:0], ROWS[:0], metadata(0).cast(metadata(1).schema))
+    found = read(tmp_path)
+    uids = found.pairs.column("uid").to_pylist()
+    assert uids == [f"{number}-{i}" for number in (2, 9, 10) for i in range(3)]
+    assert len(found.image) == len(found.text) == 9
+    assert found.captions == ["a dog"] * 9
+
+
+def test_without_captions(tmp_path):
+    write(tmp_path, table=metadata(3, caption=pa.nulls(3, pa.string())))
+    assert read(tmp_path).captions is None
+    write(tmp_path, table=metadata(3).drop(["caption", "row"]))
+    assert read(tmp_path).captions is None
+
+
+def test_float32_is_taken_and_rounded(tmp_path):
+    exact = np.array([[0.6, 0.8]], np.float32)
+    write(tmp_path, image=exact, text=exact)
+    taken = read(tmp_path).image.take(np.arange(1))
+    np.testing.assert_array_equal(taken, exact.astype(np.float16).astype(np.float32))
+
+
+HALF = np.full((3, 4), 0.25, np.float16)
+NAN = np.where(np.arange(12).reshape(3, 4) == 6, np.nan, ROWS).astype(np.float16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text": ROWS[:2]}, "img_emb_0.npy has the shape (3, 4), but "),
+        ({"table": metadata(2)}, "metadata_0.parquet has 2 rows for 3 embeddings"),
+        ({"text": HALF}, "text_emb_0.npy row 0 has a length of 0.5; embeddings must be"),
+        ({"image": NAN}, "img_emb_0.npy row 1 has NaN or infinite values"),
+        ({"image": ROWS.astype(np.int8)}, "must be an (n, d) matrix of floats, got int8"),
+        ({"image": ROWS[0], "table": metadata(3)}, "matrix of floats, got float16 (4,)"),
+        ({"table": metadata(3).drop(["uid"])}, "metadata_0.parquet has no column uid; `ncclean"),
+        (
+            {"image": ROWS[:0], "text": ROWS[:0], "table": metadata(0)},
+            "holds no embeddings: all of its files are empty",
+        ),
+    ],
+)
+def test_unusable_embeddings_are_one_sentence(tmp_path, options, message):
+    write(tmp_path, **options)
+    with pytest.raises(InputError) as error:
+        read(tmp_path)
+    assert message in str(error.value)
+
+
+def test_shards_of_two_models(tmp_path):
+    write(tmp_path, "0")
+    write(tmp_path, "1", np.eye(3, dtype=np.float16), np.eye(3, dtype=np.float16))
+    with pytest.raises(InputError, match=r"img_emb_1.npy has 3 dimensions, the files before it 4"):
+        read(tmp_path)
+
+
+def test_missing_and_broken_files(tmp_path):
+    with pytest.raises(InputError, match=r"img_emb holds no img_emb_<i>.npy: EMBEDDINGS is a"):
+        read(tmp_path / "nowhere")
+    write(tmp_path, "0")
+    write(tmp_path, "1")
+    os.remove(tmp_path / "text_emb" / "text_emb_1.npy")
+    with pytest.raises(InputError, match="text_emb lacks number 1 that another folder has"):
+        read(tmp_path)
+    (tmp_path / "text_emb" / "text_emb_1.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(InputError, match=r"text_emb_1.npy cannot be read as a .npy matrix"):
+        read(tmp_path)
+    write(tmp_path, "1")
+    (tmp_path / "metadata" / "metadata_0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"metadata_0.parquet cannot be read as Parquet"):
+        read(tmp_path)
+
+
+def test_objects_are_copied_for_the_time_of_reading(tmp_path):
+    import fsspec
+
+    write(tmp_path)
+    store = fsspec.filesystem("memory")
+    store.put(str(tmp_path), "/bucket/e", recursive=True)
+    with open_embeddings("memory://bucket/e") as found:
+        np.testing.assert_array_equal(found.image.take(np.arange(3)), ROWS)
+    store.rm("/bucket", recursive=True)
+    assert pq.read_table(tmp_path / "metadata" / "metadata_0.parquet").num_rows == 3
