@@ -134,31 +134,21 @@ def query(folder: Path, sql: str) -> None:
 
 
 def select(folder: Path) -> None:
-    """The best 30 %, ties broken by uid: the bound first, then one pass that writes."""
-    import duckdb
+    """The best 30 % by the product's own select."""
+    from ncclean_pipelines.select import SelectRequest, select
 
-    connection = duckdb.connect(config={"memory_limit": LIMIT, "preserve_insertion_order": False})
-    source = f"read_parquet('{folder}/scores/*.parquet')"
-    connection.execute(f"CREATE VIEW scores AS SELECT * FROM {source}")
-    (total,) = connection.execute("SELECT count(similarity) FROM scores").fetchall()[0]
-    wanted = round(0.3 * total)
-    (bound,) = connection.execute(
-        f"SELECT quantile_disc(similarity, {1 - wanted / total}) FROM scores"
-    ).fetchall()[0]
-    (above,) = connection.execute(
-        "SELECT count(*) FROM scores WHERE similarity > ?", [bound]
-    ).fetchall()[0]
-    connection.execute(
-        f"""COPY (
-          SELECT uid, shard, key FROM scores WHERE similarity > {bound!r}
-          UNION ALL
-          (SELECT uid, shard, key FROM scores WHERE similarity = {bound!r}
-           ORDER BY uid LIMIT {wanted - above})
-        ) TO '{folder}/selection.parquet' (COMPRESSION zstd)"""
+    from ncclean.selection.policy import Policy
+
+    summary = select(
+        SelectRequest(
+            scores=[str(folder / "scores")],
+            out=str(folder / "selection.parquet"),
+            policy=Policy(score="similarity", keep_fraction=0.3),
+            memory_limit=LIMIT,
+        )
     )
-    found = connection.execute(f"SELECT count(*) FROM '{folder}/selection.parquet'").fetchall()
-    if found != [(wanted,)]:
-        raise AssertionError(f"{found} selected, wanted {wanted}")
+    if summary.kept != round(0.3 * summary.rows):
+        raise AssertionError(f"{summary.kept} selected of {summary.rows}")
 
 
 def manifest(folder: Path, shards: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upath import UPath
 
+from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
@@ -212,3 +213,17 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(tmp_path, options, messa
 def test_tables_of_nothing(tmp_path):
     summary, found = run(tmp_path, table(0), score="similarity", keep_fraction=0.5)
     assert (summary.kept, summary.dropped, len(found)) == (0, 0, 0)
+
+
+def test_from_and_to_an_object_store(tmp_path):
+    from tests import object_store
+
+    scores = table(50)
+    pq.write_table(scores, tmp_path / "scores.parquet")
+    with object_store.s3():
+        system = object_store.filesystem()
+        system.put_file(str(tmp_path / "scores.parquet"), "corpus/scores.parquet")
+        out = stores.location("s3://corpus/selection.parquet")
+        summary = select(["s3://corpus/scores.parquet"], out, Policy(method="disncl"))
+        system.get_file("corpus/selection.parquet", str(tmp_path / "selection.parquet"))
+    assert summary.kept == len(pq.read_table(tmp_path / "selection.parquet")) == 25
