@@ -14,11 +14,11 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import published
 from ncclean.data.inject import PairEdit, write_noisy
 from ncclean.data.shard_index import ShardIndex, open_tar
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
-from ncclean.storage.atomic import published
 from ncclean.storage.injection import ShardRecord
 
 

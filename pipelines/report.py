@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclean import stores
+from ncclean.atomic import published
 from ncclean.data.shards import SUFFIXES, resolve_shards
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES
@@ -18,7 +19,6 @@ from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Thumbnails, read_thumbnails
-from ncclean.storage.atomic import published
 
 from .progress import NoProgress, Progress
 

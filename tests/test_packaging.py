@@ -48,6 +48,8 @@ ALLOWED = {  # packages inside ncclean that each may import
     "execution": {"data", "models", "scoring", "storage", "execution"},
     "evaluation": {"data", "models", "scoring", "storage", "evaluation"},
     "report": {"data", "scoring", "storage", "report"},
+    "selection": {"data", "scoring", "storage", "selection"},
+    "training": {"data", "models", "scoring", "training"},
 }
 
 

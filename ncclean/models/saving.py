@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 from upath import UPath
 
+from ncclean.atomic import published
 from ncclean.errors import InputError, ModelError
 from ncclean.models.checkpoint import CONFIG_NAME, ModelSource
-from ncclean.storage.atomic import published
 
 
 def model_config(source: ModelSource) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import published
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.selection.export_plan import (
@@ -25,7 +26,6 @@ from ncclean.selection.export_plan import (
     repeat_scale,
 )
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
-from ncclean.storage.atomic import published
 from ncclean.storage.tables import listed
 
 logger = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import published
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar_index import BLOCK, SampleSpan, sample_spans
 from ncclean.errors import ShardError
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
 from ncclean.selection.policy import identifier
-from ncclean.storage.atomic import published
 from ncclean.storage.catalog import connect
 
 _END_OF_ARCHIVE = bytes(2 * BLOCK)

@@ -17,9 +17,9 @@ import duckdb
 from upath import UPath
 
 from ncclean import __version__
+from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy, identifier
-from ncclean.storage.atomic import published
 from ncclean.storage.catalog import connect, quoted
 
 # Values that one round of `_bound` sorts at most, on average over the range of the score.

@@ -18,13 +18,13 @@ import torch
 from upath import UPath
 
 from ncclean import schema, stores
+from ncclean.atomic import published
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.scoring.mixture import LossMixture, pair_losses
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.stats import pack_histogram
-from ncclean.storage.atomic import published
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer

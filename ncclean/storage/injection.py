@@ -14,10 +14,10 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import published
 from ncclean.data.shard_index import ShardIndex
 from ncclean.data.shards import SUFFIXES, ShardRef
 from ncclean.errors import InputError, ResumeError
-from ncclean.storage.atomic import published
 from ncclean.storage.log import Log, exists, open_log
 
 _WORK = "_work"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import schema
+from ncclean.atomic import published
 from ncclean.scoring.neighbours.corpus import CorpusNeighbours
-from ncclean.storage.atomic import published
 from ncclean.storage.parts import ROW_GROUP_ROWS
 
 

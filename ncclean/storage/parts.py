@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import schema, stores
-from ncclean.storage.atomic import published
+from ncclean.atomic import published
 
 ROW_GROUP_ROWS = 100_000
 

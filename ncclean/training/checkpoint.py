@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from upath import UPath
 
+from ncclean.atomic import published
 from ncclean.errors import ResumeError
-from ncclean.storage.atomic import published
 
 _NAME = re.compile(r"step_(\d+)\.pt$")
 
