@@ -26,3 +26,7 @@ class ShardError(NccleanError):
     def __init__(self, message: str, samples: int = 0) -> None:
         super().__init__(message)
         self.samples = samples
+
+
+class InfeasibleError(NccleanError, ValueError):
+    """No transport plan meets the marginals and the mask: the message names the row or column."""
