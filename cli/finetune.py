@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -19,7 +19,10 @@ def finetune(
         list[str], typer.Option("--shards", help="Shards to train on; may be given several times.")
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the run and its model.")],
-    method: Annotated[str, typer.Option(help="Objective: `clip`.")] = "clip",
+    method: Annotated[
+        str,
+        typer.Option(help="`clip`, `osa`, `ncu`, `gradient_ascent`, `softclip` or `cyclip`."),
+    ] = "clip",
     selection: Annotated[
         str | None, typer.Option(help="What `select` wrote: keys, weights, split.")
     ] = None,
@@ -27,14 +30,32 @@ def finetune(
     pretrained: Annotated[
         str, typer.Option(help="Pretrained tag or checkpoint file of an open_clip name.")
     ] = "laion2b_s34b_b79k",
-    epochs: Annotated[int, typer.Option(help="Passes over the selected pairs.", min=1)] = 5,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the pairs (default: 5; 8 for ncu's second phase).", min=1),
+    ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Pairs of a step, all GPUs together.", min=2)
     ] = 256,
     parts: Annotated[
         int, typer.Option(help="Parts of the batch to encode one by one; same gradient.", min=1)
     ] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-5,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Highest learning rate (default: 1e-5; ncu 5e-5).")
+    ] = None,
+    forget_percent: Annotated[
+        float,
+        typer.Option(help="Share of a batch to forget (ncu, gradient_ascent).", min=0, max=100),
+    ] = 10.0,
+    split: Annotated[
+        str, typer.Option(help="Who is forgotten: `model` (as it trains) or `table` (selection).")
+    ] = "model",
+    prompt_epochs: Annotated[
+        int, typer.Option(help="Passes of ncu's first phase, which learns the prompt.", min=0)
+    ] = 2,
+    normalize_weights: Annotated[
+        bool, typer.Option("--normalize-weights", help="Scale osa's weights to mean 1 in a batch.")
+    ] = False,
     weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
     ema: Annotated[
         float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
@@ -76,6 +97,8 @@ def finetune(
     from ncclean_pipelines.finetune import finetune as run
 
     from ncclean.data.weighted_loader import LoaderOptions
+    from ncclean.training.objectives.ncu import NcuOptions
+    from ncclean.training.objectives.registry import ObjectiveOptions
     from ncclean.training.trainer import TrainOptions
 
     request = FinetuneRequest(
@@ -87,8 +110,13 @@ def finetune(
         pretrained=pretrained,
         precision=precision,
         device=device,
-        epochs=epochs,
-        learning_rate=learning_rate,
+        objective=ObjectiveOptions(
+            learning_rate=learning_rate,
+            epochs=epochs,
+            normalize_weights=normalize_weights,
+            prompt_epochs=prompt_epochs,
+            ncu=NcuOptions(forget_percent=forget_percent, split=cast(Any, split)),
+        ),
         batch_size=batch_size,
         resume=resume,
         overwrite=overwrite,

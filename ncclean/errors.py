@@ -30,3 +30,7 @@ class ShardError(NccleanError):
 
 class TrainingError(NccleanError):
     """Training cannot go on: a loss or a gradient is not finite."""
+
+
+class InfeasibleError(NccleanError, ValueError):
+    """No transport plan meets the marginals and the mask: the message names the row or column."""

@@ -19,7 +19,7 @@ from ncclean.errors import InputError, ResumeError
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import CONFIG_NAME, resolve
 from ncclean.models.saving import write_model
-from ncclean.training.objectives.registry import make_objective
+from ncclean.training.objectives.registry import ObjectiveOptions, check_method, make_objective
 from ncclean.training.ranks import check_same_start, joined_ranks
 from ncclean.training.run_log import read_results
 from ncclean.training.trainer import StepReport, Trainer, TrainOptions
@@ -39,8 +39,7 @@ class FinetuneRequest:
     pretrained: str | None = "laion2b_s34b_b79k"
     precision: str = "auto"
     device: str = "auto"
-    epochs: int = 5
-    learning_rate: float = 1e-5
+    objective: ObjectiveOptions = dataclasses.field(default_factory=ObjectiveOptions)
     batch_size: int = 256
     resume: bool = False
     overwrite: bool = False
@@ -48,10 +47,12 @@ class FinetuneRequest:
     training: TrainOptions = dataclasses.field(default_factory=TrainOptions)
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
+        check_method(self.method)
+        if self.objective.epochs is not None and self.objective.epochs < 1:
             raise InputError("--epochs must be at least 1")
-        if not self.learning_rate > 0:
-            raise InputError(f"--learning-rate must be positive, got {self.learning_rate:g}")
+        rate = self.objective.learning_rate
+        if rate is not None and not rate > 0:
+            raise InputError(f"--learning-rate must be positive, got {rate:g}")
         if "://" in self.out:
             raise InputError(f"--out of finetune is a local folder, got {self.out}")
 
@@ -98,9 +99,7 @@ def finetune(
         precision=request.precision,
         device=request.device,
     ).load()
-    objective = make_objective(
-        request.method, learning_rate=request.learning_rate, epochs=request.epochs
-    )
+    objective = make_objective(request.method, request.objective, estimator.tokenize)
     with joined_ranks(estimator.device) as ranks:
         if request.batch_size % ranks.size:
             raise InputError(f"--batch-size must be a multiple of the {ranks.size} processes")

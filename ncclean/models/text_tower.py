@@ -42,11 +42,11 @@ def encode_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     length = tokens.shape[1]
     overrides: dict[str, Any] = {}
     positions = getattr(tower, "positional_embedding", None)
-    if positions is not None and length < positions.shape[0]:
+    # Towers with a class token (CoCa) have one position more than they take tokens.
+    if positions is not None and length < getattr(tower, "context_length", len(positions)):
         overrides["positional_embedding"] = positions[:length]
-    mask = getattr(tower, "attn_mask", None)
-    if mask is not None and length < mask.shape[0]:
-        overrides["attn_mask"] = mask[:length, :length]
+        if (mask := getattr(tower, "attn_mask", None)) is not None:
+            overrides["attn_mask"] = mask[:length, :length]
     if not overrides:
         encoded: torch.Tensor = model.encode_text(tokens, normalize=True)  # type: ignore[operator]
         return encoded

@@ -24,6 +24,7 @@ import finalize_speed
 import memory
 import score_speed
 import synth_speed
+import transport_speed
 from machine import OtherProcesses, machine_facts
 from measure import Setting
 from results import Report, Row
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "finalize": finalize_speed.run,
     "export": export_speed.run,
     "synth": synth_speed.run,
+    "transport": transport_speed.run,
 }
 _NEED_DEMO = ("score", "command", "end-to-end", "memory")
 

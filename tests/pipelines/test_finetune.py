@@ -17,6 +17,7 @@ from ncclean.data.weighted_loader import LoaderOptions
 from ncclean.errors import InputError, ResumeError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
+from ncclean.training.objectives.registry import ObjectiveOptions
 from ncclean.training.run_log import read_results
 from ncclean.training.trainer import TrainOptions
 from pipelines.finetune import FinetuneRequest, finetune
@@ -37,7 +38,9 @@ def selection(corpus, tmp_path_factory):
 
 
 def request(corpus, selection, out, **options):
-    defaults = {"method": "clip", "epochs": 1, "batch_size": 100, "learning_rate": 3e-4}
+    rate = options.pop("learning_rate", 3e-4)
+    defaults = {"method": "clip", "batch_size": 100,
+                "objective": ObjectiveOptions(learning_rate=rate, epochs=1)}  # fmt: skip
     return FinetuneRequest(
         shards=[str(corpus)], selection=str(selection), out=str(out), model="demo-noisy",
         loader=LoaderOptions(chunk=400), training=TrainOptions(log_steps=1),
@@ -58,12 +61,12 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 1500
     params = yaml.safe_load((tmp_path / "run" / "params.yaml").read_text())
     assert params["method"] == "clip"
-    assert params["learning_rate"] == 3e-4
+    assert params["objective"]["learning_rate"] == 3e-4
     assert len(read_results(tmp_path / "run")) == summary.steps
     assert list((tmp_path / "run" / "tensorboard").iterdir())
     with pytest.raises(InputError, match="holds a run"):
         finetune(request(corpus, selection, tmp_path / "run"))
-    with pytest.raises(ResumeError, match=r"learning_rate was 0\.0003, is 0\.1"):
+    with pytest.raises(ResumeError, match="objective was"):
         finetune(request(corpus, selection, tmp_path / "run", learning_rate=0.1, resume=True))
 
 

@@ -11,7 +11,7 @@ import torch
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Objective
-from ncclean.training.objectives.registry import make_objective
+from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
 from ncclean.training.ranks import Ranks, joined_ranks
 from ncclean.training.trainer import Trainer, TrainOptions
 
@@ -61,7 +61,8 @@ def train(
 ) -> dict[str, torch.Tensor]:
     """The weights after training the patient; `stop_after` breaks the run off, as a crash would."""
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
-    chosen = objective or make_objective(method, learning_rate=learning_rate, epochs=epochs)
+    settings = ObjectiveOptions(learning_rate=learning_rate, epochs=epochs, prompt_epochs=1)
+    chosen = objective or make_objective(method, settings, estimator.tokenize)
     trainer = Trainer(
         estimator,
         chosen,

@@ -64,7 +64,7 @@ def test_gradient_checkpointing_changes_nothing(linear, tmp_path):
     assert largest_difference(linear, checkpointed) < 1e-6
 
 
-@pytest.mark.parametrize("method", ["clip"])
+@pytest.mark.parametrize("method", ["clip", "osa", "ncu"])
 def test_two_processes_train_as_one_with_the_joint_batch(tmp_path, method):
     expected = train(tmp_path / "one", method=method, **LINEAR)
     with socket.socket() as free:
@@ -121,13 +121,13 @@ def test_checkpoints_are_retained_and_checked(tmp_path):
 
 def test_moving_average(tmp_path):
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
-    from ncclean.training.objectives.registry import make_objective
+    from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
     from ncclean.training.trainer import Trainer, TrainOptions
     from tests.training.batches import FixedBatches
 
     start = estimator.model.text_projection.detach().clone()
     options = TrainOptions(tensorboard=False, ema_decay=0.5)
-    objective = make_objective("clip", learning_rate=1e-3, epochs=1)
+    objective = make_objective("clip", ObjectiveOptions(learning_rate=1e-3, epochs=1))
     trainer = Trainer(estimator, objective, FixedBatches(), options, tmp_path)
     trainer.run()
     end, mean = estimator.model.text_projection, trainer.averaged.module.text_projection

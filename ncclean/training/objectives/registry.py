@@ -1,8 +1,9 @@
-"""The objectives by name."""
+"""The objectives by name, as the trainer takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,6 +18,32 @@ from ncclean.training.objectives.base import (
     whole_model,
 )
 from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
+from ncclean.training.objectives.ncu import NcuOptions, forget_split
+from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
+from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.softclip import softclip_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions:
+    """What the objectives may be told; each takes what concerns it.
+
+    `learning_rate` and `epochs` default to the method's own. `normalize_weights` is OSA's;
+    `ncu` also gives gradient ascent its split. `prompt_epochs` are NCU's phase HN.
+    """
+
+    learning_rate: float | None = None
+    epochs: int | None = None
+    warmup: float = 0.1
+    normalize_weights: bool = False
+    prompt_epochs: int = 2
+    ncu: NcuOptions = field(default_factory=NcuOptions)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """One phase over the whole model."""
+        return whole_model(self.learning_rate or 1e-5, self.epochs or 5, self.warmup)
 
 
 class Clip(PairObjective):
@@ -31,14 +58,106 @@ class Clip(PairObjective):
         return {"contrastive": clip_loss(embeddings["image"], embeddings["text"], scale)}
 
 
-Factory = Callable[[float, int], Objective]
-_FACTORIES: dict[str, Factory] = {
-    "clip": lambda rate, epochs: Clip(whole_model(rate, epochs)),
+class Osa(PairObjective):
+    """Each pair's loss counts by the weight that the selection gives it."""
+
+    name = "osa"
+
+    def __init__(self, phases: tuple[Phase, ...], normalize: bool) -> None:
+        super().__init__(phases)
+        self._normalize = normalize
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`contrastive`, weighted."""
+        image, text = embeddings["image"], embeddings["text"]
+        return {"contrastive": osa_loss(image, text, scale, batch.weights, self._normalize)}
+
+
+class GradientAscent(PairObjective):
+    """Minus the CLIP loss of the forget set, the smoothed CLIP loss of the rest."""
+
+    name = "gradient_ascent"
+
+    def __init__(self, phases: tuple[Phase, ...], options: NcuOptions) -> None:
+        super().__init__(phases)
+        self._options = options
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`forget` and `retain`."""
+        image, text = embeddings["image"], embeddings["text"]
+        forget = (
+            batch.is_forget
+            if self._options.split == "table"
+            else forget_split(image, text, scale, self._options.forget_percent)
+        )
+        forgotten, retained = gradient_ascent_terms(image, text, scale, forget)
+        return {"forget": forgotten, "retain": retained}
+
+
+class SoftClip(PairObjective):
+    """Cross-entropy to targets softened by the similarities within a modality."""
+
+    name = "softclip"
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`contrastive`, softened."""
+        return {"contrastive": softclip_loss(embeddings["image"], embeddings["text"], scale)}
+
+
+class CyClip(PairObjective):
+    """The CLIP objective with both consistencies, a quarter each."""
+
+    name = "cyclip"
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`contrastive`, `in_modal` and `cross_modal`."""
+        image, text = embeddings["image"], embeddings["text"]
+        return {
+            "contrastive": clip_loss(image, text, scale),
+            "in_modal": 0.25 * in_modal_consistency(image, text),
+            "cross_modal": 0.25 * cross_modal_consistency(image, text),
+        }
+
+
+def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
+    return Ncu(
+        options.ncu,
+        learning_rate=options.learning_rate or 5e-5,
+        epochs=8 if options.epochs is None else options.epochs,
+        prompt_epochs=options.prompt_epochs,
+        warmup=options.warmup,
+        tokenizer=tokenizer,
+    )
+
+
+_FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
+    "clip": lambda options, _: Clip(options.phases()),
+    "osa": lambda options, _: Osa(options.phases(), options.normalize_weights),
+    "ncu": _ncu,
+    "gradient_ascent": lambda options, _: GradientAscent(options.phases(), options.ncu),
+    "softclip": lambda options, _: SoftClip(options.phases()),
+    "cyclip": lambda options, _: CyClip(options.phases()),
 }
+METHODS = tuple(_FACTORIES)
 
 
-def make_objective(name: str, *, learning_rate: float, epochs: int) -> Objective:
-    """The objective of that name. Raises `InputError` for an unknown one."""
+def check_method(name: str) -> None:
+    """Raise `InputError` for an unknown objective."""
     if name not in _FACTORIES:
-        raise InputError(f"--method takes {', '.join(_FACTORIES)}, got {name!r}")
-    return _FACTORIES[name](learning_rate, epochs)
+        raise InputError(f"--method takes {', '.join(METHODS)}, got {name!r}")
+
+
+def make_objective(
+    name: str, options: ObjectiveOptions | None = None, tokenizer: Tokenizer | None = None
+) -> Objective:
+    """The objective of that name. Raises `InputError` for an unknown one."""
+    check_method(name)
+    return _FACTORIES[name](options or ObjectiveOptions(), tokenizer)

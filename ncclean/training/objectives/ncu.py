@@ -1,0 +1,185 @@
+"""NCU: unlearn noisy correspondence with the help of negated captions.
+
+"Unlearning the Noisy Correspondence Makes CLIP More Robust". Phase HN learns, for every caption, a
+negative text that says it does not hold (`ncu_prompt`); phase UL moves the images of mismatched
+pairs towards that text, and those of matched pairs towards all captions that fit (`ncu_targets`).
+Here are the losses of both phases. Embeddings are those of the global batch, (N, d), L2-normalised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+import torch
+import torch.nn.functional as F
+
+from ncclean.errors import InputError
+from ncclean.scoring.ncu import clean_confidence, forget_mask
+from ncclean.training.objectives.base import Terms
+from ncclean.training.objectives.ncu_targets import (
+    LastColumn,
+    Unlearn,
+    realignment_logits,
+    realignment_loss,
+    realignment_targets,
+    unlearning_targets,
+)
+from ncclean.training.objectives.similarity import cosines, paired_cosines, precise
+
+__all__ = [
+    "NcuOptions",
+    "distance_loss",
+    "forget_split",
+    "hardest_negative_terms",
+    "matching_loss",
+    "realignment_loss",
+    "relation_loss",
+    "separation_loss",
+    "unlearning_targets",
+    "unlearning_terms",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcuOptions:
+    """What NCU may be told; the defaults are those for CC3M (supplement, Table 3).
+
+    `split` decides who is forgotten: the model that trains, or the score table. `negative`,
+    `relation="distance"` and `unlearn` are the ablations of Table 5 (V1, V2, V3 and V4);
+    `relation="intra"` is what the authors' code does, `last_column="forget_share"` ours. Raises
+    `InputError` for a value out of range.
+    """
+
+    forget_percent: float = 10.0
+    split: Literal["model", "table"] = "model"
+    negative: Literal["prompt", "prefixes"] = "prompt"
+    prompt_length: int = 8
+    alpha: float = -0.7
+    beta: float = -0.2
+    relation: Literal["cross", "intra", "distance"] = "cross"
+    negative_weight: float = 10.0
+    gamma: float = 0.7
+    epsilon: float = 0.03
+    max_iterations: int = 100
+    tolerance: float = 1e-4
+    last_column: LastColumn = "uniform"
+    unlearn: Unlearn = "both"
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value, choices = getattr(self, field.name), get_args(hints[field.name])
+            if choices and value not in choices:
+                raise InputError(f"{field.name} takes {', '.join(choices)}, got {value!r}")
+        if not 0 <= self.forget_percent <= 100:
+            raise InputError(f"forget_percent must lie in [0, 100], got {self.forget_percent:g}")
+        if not 0 <= self.gamma <= 1:
+            raise InputError(f"gamma must lie in [0, 1], got {self.gamma:g}")
+        if not -1 <= self.alpha <= self.beta <= 1:
+            raise InputError("alpha and beta must be cosines, with alpha at most beta")
+        if not self.epsilon > 0 or self.max_iterations < 1 or self.prompt_length < 1:
+            raise InputError("epsilon, max_iterations and prompt_length must be positive")
+
+
+@torch.no_grad()
+def forget_split(
+    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float, percent: float
+) -> torch.Tensor:
+    """The forget set by the model that trains (Eq. 2): (N,) bool, floor(N percent / 100) true."""
+    return forget_mask(clean_confidence(cosines(image, text), scale), percent)
+
+
+def hardest_negative_terms(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    negative: torch.Tensor,
+    scale: torch.Tensor | float,
+    forget: torch.Tensor,
+    options: NcuOptions,
+) -> Terms:
+    """Phase HN, Eq. 6: weighted `separation`, `relation` and `matching` of the retained pairs."""
+    image, text, negative = (each[~forget] for each in (image, text, negative))
+    if options.relation == "distance":
+        relation = distance_loss(text, negative)
+    else:
+        relation = relation_loss(text, negative, options.relation)
+    separation = separation_loss(text, negative, options.alpha, options.beta)
+    return {
+        "separation": options.negative_weight * separation,
+        "relation": options.negative_weight * relation,
+        "matching": matching_loss(image, text, negative, scale),
+    }
+
+
+def unlearning_terms(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    negative: torch.Tensor,
+    scale: torch.Tensor | float,
+    forget: torch.Tensor,
+    options: NcuOptions,
+) -> Terms:
+    """Phase UL, Eq. 12: `realignment` and `separation` of the whole batch."""
+    v2t, t2v = realignment_targets(
+        image, text, negative, forget,
+        gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
+        tolerance=options.tolerance, last_column=options.last_column, unlearn=options.unlearn,
+    )  # fmt: skip
+    has_negative = v2t.shape[1] > len(v2t)
+    logits = realignment_logits(image, text, negative if has_negative else None, scale)
+    return {
+        "realignment": realignment_loss(logits, v2t, t2v),
+        "separation": separation_loss(text, negative, options.alpha, options.beta),
+    }
+
+
+def separation_loss(
+    text: torch.Tensor, negative: torch.Tensor, alpha: float = -0.7, beta: float = -0.2
+) -> torch.Tensor:
+    """Mean of [alpha - c]+ + [c - beta]+ with c = <t_i, n_i>: keeps c in [alpha, beta]. Eq. 3."""
+    cosine = paired_cosines(text, negative)
+    return _per_pair((alpha - cosine).relu() + (cosine - beta).relu())
+
+
+def relation_loss(
+    text: torch.Tensor, negative: torch.Tensor, form: Literal["cross", "intra"] = "cross"
+) -> torch.Tensor:
+    """Relations between captions survive negation: a sum over all (i, j), divided by N.
+
+    `cross` is Eq. 4, (<t_i, n_j> - <t_j, n_i>)^2; `intra` what the authors' code computes,
+    (<t_i, t_j> - <n_i, n_j>)^2.
+    """
+    if form not in ("cross", "intra"):
+        raise ValueError(f"form takes cross or intra, got {form!r}")
+    if form == "cross":
+        across = cosines(text, negative)
+        return _per_pair((across - across.T).square())
+    return _per_pair((cosines(text, text) - cosines(negative, negative)).square())
+
+
+def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Mean of 2 - |t_i - n_i|, least where they are opposite: Table 5's V2 in place of Eq. 4."""
+    text, negative = precise(text, negative)
+    return _per_pair(2 - torch.linalg.vector_norm(text - negative, dim=1))
+
+
+def matching_loss(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    negative: torch.Tensor,
+    scale: torch.Tensor | float,
+) -> torch.Tensor:
+    """Captions match their own images, negative texts all the others: a sigmoid loss. Eq. 5.
+
+    (1/N) sum_ij softplus(-m_ij scale <t_i, v_j>) + softplus(m_ij scale <n_i, v_j>), with m_ij 1
+    for i = j and -1 otherwise. The paper's Eq. 5 lacks the minus sign before its logarithms.
+    """
+    matches, opposite = scale * cosines(text, image), scale * cosines(negative, image)
+    sign = 2 * torch.eye(len(matches), dtype=matches.dtype, device=matches.device) - 1
+    return _per_pair(F.softplus(-sign * matches) + F.softplus(sign * opposite))
+
+
+def _per_pair(values: torch.Tensor) -> torch.Tensor:
+    """(N, ...) -> the sum over N; a zero that is attached to the graph where there are no pairs."""
+    return values.sum() / max(1, len(values))

@@ -1,0 +1,92 @@
+"""NCU as the trainer sees it: two phases, and a negative text beside image and caption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ncclean.errors import InputError
+from ncclean.models.text_tower import encode_text
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
+from ncclean.training.objectives.ncu import (
+    NcuOptions,
+    forget_split,
+    hardest_negative_terms,
+    unlearning_terms,
+)
+from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
+
+HARDEST_NEGATIVE, UNLEARNING = "HN", "UL"
+# The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN where both towers have 5e-5 in UL.
+_PROMPT_RATE, _TEXT_RATE = 6.0, 2.0
+
+Tokenizer = Callable[[list[str]], torch.Tensor]
+
+
+class Ncu:
+    """Phase HN learns the negative text with the image tower frozen; phase UL unlearns with it."""
+
+    name = "ncu"
+
+    def __init__(
+        self,
+        options: NcuOptions,
+        *,
+        learning_rate: float = 5e-5,
+        epochs: int = 8,
+        prompt_epochs: int = 2,
+        warmup: float = 0.1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        """`epochs` are those of phase UL; `tokenizer` is needed for `negative="prefixes"`."""
+        self.options = options
+        self._tokenizer = tokenizer
+        self._negative: NegativePrompt | NegativePrefixes | None = None
+        rates = {"text": _TEXT_RATE * learning_rate}
+        if options.negative == "prompt":
+            rates["prompt"] = _PROMPT_RATE * learning_rate
+        both = dict.fromkeys(("image", "text", "scale"), learning_rate)
+        phases = (
+            Phase(name=HARDEST_NEGATIVE, epochs=prompt_epochs, learning_rates=rates, warmup=warmup),
+            Phase(name=UNLEARNING, epochs=epochs, learning_rates=both, warmup=warmup),
+        )
+        self.phases = tuple(phase for phase in phases if phase.epochs)
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The negative prompt, or the prefixes in its place.
+
+        Raises `ModelError` for a text tower that takes no prompt.
+        """
+        if self.options.negative == "prefixes":
+            if self._tokenizer is None:
+                raise InputError("textual prefixes need the tokenizer of the model")
+            self._negative = NegativePrefixes.for_model(model, self._tokenizer)
+            return {}
+        self._negative = NegativePrompt.for_model(model, self.options.prompt_length)
+        return {"prompt": self._negative}
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """L2-normalised `image`, `text` and `negative`."""
+        assert self._negative is not None, "modules() comes first"
+        image = model.encode_image(pixels, normalize=True)  # type: ignore[operator]
+        return {
+            "image": image.float(),
+            "text": encode_text(model, tokens).float(),
+            "negative": self._negative(model, tokens).float(),
+        }
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Eq. 6 in phase HN, Eq. 12 in phase UL, over the forget set of this batch."""
+        image, text, negative = (embeddings[name] for name in ("image", "text", "negative"))
+        if self.options.split == "table":
+            forget = batch.is_forget
+        else:
+            forget = forget_split(image, text, scale, self.options.forget_percent)
+        terms = hardest_negative_terms if phase.name == HARDEST_NEGATIVE else unlearning_terms
+        return terms(image, text, negative, scale, forget, self.options)

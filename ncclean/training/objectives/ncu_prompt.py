@@ -1,0 +1,216 @@
+"""NCU's negative text: what a caption says, negated by a few vectors put before it.
+
+The learnable prompt (section 4.2 of the paper, after CoOp) makes [SOT, vectors, caption, EOT] of a
+tokenised caption and runs the same text tower. Its ablation (Table 5, V1) puts words there instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ncclean.errors import InputError, ModelError
+from ncclean.models.text_tower import encode_text, token_lengths
+
+PREFIXES = ("the image has no", "this picture lacks")  # the paper's examples
+_SPREAD = 0.02
+_NEEDED = ("token_embedding", "positional_embedding", "transformer", "ln_final")
+
+
+class _TextTower(Protocol):
+    """What open_clip's `CLIP` and `TextTransformer` have in common."""
+
+    token_embedding: nn.Embedding
+    positional_embedding: torch.Tensor
+    transformer: Any
+    ln_final: nn.Module
+    text_projection: torch.Tensor | nn.Module | None
+    attn_mask: torch.Tensor | None
+    context_length: int
+
+
+class NegativePrompt(nn.Module):
+    """`length` learnable vectors, shared by all captions; N(0, 0.02) to begin with.
+
+    `start` is how many tokens the tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's.
+    """
+
+    def __init__(self, width: int, length: int = 8, start: int = 1) -> None:
+        super().__init__()
+        if length < 1:
+            raise InputError(f"the negative prompt needs at least one vector, got {length}")
+        self.context = nn.Parameter(_SPREAD * torch.randn(length, width))
+        self.start = start
+
+    @classmethod
+    def for_model(cls, model: nn.Module, length: int = 8, start: int = 1) -> NegativePrompt:
+        """A prompt as wide as the tokens of an open_clip model, on its device.
+
+        Raises `ModelError` if the text tower takes no vectors (Hugging Face towers),
+        `InputError` if the prompt leaves no room for a caption.
+        """
+        tower = _text_tower(model)
+        room = tower.context_length - start - 2  # one token of the caption and the end of text
+        if length > room:
+            raise InputError(
+                f"a negative prompt of {length} vectors leaves no room for captions: the text "
+                f"tower takes at most {room}"
+            )
+        weight = tower.token_embedding.weight
+        return cls(weight.shape[1], length, start).to(weight.device)
+
+    def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """(N, L) token ids of captions -> (N, d) L2-normalised embeddings of their negation.
+
+        `tokens` are padded or trimmed just as for `encode_text`. Gradients reach the prompt and the
+        tower.
+        """
+        tower = _text_tower(model)
+        length, start = len(self.context), self.start
+        # Whatever stands in for the vectors must be neither padding nor an end of text.
+        stand_in = tokens[:, :1].expand(-1, length)
+        tokens, end = insert_tokens(model, tokens, stand_in, start)
+        embedded = tower.token_embedding(tokens).to(tower.transformer.get_cast_dtype())
+        context = self.context.to(embedded.dtype).expand(len(tokens), -1, -1)
+        embedded = torch.cat([embedded[:, :start], context, embedded[:, start + length :]], dim=1)
+        return F.normalize(_encode_embedded(tower, embedded, tokens, end), dim=-1)
+
+
+class NegativePrefixes(nn.Module):
+    """Words in place of the prompt; which of the prefixes a caption gets depends on itself alone.
+
+    Has nothing to train, and works for every text tower.
+    """
+
+    def __init__(self, prefixes: Sequence[torch.Tensor], start: int = 1) -> None:
+        super().__init__()
+        self.start = start
+        self.count = len(prefixes)
+        for index, prefix in enumerate(prefixes):
+            self.register_buffer(f"prefix_{index}", prefix, persistent=False)
+
+    @classmethod
+    def for_model(
+        cls,
+        model: nn.Module,
+        tokenizer: Callable[[list[str]], torch.Tensor],
+        prefixes: Sequence[str] = PREFIXES,
+        start: int = 1,
+    ) -> NegativePrefixes:
+        """The prefixes as `tokenizer` writes them, without start and end of text."""
+        tokens = tokenizer(list(prefixes))
+        ends = _end_of_text(model, tokens).tolist()
+        return cls([row[start:end] for row, end in zip(tokens, ends, strict=True)], start)
+
+    def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """(N, L) token ids of captions -> (N, d) L2-normalised embeddings of their negation."""
+        # Not by position: the choice must not depend on batch size or rank.
+        choice = tokens.sum(dim=1) % self.count
+        encoded: torch.Tensor | None = None
+        for index in range(self.count):
+            rows = (choice == index).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            prefix = self.get_buffer(f"prefix_{index}").to(tokens.device)
+            prefixed, _ = insert_tokens(
+                model, tokens[rows], prefix.expand(len(rows), -1), self.start
+            )
+            part = encode_text(model, prefixed)
+            if encoded is None:
+                encoded = part.new_zeros(len(tokens), part.shape[1])
+            encoded = encoded.index_copy(0, rows, part)
+        assert encoded is not None, "a batch without captions"
+        return encoded
+
+
+def insert_tokens(
+    model: nn.Module, tokens: torch.Tensor, inserted: torch.Tensor, start: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put (N, m) ids behind the first `start` of (N, L): longer rows, and where their text ends.
+
+    Rows grow by m up to the context length of the model; then captions lose their last words, never
+    their end of text.
+    """
+    tower: Any = getattr(model, "text", model)
+    end, m = _end_of_text(model, tokens), inserted.shape[1]
+    length = min(tokens.shape[1] + m, tower.context_length)
+    if length < start + m + 1:
+        raise InputError(f"{m} tokens before a caption do not fit into {length}")
+    grown = torch.cat([tokens[:, :start], inserted, tokens[:, start : length - m]], dim=1)
+    new_end = (end + m).clamp_max(length - 1)
+    end_token = tokens.gather(1, end.unsqueeze(1))
+    return grown.scatter(1, new_end.unsqueeze(1), end_token), new_end
+
+
+def _end_of_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """(N, L) -> (N,) position of each row's end-of-text token, found as the tower finds it."""
+    pooling, end_id = _pooling(getattr(model, "text", model))
+    if pooling == "argmax":
+        return tokens.argmax(dim=1)
+    if pooling == "eos":
+        return tokens.eq(end_id).int().argmax(dim=1)
+    last = token_lengths(tokens) - 1
+    # A lone zero at the end of a row may be kept as if it were text.
+    return last - (tokens.gather(1, last.unsqueeze(1))[:, 0] == 0).long()
+
+
+def _encode_embedded(
+    tower: _TextTower, embedded: torch.Tensor, tokens: torch.Tensor, end: torch.Tensor
+) -> torch.Tensor:
+    """(N, L, width) embedded tokens -> (N, d), as open_clip's text towers go on from there.
+
+    `tokens` tell padding from text where the tower masks it.
+    """
+    class_token = getattr(tower, "cls_emb", None)
+    if class_token is not None:
+        appended = class_token.to(embedded.dtype).expand(len(embedded), 1, -1)
+        embedded = torch.cat([embedded, appended], dim=1)
+    length = embedded.shape[1]
+    mask = tower.attn_mask[:length, :length] if tower.attn_mask is not None else None
+    if class_token is not None or getattr(tower, "use_pad_mask", False):
+        masked: Any = tower  # open_clip's own, for what it alone knows
+        padding = masked._build_additive_mask(tokens, length, embedded.dtype)
+        mask = padding if mask is None else mask.unsqueeze(0) + padding
+    positions = tower.positional_embedding[:length].to(embedded.dtype)
+    features = tower.transformer(embedded + positions, attn_mask=mask)
+    if class_token is not None:
+        pooled = tower.ln_final(features[:, -1])
+    else:
+        pooled = _pooled(tower.ln_final(features), _pooling(tower)[0], end)
+    projection = tower.text_projection
+    if isinstance(projection, nn.Module):
+        pooled = projection(pooled)
+    elif projection is not None:
+        pooled = pooled @ projection
+    return cast(torch.Tensor, pooled)
+
+
+def _pooled(features: torch.Tensor, pooling: str, end: torch.Tensor) -> torch.Tensor:
+    """(N, L, width) -> (N, width)."""
+    if pooling == "first":
+        return features[:, 0]
+    if pooling == "last":
+        return features[:, -1]
+    return features[torch.arange(len(features), device=features.device), end]
+
+
+def _pooling(tower: object) -> tuple[str, int]:
+    """How a tower pools, and its end-of-text id; `CLIP` has the names with a prefix."""
+    named = "text_" if hasattr(tower, "text_pool_type") else ""
+    kind = getattr(tower, f"{named}pool_type", "last")
+    return kind, int(getattr(tower, f"{named}eos_id", -1))
+
+
+def _text_tower(model: nn.Module) -> _TextTower:
+    tower = getattr(model, "text", model)
+    if all(hasattr(tower, name) for name in _NEEDED) and _pooling(tower)[0] != "none":
+        return cast(_TextTower, tower)
+    raise ModelError(
+        f"the text tower {type(tower).__name__} takes token ids only, so it cannot be given a "
+        "learnable negative prompt; use a model with one of open_clip's own text towers, or "
+        "textual prefixes"
+    )

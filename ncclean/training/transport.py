@@ -1,0 +1,152 @@
+"""Optimal transport with forbidden entries, by Sinkhorn's algorithm in the log domain.
+
+The problem is Eq. 9 of "Unlearning the Noisy Correspondence Makes CLIP More Robust": over plans P
+that are zero where the mask forbids it, with row sums a and column sums b,
+
+    minimise <P, C> - epsilon H(P),    H(P) = -sum P log P.
+
+Its solution is diag(exp f) K diag(exp g) with K = mask * exp(-C / epsilon). Scaling rows and
+columns in turn finds f and g (supplement, Algorithm 2); with logarithms kept throughout, no entry
+of K underflows however small epsilon is.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ncclean.errors import InfeasibleError
+
+# Share of the total mass by which sums of float32 marginals may disagree.
+_ROUNDING = 1e-5
+# Share of the total mass that proves a violation; the sums behind it are taken in float64.
+_PROOF = 1e-6
+
+
+@torch.no_grad()
+def masked_sinkhorn(
+    cost: torch.Tensor,
+    mask: torch.Tensor,
+    row_marginal: torch.Tensor,
+    column_marginal: torch.Tensor,
+    epsilon: float = 0.03,
+    max_iterations: int = 100,
+    tolerance: float = 1e-4,
+) -> torch.Tensor:
+    """(..., N, M) cost and mask, (..., N) and (..., M) marginals -> (..., N, M) transport plan.
+
+    `mask` is true (or non-zero) where mass may go; elsewhere the plan is exactly 0 and the cost is
+    not read. Float64 costs are solved in float64, all others in float32. Column sums are exact up
+    to rounding; a problem is done when its row sums are off by at most `tolerance` in all. Leading
+    dimensions are problems of their own (mask and marginals broadcast over them): each stops by
+    itself, so its plan does not depend on the others. After `max_iterations` the plan is returned
+    as it is. No gradients are recorded.
+
+    Raises `InfeasibleError`, with the row or column at fault, if the marginals differ in mass, or
+    a row or column holds more than all that it may be joined with. That several rows together do
+    (a violation of Hall's condition) takes the iterations to find out: it is looked for when they
+    do not converge, among the sets of rows that stay behind most, and reported only if proven. One
+    that is missed, since it is tiny or the iterations were few, yields a plan whose row sums are
+    off. Raises `ValueError` for options out of range or shapes that do not fit.
+
+    >>> mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
+    >>> halves, thirds = torch.full((2,), 1 / 2), torch.full((3,), 1 / 3)
+    >>> (6 * masked_sinkhorn(torch.rand(2, 3), mask, halves, thirds)).round().int().tolist()
+    [[0, 1, 2], [2, 1, 0]]
+    """
+    if not epsilon > 0 or max_iterations < 1:
+        raise ValueError("epsilon must be positive and max_iterations at least 1")
+    dtype = torch.float64 if cost.dtype == torch.float64 else torch.float32
+    shape, (n, m) = cost.shape, cost.shape[-2:]
+    rows = row_marginal.to(dtype).expand(*shape[:-2], n).reshape(-1, n)
+    columns = column_marginal.to(dtype).expand(*shape[:-2], m).reshape(-1, m)
+    # A row or column without mass needs no room.
+    allowed = mask.bool().expand(shape).reshape(-1, n, m) & (rows > 0).unsqueeze(2)
+    allowed = allowed & (columns > 0).unsqueeze(1)
+    _check_marginals(allowed, rows, columns)
+
+    log_kernel = (-cost.to(dtype).reshape(-1, n, m) / epsilon).masked_fill(~allowed, -torch.inf)
+    log_rows, log_columns = rows.log(), columns.log()
+    f, g = torch.zeros_like(rows), torch.zeros_like(columns)
+    is_done = torch.zeros(len(rows), 1, dtype=torch.bool, device=cost.device)
+    for iteration in range(max_iterations + 1):
+        row_mass = torch.logsumexp(log_kernel + g.unsqueeze(1), dim=2)
+        if iteration > 0:  # before, f belongs to no g
+            error = ((f + row_mass).exp() - rows).abs().sum(dim=1, keepdim=True)
+            is_done |= error <= tolerance
+            if iteration == max_iterations or is_done.all():
+                break
+        f = torch.where(is_done, f, _potential(log_rows, row_mass))
+        column_mass = torch.logsumexp(log_kernel + f.unsqueeze(2), dim=1)
+        g = torch.where(is_done, g, _potential(log_columns, column_mass))
+    for problem in (~is_done[:, 0]).nonzero()[:, 0].tolist():
+        # Where no plan exists, the rows that hold too much fall behind in every iteration.
+        behind = log_rows[problem] - (f + row_mass)[problem]
+        _check_sets(allowed[problem], rows[problem], columns[problem], behind)
+    return (log_kernel + f.unsqueeze(2) + g.unsqueeze(1)).exp().reshape(shape)
+
+
+def _potential(log_marginal: torch.Tensor, log_mass: torch.Tensor) -> torch.Tensor:
+    """What scales the mass to the marginal; 0 where there is no mass to hold."""
+    return torch.where(log_marginal > -torch.inf, log_marginal - log_mass, 0.0)
+
+
+def _check_marginals(allowed: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
+    """Raise for (B, N, M) problems that no plan solves, as far as single rows and columns tell."""
+    if not bool((rows >= 0).all() and (columns >= 0).all()):
+        raise ValueError("marginals must not be negative")
+    row_total, column_total = rows.sum(dim=1), columns.sum(dim=1)
+    slack = _ROUNDING * torch.maximum(row_total, column_total)
+    differs = ((row_total - column_total).abs() > slack).nonzero()
+    if len(differs):
+        first = int(differs[0])
+        raise InfeasibleError(
+            f"no transport plan exists{_where(first, len(rows))}: the rows hold "
+            f"{row_total[first]:.6g} and the columns {column_total[first]:.6g}"
+        )
+    room = allowed.to(rows.dtype)
+    for name, other, own, capacity in (
+        ("row", "columns", rows, (room @ columns.unsqueeze(2)).squeeze(2)),
+        ("column", "rows", columns, (rows.unsqueeze(1) @ room).squeeze(1)),
+    ):
+        exceeds = (own > capacity + slack.unsqueeze(1)).nonzero()
+        if len(exceeds):
+            problem, index = exceeds[0].tolist()
+            holds = f"{name} {index} holds {own[problem, index]:.6g}"
+            held = float(capacity[problem, index])
+            raise InfeasibleError(
+                f"no transport plan exists{_where(problem, len(rows))}: {holds}, but the mask "
+                f"leaves it no {other}"
+                if held == 0
+                else f"no transport plan exists{_where(problem, len(rows))}: {holds}, but the "
+                f"{other} that the mask leaves it hold {held:.6g}"
+            )
+
+
+def _check_sets(
+    allowed: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, behind: torch.Tensor
+) -> None:
+    """Raise if the k rows that are most behind hold more than all their columns, for any k.
+
+    A proof by Hall's condition, whatever the order; the order makes it likely to be found. By
+    complement it also covers sets of columns: the other rows then hold too much.
+    """
+    order = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
+    ordered = allowed[order]
+    held = rows[order].double().cumsum(0)
+    # A column counts from the first row on that may use it.
+    first = ordered.to(torch.uint8).argmax(dim=0)
+    used = ordered.any(dim=0)
+    joins = torch.zeros_like(held).index_add_(0, first[used], columns[used].double())
+    excess = held - joins.cumsum(0)
+    most = int(excess.argmax())
+    if excess[most] > _PROOF * held[-1]:
+        names = order[: most + 1].sort().values.tolist()
+        shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+        raise InfeasibleError(
+            f"no transport plan exists: {len(names)} rows ({shown}) hold {held[most]:.6g}, but "
+            f"the columns that the mask leaves them hold {held[most] - excess[most]:.6g}"
+        )
+
+
+def _where(problem: int, problems: int) -> str:
+    return f" for problem {problem}" if problems > 1 else ""

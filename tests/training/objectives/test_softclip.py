@@ -1,0 +1,36 @@
+import math
+
+import pytest
+import torch
+
+from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.softclip import softclip_loss
+from tests.training.objectives.samples import embeddings
+
+
+def test_by_hand():
+    """Two equal images, two unlike captions, scale 1: the images' targets are (.75, .25)."""
+    image, text = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.eye(2)
+    # Logits [[1, 0], [1, 0]]; over captions the softmax is (p, 1 - p), over images a half each.
+    p = 1 / (1 + math.exp(-1))
+    by_image = -(math.log(p) + math.log(1 - p)) / 2
+    by_text = math.log(2)
+    loss = softclip_loss(image, text, 1.0)
+    assert loss.item() == pytest.approx((by_image + by_text) / 2, abs=1e-6)
+
+
+def test_without_softness_it_is_the_clip_loss():
+    image, text = embeddings(2)
+    assert torch.allclose(softclip_loss(image, text, 5.0, 0.0), clip_loss(image, text, 5.0))
+
+
+def test_targets_are_not_trained_through():
+    """Equal captions, two images: only the logits' share of the gradient reaches the images."""
+    image = torch.tensor([[1.0, 0.0], [0.6, 0.8]], requires_grad=True)
+    text = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    softclip_loss(image, text, 1.0).backward()
+    # Over captions all logits are equal, so the image-to-text part is flat along the captions.
+    # Over images, softmax minus target: each caption's target is (.75, .25) and (.25, .75).
+    first = torch.tensor([1.0, 0.6]).softmax(0)
+    pull = ((first - torch.tensor([0.75, 0.25])) + (first - torch.tensor([0.25, 0.75]))) / 4
+    assert torch.allclose(image.grad, torch.stack([pull, torch.zeros(2)], dim=1), atol=1e-6)

@@ -1,0 +1,126 @@
+"""Two processes with half the batch each train as one process with all of it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.objectives.cyclip import cyclip_loss
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
+from ncclean.training.objectives.ncu import (
+    NcuOptions,
+    forget_split,
+    hardest_negative_terms,
+    unlearning_terms,
+)
+from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.softclip import softclip_loss
+
+PAIRS, WORLD = 12, 2
+Result = tuple[float, dict[str, torch.Tensor]]
+
+
+def _hardest_negative(v, t, n, s, weights):
+    terms = hardest_negative_terms(v, t, n, s, forget_split(v, t, s, 25), NcuOptions())
+    return sum(terms.values())
+
+
+def _unlearning(v, t, n, s, weights):
+    terms = unlearning_terms(v, t, n, s, forget_split(v, t, s, 25), NcuOptions())
+    return sum(terms.values())
+
+
+OBJECTIVES = {
+    "clip": lambda v, t, n, s, weights: clip_loss(v, t, s),
+    "osa": lambda v, t, n, s, weights: osa_loss(v, t, s, weights),
+    "osa_normalized": lambda v, t, n, s, weights: osa_loss(v, t, s, weights, normalize=True),
+    "gradient_ascent": lambda v, t, n, s, weights: gradient_ascent_loss(v, t, s, weights < 0.04),
+    "softclip": lambda v, t, n, s, weights: softclip_loss(v, t, s),
+    "cyclip": lambda v, t, n, s, weights: cyclip_loss(v, t, s),
+    "ncu_hn": _hardest_negative,
+    "ncu_ul": _unlearning,
+}
+
+
+class Towers(nn.Module):
+    """Linear towers, a prompt that is added to the captions, and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = nn.Linear(7, 5), nn.Linear(6, 5)
+        self.prompt = nn.Parameter(torch.randn(6))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, images: torch.Tensor, texts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        embeddings = self.image(images), self.text(texts), self.text(self.prompt - texts)
+        return *(F.normalize(each, dim=1) for each in embeddings), self.scale.exp()
+
+
+def train_step(name: str, rank: int = 0, world: int = 1) -> Result:
+    """Loss and gradients of this rank's share of one batch."""
+    generator = torch.Generator().manual_seed(1)
+    rows = slice(rank * PAIRS // world, (rank + 1) * PAIRS // world)
+    images = torch.randn(PAIRS, 7, generator=generator)[rows]
+    texts = torch.randn(PAIRS, 6, generator=generator)[rows]
+    weights = 0.1 * torch.rand(PAIRS, generator=generator)[rows]
+    towers = Towers()
+    # Not every objective uses the prompt.
+    model = DistributedDataParallel(towers, find_unused_parameters=True) if world > 1 else towers
+    *embeddings, scale = model(images, texts)
+    gathered = [gather_with_gradients(each) for each in embeddings]
+    loss = OBJECTIVES[name](*gathered, scale, gather_with_gradients(weights))
+    loss.backward()
+    gradients = {
+        key: parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        for key, parameter in towers.named_parameters()
+    }
+    return loss.item(), gradients
+
+
+def run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD
+    )
+    try:
+        found = {name: train_step(name, rank, WORLD) for name in OBJECTIVES}
+        marks = gather_with_gradients(torch.tensor([rank == 0, True]))
+        assert marks.tolist() == [True, True, False, True]
+        numbers = gather_with_gradients(torch.tensor([[rank, 7]]))
+        assert numbers.tolist() == [[0, 7], [1, 7]]
+        torch.save(found, f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Result]]:
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(run_rank, args=(str(folder),), nprocs=WORLD)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_world_size_does_not_matter(name, by_rank):
+    loss, gradients = train_step(name)
+    for ranks in by_rank:
+        found_loss, found = ranks[name]
+        assert found_loss == pytest.approx(loss, abs=1e-5)
+        for key, gradient in gradients.items():
+            assert torch.allclose(found[key], gradient, atol=1e-5), key
+    assert gradients["image.weight"].abs().max() > 1e-3
+    assert (gradients["prompt"].abs().max() > 1e-3) == name.startswith("ncu")
+
+
+def test_one_process_is_left_alone():
+    tensor = torch.randn(3, 2, requires_grad=True)
+    assert gather_with_gradients(tensor) is tensor
