@@ -4,7 +4,9 @@
 
 The embeddings lie as those of CLIP do: images and captions in two cones apart from one another,
 in concepts of Zipf sizes, with 20 % mismatched pairs. Planted are exact copies of pairs, images
-with a cosine of about 0.98 to an earlier one, and captions that are used again and again. The
+with a cosine of about 0.98 to an earlier one, and captions that are used again and again. Half of
+the near images differ from their source in the directions that images of the corpus differ in,
+half in all directions alike, which is hard for whitening. The
 command runs in a process of its own, whose peak memory is told without and with the mapped files.
 """
 
@@ -52,6 +54,7 @@ class Simulation:
         self.copy = kind < _COPIES
         self.near = (kind >= _COPIES) & (kind < _COPIES + _NEAR)
         self.common = (kind >= _COPIES + _NEAR) & (kind < _COPIES + _NEAR + _COMMON)
+        self.alike = np.arange(pairs) % 2 == 0
         self.source = np.where(self.copy | self.near, rng.integers(0, pairs // 10, pairs), -1)
 
     def _latent(self, count: int) -> np.ndarray:
@@ -87,6 +90,10 @@ class Simulation:
             image[copied], text[copied] = first[0][source[copied]], first[1][source[copied]]
             near = np.flatnonzero(self.near[here])
             noise = self.rng.standard_normal((len(near), self.dim), np.float32) / self.dim**0.5
+            # Every other one differs from its source as images differ from one another.
+            another = image[self.rng.integers(0, count, (2, len(near)))].astype(np.float32)
+            alike = self.alike[here][near]
+            noise[alike] = unit(another[0] - another[1])[alike]
             image[near] = unit(first[0][source[near]] + _NEAR_NOISE * noise)
             common = np.flatnonzero(self.common[here])
             again = np.minimum(self.rng.zipf(1.5, len(common)), len(first[1]) - 1)
@@ -113,7 +120,8 @@ class Simulation:
         involved[planted] = involved[self.source[planted]] = True
         return {
             "copies_found": float(found[self.copy[planted]].mean()),
-            "near_found": float(found[self.near[planted]].mean()),
+            "near_found": float(found[(self.near & self.alike)[planted]].mean()),
+            "near_found_isotropic": float(found[(self.near & ~self.alike)[planted]].mean()),
             "others_grouped": float((uid[~involved] >= 0).mean()),
         }
 
@@ -148,6 +156,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--index", default="auto")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--options", nargs="*", default=[], help="of the command, without dashes")
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
@@ -160,7 +169,7 @@ def main() -> None:
         code = "from ncclean_cli.app import main; main()"
         process = subprocess.Popen(
             [sys.executable, "-c", code, "neighbours", str(folder / "embeddings"), "--out",
-             str(out), "--index", args.index, "--json"],
+             str(out), "--index", args.index, "--json", *(f"--{name}" for name in args.options)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         memory = Memory(process.pid)

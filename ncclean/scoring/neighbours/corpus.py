@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import distinct_rows
-from ncclean.scoring.neighbours.groups import joint_labels, pair_labels
+from ncclean.scoring.neighbours.groups import join_single_rows, joint_labels, pair_labels
 from ncclean.scoring.neighbours.lemon import LemonParameters, disagreement, lemon_score
 from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Tick, pair_cosines, silent
 from ncclean.scoring.neighbours.modality import (
@@ -30,6 +31,9 @@ THRESHOLDS = {
     "image": {True: 0.80, False: 0.96},
     "text": {True: 0.90, False: 0.98},
 }
+# Whitening makes much of directions in which a corpus varies little. Images this close in the
+# model's own space are near-duplicates even if they differ there, unless a threshold is given.
+SAME_IMAGE_COSINE = 0.98
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +118,15 @@ def find_neighbours(
             seed=options.seed,
         )
         grouped = group_modality(here, search, begin, tick)
-        return Side(here, grouped, threshold, search_modality(here, there, search, begin, tick))
+        searched = search_modality(here, there, search, begin, tick)
+        if whiten and here.name == "image" and given is None:
+            grouped = dataclasses.replace(
+                grouped,
+                representative=join_single_rows(
+                    grouped.representative, searched.near, SAME_IMAGE_COSINE
+                ),
+            )
+        return Side(here, grouped, threshold, searched)
 
     by_image = side(images, texts, options.image_threshold)
     by_text = side(texts, images, options.text_threshold)

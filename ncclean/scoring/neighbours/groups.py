@@ -69,6 +69,23 @@ def _assign_block(
         who[row + 1 :][closer] = start + row
 
 
+def join_single_rows(representative: np.ndarray, near: Found, threshold: float) -> np.ndarray:
+    """(u,) representatives, where rows that are alone have joined an earlier one in another space.
+
+    `near` are the neighbours there. A row joins the most similar representative before it that is
+    among them and reaches `threshold`, so every member still is near the first of its group.
+    """
+    joined = representative.copy()
+    alone = np.bincount(representative, minlength=len(representative)) == 1
+    edges = (near.cosines >= threshold) & (near.ids >= 0)
+    for row in np.flatnonzero(alone & edges.any(axis=1)):
+        for other in near.ids[row][edges[row]]:
+            if other < row and joined[other] == other:
+                joined[row] = other
+                break
+    return joined
+
+
 def group_by_components(found: Found, threshold: float) -> np.ndarray:
     """(u,) first member of each row's connected component of neighbours above the threshold.
 

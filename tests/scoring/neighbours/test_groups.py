@@ -7,6 +7,7 @@ from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.groups import (
     group_by_components,
     group_by_representative,
+    join_single_rows,
     joint_labels,
     pair_labels,
 )
@@ -68,6 +69,17 @@ def test_approximate_groups_are_the_exact_ones(kind):
     vectors[2700:] = copies / np.linalg.norm(copies, axis=1, keepdims=True)
     agreement = (grouped(vectors, 0.98, kind) == grouped(vectors, 0.98)).mean()
     assert agreement >= 0.99
+
+
+def test_single_rows_join_an_earlier_representative_of_another_space():
+    near = Found(
+        np.array([[0.99], [0.99], [0.99], [0.5], [0.99]], np.float32),
+        np.array([[4], [0], [1], [0], [3]], np.int32),
+    )
+    # Row 1 joins 0; row 2's neighbour 1 stands for nobody then; 3 is too far; 4 joins 3.
+    assert join_single_rows(np.arange(5), near, 0.98).tolist() == [0, 0, 2, 3, 3]
+    # Members of groups stay where they are.
+    assert join_single_rows(np.array([0, 1, 1, 3, 3]), near, 0.98).tolist() == [0, 1, 1, 3, 3]
 
 
 def test_labels_are_the_first_pair():
