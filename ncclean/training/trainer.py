@@ -104,7 +104,9 @@ class Trainer:
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
         self._model = estimator.model
-        self._own = objective.modules(self._model)
+        with torch.random.fork_rng():
+            torch.manual_seed(options.seed)  # the same start on every rank, and in every run
+            self._own = objective.modules(self._model)
         for module in self._own.values():
             module.to(estimator.device)
         self._parts = model_parts(self._model, self._own)
@@ -160,6 +162,7 @@ class Trainer:
                         self._save(progress, optimizer)
                         saved = time.monotonic()
                 progress = Progress(number + 1, progress.epoch, 0, progress.total_steps)
+                state = None  # the optimiser in it was this phase's
             self._save(progress, None)
         finally:
             log.close()

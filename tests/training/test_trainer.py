@@ -32,6 +32,28 @@ def test_training_lowers_the_loss_and_logs_every_step(uninterrupted):
     assert results[-1]["phase"] == "train"
 
 
+def test_ncu_trains_its_parts_phase_by_phase(tmp_path):
+    """HN leaves the image tower untouched, UL the prompt; broken off in UL, it goes on the same."""
+    start = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+    options = {"method": "ncu", "epochs": 1, "save_steps": 4}
+    after_hn = train(tmp_path / "hn", stop_after=4, **options)
+    assert all(torch.equal(after_hn[n], start[n]) for n in start if n.startswith("visual."))
+    assert not torch.equal(after_hn["text_projection"], start["text_projection"])
+    whole = train(tmp_path / "whole", **options)
+    assert not torch.equal(whole["visual.proj"], start["visual.proj"])
+    prompts = [
+        torch.load(path, weights_only=True)["own"]["prompt"]["context"]
+        for path in sorted((tmp_path / "whole" / "checkpoints").iterdir())
+    ]
+    assert len(prompts) == 2
+    assert torch.equal(prompts[0], prompts[1])
+    names = {record["phase"] for record in read_results(tmp_path / "whole")}
+    assert names == {"HN", "UL"}
+    train(tmp_path / "broken", stop_after=6, **options)
+    resumed = train(tmp_path / "broken", resume=True, **options)
+    assert largest_difference(whole, resumed) == 0
+
+
 @pytest.mark.parametrize("stop", [3, 4, 6])
 def test_a_resumed_run_ends_like_an_uninterrupted_one(uninterrupted, tmp_path, stop):
     """Broken off between two checkpoints, at the end of an epoch, and in the second one."""
