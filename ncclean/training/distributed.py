@@ -3,11 +3,10 @@
 Every rank computes the loss of the global batch, so the loss and its gradient are those of one
 process that sees it all. How the factors come out right: `gather_with_gradients` sums, in its
 backward pass, what all W ranks' losses say about this rank's embeddings, W times the gradient.
-`DistributedDataParallel` then averages the parameters' gradients over ranks, which takes that
-factor back and leaves the sum over ranks of what each contributed. Parameters used after the
-gathering, such as the logit scale, have the whole gradient on every rank, and its mean is itself.
-So: wrap the model in `DistributedDataParallel`, or average all gradients over ranks, and scale
-nothing.
+The mean of the parameters' gradients over ranks (`ranks.average_gradients`, or what
+`DistributedDataParallel` does) takes that factor back and leaves the sum of what each rank
+contributed. Parameters used after the gathering, such as the logit scale, have the whole gradient
+on every rank, and its mean is itself. So nothing needs to be scaled.
 """
 
 from __future__ import annotations

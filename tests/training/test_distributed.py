@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.objectives.clip import clip_loss
@@ -23,6 +22,7 @@ from ncclean.training.objectives.ncu import (
 )
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.softclip import softclip_loss
+from ncclean.training.ranks import Ranks, average_gradients
 
 PAIRS, WORLD = 12, 2
 Result = tuple[float, dict[str, torch.Tensor]]
@@ -73,12 +73,11 @@ def train_step(name: str, rank: int = 0, world: int = 1) -> Result:
     texts = torch.randn(PAIRS, 6, generator=generator)[rows]
     weights = 0.1 * torch.rand(PAIRS, generator=generator)[rows]
     towers = Towers()
-    # Not every objective uses the prompt.
-    model = DistributedDataParallel(towers, find_unused_parameters=True) if world > 1 else towers
-    *embeddings, scale = model(images, texts)
+    *embeddings, scale = towers(images, texts)
     gathered = [gather_with_gradients(each) for each in embeddings]
     loss = OBJECTIVES[name](*gathered, scale, gather_with_gradients(weights))
     loss.backward()
+    average_gradients(towers.parameters(), Ranks(rank, world))
     gradients = {
         key: parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         for key, parameter in towers.named_parameters()
