@@ -24,6 +24,7 @@ from ncclean.storage.catalog import connect, quoted
 
 # Values that one round of `_bound` sorts at most, on average over the range of the score.
 _BUCKETS = 1 << 16
+_FRACTION = "'keep-fraction'"
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 
 
@@ -80,6 +81,15 @@ def select(
     return SelectionSummary(**summary, out=str(out))
 
 
+@dataclass(frozen=True)
+class _Best:
+    """SQL: true for the best of a fraction, with all its ties, and for the ties left out."""
+
+    exactly: str
+    or_equal: str
+    ties_dropped: str | None = None
+
+
 class _Selection:
     """The steps of one selection on one connection."""
 
@@ -95,7 +105,8 @@ class _Selection:
                 raise InputError(f"{option} needs the column {name!r}; the table has {known}")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()
-        self._kept = self._best()
+        self._best_of: _Best | None = None
+        self._best_of = self._find_best()
 
     def write(self, aside: Path) -> dict[str, Any]:
         """COPY what is kept to `aside`; the fields of the summary but `out`."""
@@ -105,7 +116,7 @@ class _Selection:
         self._connection.execute(
             f"COPY (SELECT uid, shard, key, weight, split FROM ({self._chain()}) "
             f"WHERE reason IS NULL {order}) TO {quoted(str(aside))} "
-            "(FORMAT parquet, COMPRESSION zstd, "
+            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
             f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}}})"
         )
         return self._summary()
@@ -151,8 +162,11 @@ class _Selection:
         )
         return bool(self._one("SELECT count(*) FROM duplicates")[0])
 
-    def _chain(self) -> str:
-        """SQL: the candidates with the reason why each is dropped, null for the kept."""
+    def _chain(self, with_ties: bool = False) -> str:
+        """SQL: the candidates with the reason why each is dropped, null for the kept.
+
+        `with_ties` keeps all pairs equal to the last one of a fraction: no uid need be read.
+        """
         policy = self._policy
         is_duplicate = (
             "WHEN (shard, row) IN (SELECT (shard, row) FROM duplicates) THEN 'near-duplicate'"
@@ -166,8 +180,9 @@ class _Selection:
             bound = policy.bound()
             if bound is not None:
                 score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
-            if self._kept is not None:
-                score += f"WHEN NOT ({self._kept}) THEN 'keep-fraction' "
+            if self._best_of is not None:
+                kept = self._best_of.or_equal if with_ties else self._best_of.exactly
+                score += f"WHEN NOT ({kept}) THEN {_FRACTION} "
         return f"""SELECT *, CASE
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
             WHEN NOT passes_where THEN 'where' {is_duplicate}
@@ -175,9 +190,8 @@ class _Selection:
             {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
             FROM candidates"""
 
-    def _best(self) -> str | None:
-        """SQL: true for the best `keep_fraction` of what the filters before it leave."""
-        self._kept = None
+    def _find_best(self) -> _Best | None:
+        """The best `keep_fraction` of what the filters before it leave."""
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
@@ -186,21 +200,23 @@ class _Selection:
             f"SELECT count(*), min(goodness), max(goodness) FROM {left} WHERE reason IS NULL"
         )
         wanted = math.floor(fraction * count + 0.5)
-        if wanted == 0:
-            return "false"
-        if wanted == count:
-            return "true"
+        if wanted in (0, count):
+            everything = "true" if wanted else "false"
+            return _Best(everything, everything)
         bound, above, ties = self._bound(left, wanted, float(low), float(high))
+        or_equal = f"goodness >= {bound!r}::DOUBLE"
         if above + ties == wanted:
-            return f"goodness >= {bound!r}::DOUBLE"
+            return _Best(or_equal, or_equal)
         uid, shard, row = self._one(
             f"SELECT uid, shard, row FROM {left} WHERE reason IS NULL AND goodness = "
             f"{bound!r}::DOUBLE ORDER BY uid, shard, row LIMIT 1 OFFSET {wanted - above - 1}"
         )
         last = f"row({quoted(uid)}, {quoted(shard)}, {row})"
-        return (
-            f"goodness > {bound!r}::DOUBLE OR "
-            f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row) <= {last})"
+        return _Best(
+            exactly=f"goodness > {bound!r}::DOUBLE OR "
+            f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row) <= {last})",
+            or_equal=or_equal,
+            ties_dropped=f"goodness = {bound!r}::DOUBLE AND row(uid, shard, row) > {last}",
         )
 
     def _bound(self, left: str, wanted: int, low: float, high: float) -> tuple[float, int, int]:
@@ -231,9 +247,11 @@ class _Selection:
     def _summary(self) -> dict[str, Any]:
         rows = self._connection.execute(
             "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
-            f"count(*) FILTER (split = 'forget') FROM ({self._chain()}) GROUP BY reason"
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) GROUP BY reason"
         ).fetchall()
         known = {row[0]: row[1:] for row in rows}
+        if self._best_of is not None and self._best_of.ties_dropped is not None:
+            self._move_ties(known, self._best_of.ties_dropped)
         kept, expected, weights, least, forget = known.pop(None, (0, None, 0.0, 0.0, 0))
         if least is not None and least < 0:
             raise InputError(
@@ -252,6 +270,29 @@ class _Selection:
             "weight_sum": weights or 0.0,
             "forget": forget,
         }
+
+    def _move_ties(self, known: dict[Any, tuple[Any, ...]], condition: str) -> None:
+        """Count the ties that were dropped among the dropped; they are few, the table is not."""
+        ties = self._one(
+            "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
+            f"WHERE reason IS NULL AND {condition}"
+        )
+        kept, dropped = known[None], known.get("keep-fraction", (0, None, 0.0, None, 0))
+
+        def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
+            count, expected, weights, least, forget = fields
+            if expected is not None or ties[1]:
+                expected = (expected or 0.0) + sign * ties[1]
+            return (
+                count + sign * ties[0],
+                expected,
+                weights + sign * ties[2],
+                least,
+                forget + sign * ties[3],
+            )
+
+        known[None], known["keep-fraction"] = moved(kept, -1), moved(dropped, 1)
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()

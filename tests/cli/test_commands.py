@@ -113,7 +113,7 @@ def test_interrupted_says_how_to_resume(tmp_path, kind):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(kind)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted: run the same command again to resume" in errors
     assert "Traceback" not in errors
