@@ -16,10 +16,10 @@ from ncclean.data.names import split_name
 from ncclean.errors import ShardError
 
 BLOCK = 512
-_REGULAR = (b"0", b"\0")
+_REGULAR = (ord("0"), 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemberSpan:
     """One member: `start` to `end` with its header and padding, its content at `data`."""
 
@@ -42,7 +42,10 @@ class SampleSpan:
 
     def member(self, extension: str) -> MemberSpan | None:
         """The member with this extension, in lower case."""
-        return next((m for m in self.members if m.extension == extension), None)
+        for each in self.members:
+            if each.extension == extension:
+                return each
+        return None
 
 
 def sample_spans(path: Path, keys: Container[str] | None = None) -> list[SampleSpan]:
@@ -53,15 +56,27 @@ def sample_spans(path: Path, keys: Container[str] | None = None) -> list[SampleS
     """
     spans: dict[str, SampleSpan] = {}
     closed: set[str] = set()  # a second sample of the key has begun
+    span: SampleSpan | None = None
+    prefix = "/"  # of the names that belong to `span`; no name begins with this one
     for name, start, data, size in _members(path):
-        key, extension = split_name(name)
-        if key is None or (keys is not None and key not in keys) or key in closed:
+        if name.startswith(prefix):  # nearly always: members of a sample lie side by side
+            extension = name[len(prefix) :].lower()
+        else:
+            key, extension = split_name(name)
+            prefix, extension = f"{key}.", extension.lower()
+            if key is None or (keys is not None and key not in keys) or key in closed:
+                span = None
+            else:
+                span = spans.get(key)
+                if span is None:
+                    span = spans[key] = SampleSpan(key)
+        if span is None:
             continue
-        span = spans.setdefault(key, SampleSpan(key))
-        if span.member(extension.lower()) is not None:
-            closed.add(key)
+        if span.member(extension) is not None:
+            closed.add(span.key)
+            span = None
             continue
-        span.members.append(MemberSpan(extension.lower(), start, data, size))
+        span.members.append(MemberSpan(extension, start, data, size))
     return list(spans.values())
 
 
@@ -91,13 +106,11 @@ def _members(path: Path) -> Iterator[tuple[str, int, int, int]]:
 
 def _ordinary(header: bytes) -> tuple[str, int] | None:
     """Name and size of a regular file with a short ASCII name; None for anything else."""
-    if header[156:157] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
+    if header[156] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
         return None
     try:
-        return header[:100].split(b"\0", 1)[0].decode("ascii"), int(
-            header[124:136].split(b"\0")[0], 8
-        )
-    except (UnicodeDecodeError, ValueError):
+        return header[: header.index(0, 0, 100)].decode("ascii"), int(header[124:135], 8)
+    except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
         return None
 
 

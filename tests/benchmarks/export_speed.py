@@ -27,7 +27,7 @@ _TARGET = 0.7
 
 
 def run(setting: Setting) -> list[Row]:
-    shards = setting.choose(full=6, quick=2)
+    shards = setting.choose(full=8, quick=2)
     source = setting.scratch / "export_source"
     source.mkdir()
     for number in range(shards):
@@ -44,7 +44,7 @@ def run(setting: Setting) -> list[Row]:
                 "export": functools.partial(_export, source, selection, setting.scratch / "out"),
                 "cp": functools.partial(_cp, written, setting.scratch / "copy"),
             },
-            repeats=setting.choose(full=5, quick=3),
+            repeats=setting.choose(full=3, quick=3),
         )
         ratio = timings["cp"].best / timings["export"].best
         rows.append(
