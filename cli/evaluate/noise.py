@@ -1,4 +1,4 @@
-"""`ncclean evaluate ...`: one command for each thing that can be measured."""
+"""`ncclean evaluate noise`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .errors import command
-from .options import JsonOption, QuietOption
+from ..errors import command
+from ..options import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation
 
-evaluate = typer.Typer(
-    name="evaluate",
-    help="Measure what scores and models are worth.\n\n"
-    "Example: `ncclean evaluate noise scores.parquet`",
-    no_args_is_help=True,
-)
 
-
-@evaluate.command()
 @command()
 def noise(
     scores: Annotated[

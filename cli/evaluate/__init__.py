@@ -1,0 +1,15 @@
+"""`ncclean evaluate ...`: one command for each thing that can be measured."""
+
+from __future__ import annotations
+
+import typer
+
+from .noise import noise
+
+evaluate = typer.Typer(
+    name="evaluate",
+    help="Measure what scores and models are worth.\n\n"
+    "Example: `ncclean evaluate noise scores.parquet`",
+    no_args_is_help=True,
+)
+evaluate.command()(noise)
