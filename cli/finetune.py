@@ -9,7 +9,16 @@ from typing import Annotated, Any, cast
 import typer
 
 from .errors import command
-from .options import JsonOption, OverwriteOption, QuietOption, SeedOption
+from .options import (
+    CpusPerWorkerOption,
+    GpusPerWorkerOption,
+    JsonOption,
+    OverwriteOption,
+    QuietOption,
+    RayAddressOption,
+    SeedOption,
+    WorkersOption,
+)
 from .progress import TrainingProgress
 
 
@@ -79,6 +88,13 @@ def finetune(
     overwrite: OverwriteOption = False,
     precision: Annotated[str, typer.Option(help="`auto`, `fp32`, `bf16` or `fp16`.")] = "auto",
     device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="`local`, or `ray` for Ray Train; auto is ray with an address.")
+    ] = "auto",
+    ray_address: RayAddressOption = None,
+    workers: WorkersOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
+    cpus_per_worker: CpusPerWorkerOption = None,
     decode_threads: Annotated[
         int | None, typer.Option(help="Threads that decode (default: one per core).", min=1)
     ] = None,
@@ -89,13 +105,15 @@ def finetune(
     """Train a CLIP model on selected pairs, straight from the original shards.
 
     The run folder is the model: `--model local-dir:OUT` scores with it, open_clip loads it. Under
-    `torchrun` the batch is spread over the processes, and the loss is that of the whole batch.
+    `torchrun`, or with `--engine ray --workers N`, the batch is spread over the processes, and the
+    loss is that of the whole batch.
 
     Example: `ncclean finetune --shards shards/ --selection clean.parquet --model demo --out runs/a`
     """
     from ncclean_pipelines.finetune import FinetuneRequest
     from ncclean_pipelines.finetune import finetune as run
 
+    from ncclean.config import ClusterOptions
     from ncclean.data.weighted_loader import LoaderOptions
     from ncclean.training.objectives.ncu import NcuOptions
     from ncclean.training.objectives.registry import ObjectiveOptions
@@ -119,6 +137,13 @@ def finetune(
         ),
         batch_size=batch_size,
         resume=resume,
+        engine=engine,
+        cluster=ClusterOptions(
+            address=ray_address,
+            workers=workers,
+            gpus_per_worker=gpus_per_worker,
+            cpus_per_worker=cpus_per_worker,
+        ),
         overwrite=overwrite,
         loader=LoaderOptions(
             seed=seed, augment=augment, threads=decode_threads or os.cpu_count() or 1

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import SOME_FAILED, command
-from .options import JsonOption, OverwriteOption, QuietOption, SeedOption
+from .options import (
+    CpusPerWorkerOption,
+    GpusPerWorkerOption,
+    JsonOption,
+    OverwriteOption,
+    QuietOption,
+    RayAddressOption,
+    SeedOption,
+    WorkersOption,
+)
 from .progress import make_progress
 
 if TYPE_CHECKING:
@@ -79,18 +88,10 @@ def score(
     engine: Annotated[
         str, typer.Option(help="`local`, `ray`; auto is ray with an address or several GPUs.")
     ] = "auto",
-    ray_address: Annotated[
-        str | None, typer.Option(help="`auto`, `HOST:PORT` or `ray://HOST:10001`.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Ray workers (default: as many as fit).", min=1)
-    ] = None,
-    gpus_per_worker: Annotated[
-        float | None, typer.Option(help="GPUs of a Ray worker, may be a fraction.", min=0)
-    ] = None,
-    cpus_per_worker: Annotated[
-        float | None, typer.Option(help="Cores of a Ray worker.", min=0)
-    ] = None,
+    ray_address: RayAddressOption = None,
+    workers: WorkersOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
+    cpus_per_worker: CpusPerWorkerOption = None,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate pairs, speed and hours.")

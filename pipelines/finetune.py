@@ -12,19 +12,26 @@ from typing import Any
 import yaml
 
 import ncclean
+from ncclean.config import ClusterOptions
 from ncclean.data.selection import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import CONFIG_NAME, resolve
 from ncclean.models.saving import write_model
 from ncclean.training.objectives.registry import ObjectiveOptions, check_method, make_objective
-from ncclean.training.ranks import check_same_start, joined_ranks
+from ncclean.training.ranks import (
+    check_same_start,
+    joined_ranks,
+    rank_device,
+    wait_for_all,
+)
 from ncclean.training.run_log import read_results
 from ncclean.training.trainer import StepReport, Trainer, TrainOptions
 
 PARAMS = "params.yaml"
+RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,8 @@ class FinetuneRequest:
     batch_size: int = 256
     resume: bool = False
     overwrite: bool = False
+    engine: str = "auto"
+    cluster: ClusterOptions = dataclasses.field(default_factory=ClusterOptions)
     loader: LoaderOptions = dataclasses.field(default_factory=LoaderOptions)
     training: TrainOptions = dataclasses.field(default_factory=TrainOptions)
 
@@ -53,13 +62,15 @@ class FinetuneRequest:
         rate = self.objective.learning_rate
         if rate is not None and not rate > 0:
             raise InputError(f"--learning-rate must be positive, got {rate:g}")
+        if self.engine not in ("auto", "local", "ray"):
+            raise InputError(f"--engine takes auto, local or ray, got {self.engine!r}")
         if "://" in self.out:
             raise InputError(f"--out of finetune is a local folder, got {self.out}")
 
     def params(self) -> dict[str, Any]:
         """What the run depends on, as `params.yaml` records it."""
         fields = dataclasses.asdict(self)
-        for name in ("resume", "overwrite", "out"):
+        for name in ("resume", "overwrite", "out", "engine", "cluster"):
             del fields[name]
         fields["shards"] = list(self.shards)
         # Plain values: the file must be readable without this code.
@@ -87,9 +98,41 @@ def finetune(
 ) -> FinetuneSummary:
     """Train and write the model into the run folder, for `--model local-dir:OUT`.
 
-    Under torchrun every process calls this; the first one writes. Raises `InputError` or
+    Under torchrun every process calls this; the first one writes. With a Ray engine the ranks are
+    Ray's, and `out` must be on a file system that all nodes share. Raises `InputError` or
     `ResumeError` before anything is trained, `TrainingError` if a loss is not finite.
     """
+    if request.engine == "ray" or (request.engine == "auto" and request.cluster.address):
+        return _on_cluster(request, on_step)
+    return train_as_rank(request, on_step)
+
+
+def _on_cluster(request: FinetuneRequest, on_step: Callable[[StepReport], None]) -> FinetuneSummary:
+    from ncclean.execution.ray_train import train_on_cluster
+
+    resolve_shards(request.shards)  # before a cluster is asked for anything
+    out = Path(request.out)
+    _claim(out, request)
+    try:
+        result: FinetuneSummary = train_on_cluster(
+            _train_claimed,
+            request,
+            cluster=request.cluster,
+            device=request.device,
+            folder=out / RAY_FOLDER,
+            on_report=on_step,
+        )
+    except NccleanError:
+        if not (out / "checkpoints").exists():  # nothing to resume: the folder is free again
+            (out / PARAMS).unlink()
+        raise
+    return result
+
+
+def train_as_rank(
+    request: FinetuneRequest, on_step: Callable[[StepReport], None], is_claimed: bool = False
+) -> FinetuneSummary:
+    """What each process does, from where the run folder stands once it is claimed."""
     out = Path(request.out)
     shards = resolve_shards(request.shards)
     selection = SelectionReader(request.selection) if request.selection is not None else None
@@ -97,14 +140,12 @@ def finetune(
         model=request.model,
         pretrained=request.pretrained,
         precision=request.precision,
-        device=request.device,
+        device=rank_device(request.device),
     ).load()
     objective = make_objective(request.method, request.objective, estimator.tokenize)
     with joined_ranks(estimator.device) as ranks:
         if request.batch_size % ranks.size:
             raise InputError(f"--batch-size must be a multiple of the {ranks.size} processes")
-        if ranks.is_first:
-            _claim(out, request)
         check_same_start(estimator.model, ranks)
         options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
         loader = WeightedLoader(
@@ -116,7 +157,10 @@ def finetune(
             world_size=ranks.size,
         )
         trainer = Trainer(estimator, objective, loader, request.training, out, ranks)
-        progress = trainer.run(request.resume, on_step)
+        if ranks.is_first and not is_claimed:
+            _claim(out, request)
+        wait_for_all(ranks)
+        progress = trainer.run(resume=True, on_step=on_step)
         if ranks.is_first:
             trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
             source = resolve(request.model, request.pretrained)
@@ -131,6 +175,17 @@ def finetune(
         skipped=dict(loader.counts.skipped),
         out=request.out,
     )
+
+
+def _train_claimed(
+    request: FinetuneRequest, on_step: Callable[[StepReport], None]
+) -> FinetuneSummary:
+    """`train_as_rank` on a node of a cluster."""
+    if not (Path(request.out) / PARAMS).exists():
+        raise InputError(
+            f"--out {request.out} is not on a file system that every node of the cluster sees"
+        )
+    return train_as_rank(request, on_step, is_claimed=True)
 
 
 def _claim(out: Path, request: FinetuneRequest) -> None:
@@ -149,7 +204,8 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
         return
     if params.exists() and not request.overwrite:
         raise InputError(f"{out} holds a run; --resume goes on with it, --overwrite starts again")
-    if not params.exists() and out.exists() and any(out.iterdir()):
+    held = {path.name for path in out.iterdir()} if out.exists() else set()
+    if not params.exists() and held - {RAY_FOLDER}:
         raise InputError(f"{out} exists and holds no run; choose another --out")
     if request.overwrite:
         for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",

@@ -58,7 +58,7 @@ def make_optimizer(
             if chosen:
                 decay = weight_decay if decayed else 0.0
                 groups.append({"params": chosen, "weight_decay": decay, "peak": rate, "lr": rate})
-    return torch.optim.AdamW(groups, betas=betas, eps=eps)
+    return torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
 
 
 def set_learning_rates(

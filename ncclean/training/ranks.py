@@ -23,6 +23,14 @@ class Ranks:
         return self.rank == 0
 
 
+def rank_device(device: str) -> str:
+    """The GPU of this process among those of its machine, where `device` leaves the choice."""
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
+        return device
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    return f"cuda:{local % torch.cuda.device_count()}"
+
+
 @contextlib.contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Join the process group that the environment names (`WORLD_SIZE`), if there is one."""
@@ -55,6 +63,21 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
         flat /= ranks.size
         for gradient, mean in zip(same, flat.split([g.numel() for g in same]), strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+
+def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
+    """The mean over ranks of a detached tensor."""
+    if ranks.size == 1:
+        return values
+    mean = values.detach().clone()
+    distributed.all_reduce(mean)
+    return mean / ranks.size
+
+
+def wait_for_all(ranks: Ranks) -> None:
+    """Go on when every rank is here."""
+    if ranks.size > 1:
+        distributed.barrier()
 
 
 def check_same_start(model: nn.Module, ranks: Ranks) -> None:

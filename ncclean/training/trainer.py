@@ -12,12 +12,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
@@ -27,9 +29,16 @@ from ncclean.models.text_tower import token_lengths
 from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_parts
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    LocalObjective,
+    Objective,
+    Phase,
+    Terms,
+)
 from ncclean.training.parts import freeze_all_but, make_optimizer, model_parts, set_learning_rates
-from ncclean.training.ranks import Ranks, average_gradients
+from ncclean.training.ranks import Ranks, average_gradients, average_over
 from ncclean.training.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -137,7 +146,11 @@ class Trainer:
         """
         progress, state = self._restore(resume)
         torch.manual_seed(self.options.seed + self._ranks.rank)
-        log = RunLog(self.folder, progress.total_steps, self.options.tensorboard)
+        log = (
+            RunLog(self.folder, progress.total_steps, self.options.tensorboard)
+            if self._ranks.is_first
+            else None
+        )
         saved = time.monotonic()
         self._model.train()
         try:
@@ -157,7 +170,8 @@ class Trainer:
                 steps = self._phase(phase, number, progress, optimizer)
                 for report, progress in steps:
                     on_step(report)
-                    self._log(log, report)
+                    if log is not None:
+                        self._log(log, report)
                     if self._is_due(progress, saved):
                         self._save(progress, optimizer)
                         saved = time.monotonic()
@@ -165,7 +179,8 @@ class Trainer:
                 state = None  # the optimiser in it was this phase's
             self._save(progress, None)
         finally:
-            log.close()
+            if log is not None:
+                log.close()
             self._model.eval()
         return progress
 
@@ -191,7 +206,7 @@ class Trainer:
                         phase=phase.name,
                         step=progress.total_steps,
                         steps=self.total_steps,
-                        terms={name: value.item() for name, value in terms.items()},
+                        terms=terms,
                         scale=float(self._scale.detach()),
                         gradient_norm=norm,
                         samples_per_second=done / (time.monotonic() - begin),
@@ -206,11 +221,12 @@ class Trainer:
         phase: Phase,
         optimizer: torch.optim.Optimizer,
         trained: list[nn.Parameter],
-    ) -> tuple[Terms, float]:
+    ) -> tuple[dict[str, float], float]:
         optimizer.zero_grad(set_to_none=True)
         facts = self._gathered_facts(batch)
         tokens = self._tokens(batch.captions)
         rows = torch.arange(len(batch.captions)).chunk(self.options.parts)
+        reported: dict[str, float] = {}
 
         def encode(part: torch.Tensor) -> Embeddings:
             pixels = self.estimator.normalized(batch.pixels[part])
@@ -221,17 +237,12 @@ class Trainer:
 
         def terms(local: Embeddings) -> Terms:
             whole = {name: gather_with_gradients(each) for name, each in local.items()}
-            found = self.objective.terms(whole, self._scale, facts, phase)
-            for name, value in found.items():
-                if not torch.isfinite(value):
-                    raise TrainingError(
-                        f"the term {name!r} of {self.objective.name} is {value.item()} in phase "
-                        f"{phase.name}; nothing was changed by this step: use a smaller learning "
-                        "rate, or fp32"
-                    )
+            found = self._terms(whole, facts, phase)
+            reported.update(self._finite(found, phase))
             return found
 
-        found = backward_in_parts(list(rows), encode, terms, self._scaler.scale)
+        with self._attention():
+            backward_in_parts(list(rows), encode, terms, self._scaler.scale)
         self._scaler.unscale_(optimizer)
         average_gradients(trained, self._ranks)
         norm = torch.nn.utils.clip_grad_norm_(trained, self.options.clip_norm)
@@ -248,7 +259,35 @@ class Trainer:
                 scale.clamp_(0, math.log(_LARGEST_SCALE))
         if self.averaged is not None:
             self.averaged.update_parameters(self._model)
-        return found, float(norm)
+        return reported, float(norm)
+
+    def _terms(self, whole: Embeddings, facts: GlobalBatch, phase: Phase) -> Terms:
+        """The terms of the whole batch, or this rank's share of them where that is enough."""
+        if self._ranks.size > 1 and isinstance(self.objective, LocalObjective):
+            pairs = len(facts.weights) // self._ranks.size
+            own = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
+            return self.objective.local_terms(whole, own, self._scale, facts, phase)
+        return self.objective.terms(whole, self._scale, facts, phase)
+
+    def _finite(self, found: Terms, phase: Phase) -> dict[str, float]:
+        """The terms as numbers, means over ranks: if one stops, all stop at the same step."""
+        means = average_over(self._ranks, torch.stack(list(found.values())).detach())
+        values = dict(zip(found, means.tolist(), strict=True))
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the term {name!r} of {self.objective.name} is {value} in phase "
+                    f"{phase.name}; nothing was changed by this step: use a smaller learning "
+                    "rate, or fp32"
+                )
+        return values
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """On a CPU the fused backward takes as long as all the rest of a small model."""
+        if self.estimator.device.type != "cpu":
+            return nullcontext()
+        chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+        return chosen
 
     @property
     def _scale(self) -> torch.Tensor:
@@ -272,8 +311,6 @@ class Trainer:
         )
 
     def _log(self, log: RunLog, report: StepReport) -> None:
-        if not self._ranks.is_first:
-            return
         if report.step % self.options.log_steps and report.step != report.steps:
             return
         log.write(

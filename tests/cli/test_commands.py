@@ -107,7 +107,13 @@ def test_debug_shows_the_traceback(tmp_path):
 def test_interrupted_says_how_to_resume(tmp_path, kind):
     write_corpus(tmp_path / "shards", CorpusOptions(pairs=20_000, shard_size=500), 2)
     command = [sys.executable, "-c", START, "score", tmp_path / "shards", "--out", tmp_path / "s"]
-    process = subprocess.Popen([*command, *SCORE], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *SCORE],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     manifest = tmp_path / "s" / "_work" / "manifest.jsonl"
     while not (manifest.exists() and '"part"' in manifest.read_text()):
         assert process.poll() is None

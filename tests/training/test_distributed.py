@@ -22,7 +22,7 @@ from ncclean.training.objectives.ncu import (
 )
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.softclip import softclip_loss
-from ncclean.training.ranks import Ranks, average_gradients
+from ncclean.training.ranks import Ranks, average_gradients, average_over
 
 PAIRS, WORLD = 12, 2
 Result = tuple[float, dict[str, torch.Tensor]]
@@ -47,6 +47,21 @@ OBJECTIVES = {
     "cyclip": lambda v, t, n, s, weights: cyclip_loss(v, t, s),
     "ncu_hn": _hardest_negative,
     "ncu_ul": _unlearning,
+}
+
+
+# With several ranks these see only the similarities of their own pairs.
+LOCAL = {
+    "clip_local": lambda v, t, n, s, weights, rows: clip_loss(v, t, s, rows),
+    "osa_local": lambda v, t, n, s, weights, rows: osa_loss(v, t, s, weights, rows=rows),
+    "osa_local_normalized": lambda v, t, n, s, weights, rows: osa_loss(
+        v, t, s, weights, normalize=True, rows=rows
+    ),
+}
+OBJECTIVES |= {
+    "clip_local": OBJECTIVES["clip"],
+    "osa_local": OBJECTIVES["osa"],
+    "osa_local_normalized": OBJECTIVES["osa_normalized"],
 }
 
 
@@ -75,14 +90,16 @@ def train_step(name: str, rank: int = 0, world: int = 1) -> Result:
     towers = Towers()
     *embeddings, scale = towers(images, texts)
     gathered = [gather_with_gradients(each) for each in embeddings]
-    loss = OBJECTIVES[name](*gathered, scale, gather_with_gradients(weights))
+    facts = (*gathered, scale, gather_with_gradients(weights))
+    loss = LOCAL[name](*facts, rows) if world > 1 and name in LOCAL else OBJECTIVES[name](*facts)
     loss.backward()
-    average_gradients(towers.parameters(), Ranks(rank, world))
+    ranks = Ranks(rank, world)
+    average_gradients(towers.parameters(), ranks)
     gradients = {
         key: parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         for key, parameter in towers.named_parameters()
     }
-    return loss.item(), gradients
+    return average_over(ranks, loss).item(), gradients
 
 
 def run_rank(rank: int, folder: str) -> None:

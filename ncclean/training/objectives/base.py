@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -63,6 +63,26 @@ class Objective(Protocol):
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """Named scalars that sum to the loss, from the embeddings of all ranks, in float32."""
+        ...
+
+
+@runtime_checkable
+class LocalObjective(Protocol):
+    """An objective whose loss is a mean over pairs, each against the whole batch.
+
+    With several ranks each then holds only its own pairs' rows of the similarities, (B, W B)
+    instead of (W B, W B).
+    """
+
+    def local_terms(
+        self,
+        embeddings: Embeddings,
+        rows: slice,
+        scale: torch.Tensor,
+        batch: GlobalBatch,
+        phase: Phase,
+    ) -> Terms:
+        """The part of the pairs `rows`; the mean over all ranks is what `terms` returns."""
         ...
 
 

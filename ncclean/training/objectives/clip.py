@@ -8,13 +8,18 @@ import torch.nn.functional as F
 from ncclean.training.objectives.similarity import cosines
 
 
-def clip_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float) -> torch.Tensor:
+def clip_loss(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    scale: torch.Tensor | float,
+    rows: slice | None = None,
+) -> torch.Tensor:
     """Mean of the image-to-text and text-to-image cross-entropies, a scalar.
 
     `image` and `text` are (N, d) L2-normalised embeddings of pairs; every other pair of the batch
-    is a negative. In float32 or better.
+    is a negative. In float32 or better. `rows` limits the mean to those pairs.
     """
-    return pair_losses(image, text, scale).mean()
+    return pair_losses(image, text, scale, rows=rows).mean()
 
 
 def pair_losses(
@@ -22,15 +27,22 @@ def pair_losses(
     text: torch.Tensor,
     scale: torch.Tensor | float,
     label_smoothing: float = 0.0,
+    rows: slice | None = None,
 ) -> torch.Tensor:
     """(N, d) L2-normalised embeddings -> (N,) mean of both cross-entropies of each pair.
 
-    With `label_smoothing` that share of the target is spread evenly over all N candidates.
+    With `label_smoothing` that share of the target is spread evenly over all N candidates. `rows`
+    asks for those pairs only, (R,); then there is never an (N, N) matrix, but two of (R, N).
     """
-    logits = scale * cosines(image, text)
-    target = torch.arange(len(logits), device=logits.device)
+    target = torch.arange(len(image), device=image.device)
+    if rows is None:
+        logits = scale * cosines(image, text)
+        both = (logits, logits.T)
+    else:
+        target = target[rows]
+        both = (scale * cosines(image[rows], text), scale * cosines(text[rows], image))
     image_to_text, text_to_image = (
         F.cross_entropy(each, target, reduction="none", label_smoothing=label_smoothing)
-        for each in (logits, logits.T)
+        for each in both
     )
     return (image_to_text + text_to_image) / 2

@@ -17,15 +17,17 @@ def osa_loss(
     scale: torch.Tensor | float,
     weights: torch.Tensor,
     normalize: bool = False,
+    rows: slice | None = None,
 ) -> torch.Tensor:
     """mean_i w_i (CE_i of image to text + CE_i of text to image) / 2, a scalar.
 
     `image` and `text` are (N, d) L2-normalised, `weights` (N,). Pairs of weight 0 still act as
     negatives of the others. The sum is not divided by the weights, so a noisier batch takes a
-    smaller step; `normalize` scales them to mean 1 instead (all-zero weights stay zero).
+    smaller step; `normalize` scales them to mean 1 instead (all-zero weights stay zero). `rows`
+    limits the outer mean to those pairs.
     """
-    losses = pair_losses(image, text, scale)
+    losses = pair_losses(image, text, scale, rows=rows)
     weights = weights.to(losses.dtype)
     if normalize:
         weights = weights / weights.mean().clamp_min(torch.finfo(weights.dtype).tiny)
-    return (weights * losses).mean()
+    return ((weights if rows is None else weights[rows]) * losses).mean()

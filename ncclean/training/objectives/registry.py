@@ -57,6 +57,17 @@ class Clip(PairObjective):
         """`contrastive`."""
         return {"contrastive": clip_loss(embeddings["image"], embeddings["text"], scale)}
 
+    def local_terms(
+        self,
+        embeddings: Embeddings,
+        rows: slice,
+        scale: torch.Tensor,
+        batch: GlobalBatch,
+        phase: Phase,
+    ) -> Terms:
+        """`contrastive` of these pairs."""
+        return {"contrastive": clip_loss(embeddings["image"], embeddings["text"], scale, rows)}
+
 
 class Osa(PairObjective):
     """Each pair's loss counts by the weight that the selection gives it."""
@@ -73,6 +84,18 @@ class Osa(PairObjective):
         """`contrastive`, weighted."""
         image, text = embeddings["image"], embeddings["text"]
         return {"contrastive": osa_loss(image, text, scale, batch.weights, self._normalize)}
+
+    def local_terms(
+        self,
+        embeddings: Embeddings,
+        rows: slice,
+        scale: torch.Tensor,
+        batch: GlobalBatch,
+        phase: Phase,
+    ) -> Terms:
+        """`contrastive` of these pairs, weighted."""
+        image, text = embeddings["image"], embeddings["text"]
+        return {"contrastive": osa_loss(image, text, scale, batch.weights, self._normalize, rows)}
 
 
 class GradientAscent(PairObjective):

@@ -1,0 +1,111 @@
+"""Fine-tuning under Ray Train: the ranks of a real cluster train as one process does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+
+from ncclean.config import ClusterOptions
+from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
+from ncclean.data.weighted_loader import LoaderOptions
+from ncclean.errors import InputError
+from ncclean.training.objectives.registry import ObjectiveOptions
+from ncclean.training.run_log import read_results
+from ncclean.training.trainer import TrainOptions
+from pipelines.finetune import FinetuneRequest, finetune
+from tests.execution.clusters import cluster
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder, CorpusOptions(pairs=320, shard_size=80), 1)
+    return folder
+
+
+def request(corpus: Path, out: Path) -> FinetuneRequest:
+    return FinetuneRequest(
+        method="clip",
+        shards=[str(corpus)],
+        out=str(out),
+        model="demo-noisy",
+        precision="fp32",
+        objective=ObjectiveOptions(learning_rate=3e-4, epochs=3),
+        batch_size=80,
+        loader=LoaderOptions(augment=False, shuffle=False, threads=1),
+        training=TrainOptions(log_steps=1, save_steps=2, tensorboard=False),
+    )
+
+
+def losses(out: Path) -> list[float]:
+    return [record["loss"] for record in read_results(out)]
+
+
+def on_ray(wanted: FinetuneRequest, made, out: Path) -> FinetuneRequest:
+    options = ClusterOptions(address=made.address, workers=2, cpus_per_worker=1)
+    return replace(wanted, out=str(out), engine="ray", cluster=options)
+
+
+def kill_a_rank(after: Path) -> int:
+    while not after.exists():
+        time.sleep(0.01)
+    found = subprocess.run(["pgrep", "-f", "ray::.*RayTrainWorker"], capture_output=True, text=True)
+    chosen = int(found.stdout.split()[0])
+    os.kill(chosen, signal.SIGKILL)
+    return chosen
+
+
+def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path):
+    alone = request(corpus, tmp_path / "alone")
+    finetune(alone)
+    seen = []
+    with cluster(tmp_path / "ray", [1, 1]) as made:
+        summary = finetune(on_ray(alone, made, tmp_path / "ranks"), seen.append)
+    # Every epoch has the same batches' worth of pairs, though not in the same order.
+    first, whole = losses(tmp_path / "ranks"), losses(tmp_path / "alone")
+    assert len(first) == len(whole) == summary.steps == len(seen) == 12
+    assert sum(first[:4]) == pytest.approx(sum(whole[:4]), rel=0.05)
+    assert sum(first[-4:]) == pytest.approx(sum(whole[-4:]), rel=0.05)
+    assert sum(first[-4:]) < sum(first[:4])
+    assert open_clip.create_model(f"local-dir:{tmp_path / 'ranks'}") is not None
+
+
+def test_a_killed_rank_costs_no_step(corpus, tmp_path):
+    wanted = request(corpus, tmp_path / "whole")
+    with cluster(tmp_path / "ray", [1, 1]) as made:
+        finetune(on_ray(wanted, made, tmp_path / "whole"))
+        broken = tmp_path / "broken"
+        killed = []
+        waits = threading.Thread(
+            target=lambda: killed.append(kill_a_rank(broken / "checkpoints" / "step_00000004.pt"))
+        )
+        waits.start()
+        summary = finetune(on_ray(wanted, made, broken))
+        waits.join()
+    assert killed
+    assert summary.steps == 12
+    weights = [
+        open_clip.create_model(f"local-dir:{tmp_path / name}").state_dict()
+        for name in ("whole", "broken")
+    ]
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+    assert losses(broken) == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
+
+
+def test_what_a_rank_refuses_is_said_and_leaves_no_run(corpus, tmp_path):
+    wanted = replace(request(corpus, tmp_path / "run"), batch_size=5000)
+    with cluster(tmp_path / "ray", [1, 1]) as made:
+        for _ in range(2):
+            with pytest.raises(InputError, match="make no batch"):
+                finetune(on_ray(wanted, made, tmp_path / "run"))
