@@ -62,6 +62,23 @@ def finetune(
     prompt_epochs: Annotated[
         int, typer.Option(help="Passes of ncu's first phase, which learns the prompt.", min=0)
     ] = 2,
+    gamma: Annotated[
+        float,
+        typer.Option(help="Share of ncu's targets that transport decides.", min=0, max=1),
+    ] = 0.7,
+    negative: Annotated[
+        str, typer.Option(help="ncu's negative text: a learnt `prompt`, or fixed `prefixes`.")
+    ] = "prompt",
+    relation: Annotated[
+        str, typer.Option(help="ncu's relation of negatives: `cross`, `intra` or `distance`.")
+    ] = "cross",
+    unlearn: Annotated[
+        str,
+        typer.Option(help="What ncu unlearns: `both`, `false_negatives` or `false_positives`."),
+    ] = "both",
+    last_column: Annotated[
+        str, typer.Option(help="Mass of ncu's negatives: `uniform` or `forget_share`.")
+    ] = "uniform",
     normalize_weights: Annotated[
         bool, typer.Option("--normalize-weights", help="Scale osa's weights to mean 1 in a batch.")
     ] = False,
@@ -133,7 +150,15 @@ def finetune(
             epochs=epochs,
             normalize_weights=normalize_weights,
             prompt_epochs=prompt_epochs,
-            ncu=NcuOptions(forget_percent=forget_percent, split=cast(Any, split)),
+            ncu=NcuOptions(
+                forget_percent=forget_percent,
+                split=cast(Any, split),
+                gamma=gamma,
+                negative=cast(Any, negative),
+                relation=cast(Any, relation),
+                unlearn=cast(Any, unlearn),
+                last_column=cast(Any, last_column),
+            ),
         ),
         batch_size=batch_size,
         resume=resume,

@@ -24,6 +24,7 @@ import finalize_speed
 import memory
 import score_speed
 import synth_speed
+import training
 import transport_speed
 from machine import OtherProcesses, machine_facts
 from measure import Setting
@@ -42,8 +43,9 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "export": export_speed.run,
     "synth": synth_speed.run,
     "transport": transport_speed.run,
+    "training": training.run,
 }
-_NEED_DEMO = ("score", "command", "end-to-end", "memory")
+_NEED_DEMO = ("score", "command", "end-to-end", "memory", "training")
 
 
 def main() -> None:
