@@ -189,7 +189,7 @@ def train(
         if len(order) < batch_size:
             order = torch.randperm(len(data.images), generator=picks)
         index, order = order[:batch_size], order[batch_size:]
-        which = torch.randint(CAPTIONS_PER_IMAGE, (batch_size,), generator=picks)
+        which = torch.randint(data.tokens.shape[1], (batch_size,), generator=picks)
         tokens = data.tokens[index, which]
         tokens = tokens[:, : int(token_lengths(tokens).max())]
         schedule = min(1.0, progress / 0.02) * (0.5 + 0.5 * math.cos(math.pi * progress))
