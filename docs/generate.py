@@ -79,6 +79,14 @@ and when to use them, [Neighbours](neighbours.md). Its file metadata has the ind
 measured, thresholds, seed and versions.
 """
 
+_OUTCOMES = """\
+## Outcomes
+
+The table that `ncclean evaluate zeroshot`, `retrieval` and `linear-probe` write beside each result:
+a row for each image or caption that was looked up. `evaluate compare` resamples it
+([Evaluation](evaluation.md)).
+"""
+
 _CLI_INTRODUCTION = """\
 # Commands
 
@@ -103,6 +111,10 @@ def schema_page() -> str:
         (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
         for column in schema.NEIGHBOUR_COLUMNS
     ]
+    outcomes = [
+        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
+        for column in schema.OUTCOME_COLUMNS
+    ]
     dictionary = ", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS)
     return _page(
         _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
@@ -112,6 +124,8 @@ def schema_page() -> str:
         _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
         _NEIGHBOURS,
         _table(("column", "type", "meaning", "computed by"), neighbours),
+        _OUTCOMES,
+        _table(("column", "type", "meaning", "computed by"), outcomes),
     )
 
 
