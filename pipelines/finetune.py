@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from upath import UPath
 
 import ncclean
+from ncclean.atomic import published
 from ncclean.data.selection import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
@@ -152,9 +154,17 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
     if not params.exists() and out.exists() and any(out.iterdir()):
         raise InputError(f"{out} exists and holds no run; choose another --out")
     if request.overwrite:
-        for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
-                     out / CONFIG_NAME, out / "open_clip_model.safetensors"]:  # fmt: skip
-            path.unlink(missing_ok=True)
+        clear_training(out)
     out.mkdir(parents=True, exist_ok=True)
     versions = {"ncclean": ncclean.__version__}
-    params.write_text(yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False))
+    with published(UPath(params)) as aside:
+        aside.write_text(
+            yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False)
+        )
+
+
+def clear_training(out: Path) -> None:
+    """Remove the model and the checkpoints of a run; what it was asked for stays on record."""
+    for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
+                 out / CONFIG_NAME, out / "open_clip_model.safetensors"]:  # fmt: skip
+        path.unlink(missing_ok=True)
