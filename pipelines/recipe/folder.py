@@ -27,6 +27,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 
 from .outcome import Outcome
+from .references import RUN, written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,10 @@ class StageRecord:
 
 
 class RunFolder:
-    """Reads and writes the records of a run; every file is whole or not there."""
+    """Reads and writes the records of a run; every file is whole or not there.
+
+    Records call the folder `${run}`, so that it may be moved.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,7 +124,17 @@ class RunFolder:
 
     def is_there(self, record: StageRecord) -> bool:
         """Whether everything that the stage made is still there."""
-        return all(stores.ask("read", path, stores.location(path).exists) for path in record.made)
+        places = map(self.place, record.made)
+        return all(stores.ask("read", path, stores.location(path).exists) for path in places)
+
+    def place(self, recorded: str) -> str:
+        """The path that a record means."""
+        return recorded.replace(written(RUN), str(self.path), 1)
+
+    def recorded(self, path: str) -> str:
+        """The path as records have it."""
+        inside = path.startswith(f"{self.path}/")
+        return path.replace(str(self.path), written(RUN), 1) if inside else path
 
     def _record_path(self, stage: str) -> Path:
         return self.path / "stages" / f"{stage}.json"

@@ -84,7 +84,7 @@ def check_recipe(source: Source) -> RecipeModel:
     try:
         return RecipeModel.model_validate(source.values)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = _first(error)
         where = tuple(part for part in first["loc"] if part != "[key]")
         known = EngineModel if where[0] == "engine" and len(where) > 1 else RecipeModel
         owner = "engine" if known is EngineModel else "a recipe"
@@ -102,11 +102,17 @@ def check_stage(source: Source, name: str, values: Mapping[str, Any]) -> dict[st
     try:
         return model.model_validate(dict(values)).model_dump(exclude_unset=True)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = _first(error)
         option = str(first["loc"][0])
         raise source.error(
             ("stages", name, option), _sentence(first, command, model.model_fields)
         ) from None
+
+
+def _first(error: ValidationError) -> Any:
+    """What to tell of several mistakes: a wrong name is often why another one is missing."""
+    found = error.errors()
+    return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
 
 
 def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
@@ -131,7 +137,7 @@ def _accepted(command: Command, option: Option) -> Any:
     takes = option.takes
     if option.name in command.inside:
         return bool | takes
-    if option.is_list or typing.Mapping in _origins(takes):
+    if option.is_list or Mapping in _origins(takes):
         return Annotated[takes, BeforeValidator(_as_list)]
     return takes
 

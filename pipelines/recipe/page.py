@@ -70,7 +70,10 @@ def _stage_row(
         "about": stage.about,
         "record": record,
         "log": f"logs/{quote(name)}.log",
-        "files": [(path, _link(folder, path)) for path in (record.made if record else [])],
+        "files": [
+            (folder.place(path), _link(folder, folder.place(path)))
+            for path in (record.made if record else [])
+        ],
     }
 
 

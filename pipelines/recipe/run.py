@@ -151,8 +151,11 @@ def _run_stage(recipe: Recipe, decision: Decision, folder: RunFolder, told: Repo
                 where = f"{recipe.source.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
+        made = [folder.recorded(path) for path in outcome.made]
         done = begun.finish(
-            outcome, time.monotonic() - time_begin, datetime.now(timezone.utc).isoformat()
+            dataclasses.replace(outcome, made=made),
+            time.monotonic() - time_begin,
+            datetime.now(timezone.utc).isoformat(),
         )
         lines.say(f"done in {done.seconds:,.1f} s: {json.dumps(done.figures)}")
     folder.keep(done)

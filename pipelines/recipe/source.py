@@ -86,6 +86,7 @@ def parse(text: str, name: str) -> Source:
     """The source of a recipe that is called `name` in messages."""
     try:
         node = yaml.compose(text, yaml.SafeLoader)
+        values = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -96,7 +97,7 @@ def parse(text: str, name: str) -> Source:
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{name}, line 1: a recipe is a mapping with the key `stages`")
     _number(node, (), lines, name)
-    return Source(name, text, yaml.safe_load(text), lines)
+    return Source(name, text, values, lines)
 
 
 def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> None:

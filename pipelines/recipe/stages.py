@@ -86,7 +86,7 @@ def run_neighbours(request: NeighboursRequest, start: Start, reports: Reports) -
         RowProgress(reports),
     )
     figures = {"pairs": f"{found.pairs:,}", "near-duplicates": f"{found.pair_duplicates:,}"}
-    return Outcome(_finite(found.to_json()), figures, [request.out])
+    return Outcome(finite(found.to_json()), figures, [request.out])
 
 
 def run_adapt(request: AdaptRequest, start: Start, reports: Reports) -> Outcome:
@@ -162,7 +162,7 @@ def run_evaluate_noise(request: NoiseEvaluationStage, start: Start, reports: Rep
     if request.plot is not None:
         save_figure(found.evaluation, found.figures, Path(request.plot))
         made.append(request.plot)
-    result = _finite(dataclasses.asdict(found.evaluation))
+    result = finite(dataclasses.asdict(found.evaluation))
     write_json(request.out, result)
     return Outcome(result, _noise_figures(found.evaluation), made)
 
@@ -172,7 +172,7 @@ def run_report(request: ReportRequest, start: Start, reports: Reports) -> Outcom
     found = report(request, ShardProgress(reports))
     figures = {"pairs shown": f"{len(found.pairs):,}"}
     return Outcome(
-        _finite(found.to_json()), figures, [request.out, *found.figures], found.failed_shards
+        finite(found.to_json()), figures, [request.out, *found.figures], found.failed_shards
     )
 
 
@@ -194,10 +194,10 @@ def _all(kinds: Any) -> Any:
     return next(kind for kind in kinds if kind.kind == ALL)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """NaN and infinity have no JSON."""
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
