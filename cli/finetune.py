@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from .errors import command
+from .finetune_options import BayesModeOption, MovingAverageOption
 from .options import JsonOption, OverwriteOption, QuietOption, SeedOption
 from .progress import TrainingProgress
 
@@ -21,7 +22,10 @@ def finetune(
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the run and its model.")],
     method: Annotated[
         str,
-        typer.Option(help="`clip`, `osa`, `ncu`, `gradient_ascent`, `softclip` or `cyclip`."),
+        typer.Option(
+            help="`clip`, `osa`, `ncu`, `bayes`, `disncl`, `gradient_ascent`, `softclip`, "
+            "`cyclip`, `rince` or `decl`."
+        ),
     ] = "clip",
     selection: Annotated[
         str | None, typer.Option(help="What `select` wrote: keys, weights, split.")
@@ -56,6 +60,8 @@ def finetune(
     normalize_weights: Annotated[
         bool, typer.Option("--normalize-weights", help="Scale osa's weights to mean 1 in a batch.")
     ] = False,
+    bayes_mode: BayesModeOption = "paper",
+    moving_average: MovingAverageOption = None,
     weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
     ema: Annotated[
         float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
@@ -97,6 +103,7 @@ def finetune(
     from ncclean_pipelines.finetune import finetune as run
 
     from ncclean.data.weighted_loader import LoaderOptions
+    from ncclean.training.objectives.bayes import BayesOptions
     from ncclean.training.objectives.ncu import NcuOptions
     from ncclean.training.objectives.registry import ObjectiveOptions
     from ncclean.training.trainer import TrainOptions
@@ -116,6 +123,7 @@ def finetune(
             normalize_weights=normalize_weights,
             prompt_epochs=prompt_epochs,
             ncu=NcuOptions(forget_percent=forget_percent, split=cast(Any, split)),
+            bayes=BayesOptions(mode=cast(Any, bayes_mode), moving_average=moving_average),
         ),
         batch_size=batch_size,
         resume=resume,

@@ -8,6 +8,7 @@ resumed goes on as if it had never stopped.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
@@ -27,7 +28,15 @@ from ncclean.models.text_tower import token_lengths
 from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_parts
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Observed,
+    Phase,
+    Terms,
+)
+from ncclean.training.objectives.pair_memory import pair_keys
 from ncclean.training.parts import freeze_all_but, make_optimizer, model_parts, set_learning_rates
 from ncclean.training.ranks import Ranks, average_gradients
 from ncclean.training.run_log import RunLog
@@ -183,7 +192,8 @@ class Trainer:
             for step, batch in enumerate(self.loader.epoch(epoch, first), start=first):
                 in_phase = progress.total_steps - before
                 set_learning_rates(optimizer, in_phase, steps, phase.warmup)
-                terms, norm = self._step(batch, phase, optimizer, trained)
+                facts = self._gathered_facts(batch, progress.total_steps)
+                terms, norm = self._step(batch, facts, phase, optimizer, trained)
                 done += len(batch.captions) * self._ranks.size
                 progress = Progress(number, epoch, step + 1, progress.total_steps + 1)
                 yield (
@@ -203,12 +213,12 @@ class Trainer:
     def _step(
         self,
         batch: TrainBatch,
+        facts: GlobalBatch,
         phase: Phase,
         optimizer: torch.optim.Optimizer,
         trained: list[nn.Parameter],
     ) -> tuple[Terms, float]:
         optimizer.zero_grad(set_to_none=True)
-        facts = self._gathered_facts(batch)
         tokens = self._tokens(batch.captions)
         rows = torch.arange(len(batch.captions)).chunk(self.options.parts)
 
@@ -261,14 +271,18 @@ class Trainer:
             tokens = tokens[:, : int(token_lengths(tokens).max())]
         return tokens
 
-    def _gathered_facts(self, batch: TrainBatch) -> GlobalBatch:
+    def _gathered_facts(self, batch: TrainBatch, step: int) -> GlobalBatch:
+        """What is known of the pairs of all ranks, in the order of their embeddings."""
         device = self.estimator.device
-        facts = GlobalBatch(batch.weights.to(device), batch.is_forget.to(device))
-        if self._ranks.size == 1:
-            return facts
+        truth = batch.is_noisy
+        if truth is None:
+            truth = torch.full((len(batch.uids),), -1, dtype=torch.int8)
         return GlobalBatch(
-            gather_with_gradients(facts.weights),
-            gather_with_gradients(facts.is_forget.float()) > 0.5,
+            weights=gather_with_gradients(batch.weights.to(device)),
+            is_forget=gather_with_gradients(batch.is_forget.to(device)),
+            keys=gather_with_gradients(pair_keys(batch.uids).to(device)),
+            is_noisy=gather_with_gradients(truth.to(device)),
+            seed=_step_seed(self.options.seed, step),
         )
 
     def _log(self, log: RunLog, report: StepReport) -> None:
@@ -286,6 +300,7 @@ class Trainer:
                 "gradient_norm": report.gradient_norm,
                 "samples_per_second": round(report.samples_per_second, 1),
                 "skipped": sum(self.loader.counts.skipped.values()),
+                **(self.objective.statistics() if isinstance(self.objective, Observed) else {}),
             },
         )
 
@@ -326,3 +341,9 @@ class Trainer:
                 f"{self.folder} was made with another model or method: {str(error).splitlines()[0]}"
             ) from error
         return progress, state
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """A seed of 63 bits for each step of a run; neighbouring steps have unrelated ones."""
+    digest = hashlib.blake2b(f"{seed} {step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -32,10 +32,18 @@ class Phase:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """What is known of the pairs of a step over all ranks: (N,) weights and forget marks."""
+    """What is known of the pairs of a step over all ranks, each (N,).
+
+    `keys` are int64 hashes of the uids, for what an objective remembers of a pair; `is_noisy` is
+    the truth as int8, 1, 0 or -1 where it is not known, and is for the log only. `seed` belongs to
+    the step, is the same on all ranks and again after resuming: draws that use it need no state.
+    """
 
     weights: torch.Tensor
     is_forget: torch.Tensor
+    keys: torch.Tensor | None = None
+    is_noisy: torch.Tensor | None = None
+    seed: int = 0
 
 
 class Objective(Protocol):
@@ -66,6 +74,15 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Observed(Protocol):
+    """An objective that has more to log than its terms."""
+
+    def statistics(self) -> dict[str, float]:
+        """Named numbers about the last step, asked for when it is logged."""
+        ...
+
+
 class PairObjective:
     """An objective over image and caption embeddings, with no modules of its own.
 
@@ -87,8 +104,10 @@ class PairObjective:
         return {"image": image.float(), "text": encode_text(model, tokens).float()}
 
 
-def whole_model(learning_rate: float, epochs: int, warmup: float = 0.1) -> tuple[Phase, ...]:
-    """One phase in which everything trains at one rate."""
-    parts = ("image", "text", "scale")
+def whole_model(
+    learning_rate: float, epochs: int, warmup: float = 0.1, *, train_scale: bool = True
+) -> tuple[Phase, ...]:
+    """One phase in which everything trains at one rate, the scale if asked for."""
+    parts = ("image", "text", "scale") if train_scale else ("image", "text")
     rates = dict.fromkeys(parts, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)
