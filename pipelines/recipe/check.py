@@ -21,6 +21,7 @@ from ncclean.selection.policy import identifier
 from ncclean.storage.tables import table_files
 
 from .commands import LOCAL_MODEL, Command, Reads
+from .evaluations import DEFAULT_PRETRAINED
 from .load import Recipe, Stage
 from .references import RUN, names_in
 
@@ -86,8 +87,13 @@ def _check_there(kind: Reads, value: str, stage: Stage) -> None:
         resolve_shards([value])
     elif kind is Reads.TABLE:
         table_files([value])
+    elif kind is Reads.WEIGHTS:
+        return  # a tag or a file: looked at with the model
     elif kind is Reads.MODEL:
-        pretrained = stage.values.get("pretrained", _default(stage.command, "pretrained"))
+        given = stage.values.get("pretrained") or _default(stage.command, "pretrained")
+        tags = _listed(given or DEFAULT_PRETRAINED)
+        named = _listed(stage.values["model"])
+        pretrained = tags[named.index(value)] if len(tags) > 1 and value in named else tags[-1]
         if value.startswith(LOCAL_MODEL) or "/" not in value:
             resolve_model(value, pretrained)
         elif not value.startswith("hf-hub:") and not Path(value).exists():

@@ -25,7 +25,7 @@ from ..report import ReportRequest
 from ..score import ScoreRequest
 from ..select import SelectRequest
 from ..synth import SynthRequest
-from . import stages
+from . import evaluations, stages
 from .options import Option, build, flatten
 from .outcome import Outcome, Start
 from .reports import Reports
@@ -45,6 +45,7 @@ class Reads(Enum):
     TABLE = "table"
     MODEL = "model"
     PATH = "path"
+    WEIGHTS = "weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ COMMANDS: dict[str, Command] = {
                 ScoreRequest, {"compiled": "compile", "cluster.address": "ray_address"}, _START
             ),
             out="scores.parquet",
-            reads={"shards": Reads.SHARDS, "model": Reads.MODEL},
+            reads={"shards": Reads.SHARDS, "model": Reads.MODEL, "pretrained": Reads.WEIGHTS},
             inside={"embeddings": "embeddings"},
             idle=_SPEED | _CLUSTER | {"batch_size"},
             columns=_score_columns(),
@@ -135,7 +136,12 @@ COMMANDS: dict[str, Command] = {
             run=stages.run_adapt,
             options=flatten(AdaptRequest),
             out="",
-            reads={"scores": Reads.TABLE, "shards": Reads.SHARDS, "model": Reads.MODEL},
+            reads={
+                "scores": Reads.TABLE,
+                "shards": Reads.SHARDS,
+                "model": Reads.MODEL,
+                "pretrained": Reads.WEIGHTS,
+            },
             makes_model=True,
         ),
         Command(
@@ -171,7 +177,12 @@ COMMANDS: dict[str, Command] = {
                 (*_START, "loader.batch_size"),
             ),
             out="",
-            reads={"shards": Reads.SHARDS, "selection": Reads.TABLE, "model": Reads.MODEL},
+            reads={
+                "shards": Reads.SHARDS,
+                "selection": Reads.TABLE,
+                "model": Reads.MODEL,
+                "pretrained": Reads.WEIGHTS,
+            },
             idle=_SPEED | {"save_steps", "save_minutes", "keep", "log_steps", "tensorboard"},
             makes_model=True,
             clear=stages.clear_finetune_stage,
@@ -184,6 +195,45 @@ COMMANDS: dict[str, Command] = {
             out="noise.json",
             reads={"scores": Reads.TABLE, "join": Reads.TABLE},
             inside={"plot": "noise.pdf"},
+        ),
+        *(
+            Command(
+                name=f"evaluate {name}",
+                request=request,
+                run=run,
+                options=flatten(request),
+                out="",
+                reads={"model": Reads.MODEL, "pretrained": Reads.WEIGHTS, "data": Reads.PATH},
+                idle=_SPEED | {"batch_size"},
+            )
+            for name, request, run in (
+                ("zeroshot", evaluations.ModelEvaluationStage, evaluations.run_zeroshot),
+                ("retrieval", evaluations.ModelEvaluationStage, evaluations.run_retrieval),
+                ("linear-probe", evaluations.LinearProbeStage, evaluations.run_linear_probe),
+            )
+        ),
+        Command(
+            name="evaluate similarity",
+            request=evaluations.SimilarityStage,
+            run=evaluations.run_similarity,
+            options=flatten(evaluations.SimilarityStage),
+            out="",
+            reads={
+                "model": Reads.MODEL,
+                "against": Reads.MODEL,
+                "pretrained": Reads.WEIGHTS,
+                "data": Reads.PATH,
+            },
+            inside={"plot": "similarity.pdf"},
+            idle=_SPEED | {"batch_size"},
+        ),
+        Command(
+            name="evaluate compare",
+            request=evaluations.ComparisonStage,
+            run=evaluations.run_compare,
+            options=flatten(evaluations.ComparisonStage),
+            out="comparison.json",
+            reads={"a": Reads.PATH, "b": Reads.PATH},
         ),
         Command(
             name="report",

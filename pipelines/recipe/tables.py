@@ -8,9 +8,13 @@ from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
 
+from .evaluations import shown
 from .folder import StageRecord
 from .load import Recipe
 
+_MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
+# What is shown of each task; all of it is in the results.
+_LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
 KIND_NAMES = {
     ALL: "all noise",
     "ncr": "permuted caption",
@@ -35,13 +39,14 @@ def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterato
     for name, record in records.items():
         if record.done and record.command == "evaluate noise":
             yield from _noise_tables(name, record.result)
-    models = [
-        (name, record)
-        for name, record in records.items()
-        if record.done and record.command in ("evaluate zeroshot", "evaluate retrieval")
+    found = [
+        each
+        for record in records.values()
+        if record.done and record.command in _MODEL_COMMANDS
+        for each in record.result["results"]
     ]
-    if models:
-        yield _model_table(recipe, models)
+    if found:
+        yield _model_table(recipe, found)
 
 
 def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[ResultTable]:
@@ -65,21 +70,31 @@ def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[ResultTable]
         yield ResultTable(title, ("rule", *heads, "clean pairs"), rules)
 
 
-def _model_table(recipe: Recipe, models: list[tuple[str, StageRecord]]) -> ResultTable:
-    """One row for each model, one column for each figure of each set; the stages' names that
-    differ in nothing but the model fall into one row."""
+def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> ResultTable:
+    """A row for each leading figure of each data set, a column for each model."""
     rows: dict[str, dict[str, str]] = {}
-    heads: list[str] = []
-    for name, record in models:
-        label = str(recipe.stages[name].about or recipe.stages[name].symbolic.get("model", name))
-        for head, value in record.figures.items():
-            heads += [head] if head not in heads else []
-            rows.setdefault(label, {})[head] = value
+    models: list[str] = []
+    for each in found:
+        name = _model_name(recipe, each)
+        models += [name] if name not in models else []
+        for metric in _LEADING:
+            value = each["metrics"].get(metric)
+            if value is not None:
+                row = rows.setdefault(f"{each['dataset']} {metric}", {})
+                row[name] = shown(metric, value)
     return ResultTable(
         "Models on held-out data",
-        ("model", *heads),
-        tuple((label, *(row.get(head, "") for head in heads)) for label, row in rows.items()),
+        ("figure", *models),
+        tuple((label, *(row.get(name, "") for name in models)) for label, row in rows.items()),
     )
+
+
+def _model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
+    """The stage that made the model, else the model's own name."""
+    for stage in recipe.stages.values():
+        if stage.command.makes_model and result["model"] == stage.command.reference(stage.out):
+            return stage.name
+    return str(result["model"])
 
 
 def _decimal(value: float | None) -> str:

@@ -46,7 +46,8 @@ def test_what_stages_make_is_not_looked_for(tmp_path):
         "stages:\n"
         f"  score:\n    shards: {tmp_path}/a.tar\n    model: demo\n"
         "  select:\n    scores: ['${score}', '${run}/more.parquet']\n"
-        f"  a:\n    command: finetune\n    method: clip\n    shards: ['{tmp_path}/a.tar', '${{run}}/x']\n"
+        f"  a:\n    command: finetune\n    method: clip\n    "
+        f"shards: ['{tmp_path}/a.tar', '${{run}}/x']\n"
         "    selection: ${select}\n    model: demo\n"
         "  b:\n    command: score\n    shards: ${run}/x\n    model: ${a}\n",
         tmp_path / "run",
@@ -71,8 +72,8 @@ def test_what_stages_make_is_not_looked_for(tmp_path):
          9, "similar"),
         ("  n:\n    command: evaluate noise\n    scores: ${score}\n    rule: [width > 3, depth < 2]"
          "\n", 9, "depth"),
-        ("  export:\n    selection: x\n    shards: /s\n    scores: ${score}\n    columns: [similarity,"
-         " age]\n", 10, "age"),
+        ("  export:\n    selection: x\n    shards: /s\n    scores: ${score}\n"
+         "    columns: [similarity, age]\n", 10, "age"),
     ],
 )  # fmt: skip
 def test_a_column_that_no_stage_produces_is_named_with_the_line(tmp_path, stage, line, column):

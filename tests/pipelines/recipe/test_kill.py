@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,15 +29,14 @@ def shards_of(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_three_times_and_resumed(tmp_path, seed):
+def test_killed_three_times_and_resumed(tmp_path):
     write_corpus(tmp_path / "shards", CorpusOptions(pairs=300, shard_size=50, noise={"ncr": 0.2}))
     recipe = tmp_path / "r.yaml"
     recipe.write_text(whole(tmp_path / "shards"))
     begin = time.monotonic()
     subprocess.run(command(recipe, tmp_path / "one"), check=True)
     lasted = time.monotonic() - begin
-    rng = random.Random(seed)
+    rng = random.Random(1)
     killed = 0
     while killed < 3:
         process = subprocess.Popen(command(recipe, tmp_path / "many"))
@@ -50,7 +50,8 @@ def test_killed_three_times_and_resumed(tmp_path, seed):
     subprocess.run(command(recipe, tmp_path / "many"), check=True)
     one, many = tmp_path / "one", tmp_path / "many"
     assert_same_rows(read(many / "score/scores.parquet"), read(one / "score/scores.parquet"))
-    assert read(many / "clean/selection.parquet").equals(read(one / "clean/selection.parquet"))
+    selections = (pq.read_table(run / "clean" / "selection.parquet") for run in (many, one))
+    assert next(selections).equals(next(selections))
     assert shards_of(many / "kept") == shards_of(one / "kept") != {}
     assert (many / "noise/noise.json").read_text() == (one / "noise/noise.json").read_text()
     weights, expected = (

@@ -103,7 +103,7 @@ def test_from_runs_a_stage_and_all_after_it(shards, copied):
 
 def test_nothing_starts_if_a_later_stage_is_wrong(shards, tmp_path):
     text = whole(shards).replace("    method: noise-probability", "    where: hight > 3")
-    with pytest.raises(RecipeError, match="line 17: where: .*hight"):
+    with pytest.raises(RecipeError, match=r"line 17: where: .*hight"):
         run(made(text, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
