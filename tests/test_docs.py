@@ -60,7 +60,8 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("index", "tutorial", "noise")))
+    names = ("index", "tutorial", "noise", "recipes")
+    pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in names))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
         for page in pages
@@ -81,7 +82,7 @@ def test_site_builds_strictly(tmp_path: Path) -> None:
     assert not loaded, "the site must not load anything from the network"
 
 
-@pytest.mark.parametrize("name", ["schema.md", "cli.md"])
+@pytest.mark.parametrize("name", ["schema.md", "cli.md", "recipe-reference.md"])
 def test_generated_page_is_current(name: str) -> None:
     made = load_generator().PAGES[name]()
     assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
