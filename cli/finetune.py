@@ -9,7 +9,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from .errors import command
-from .finetune_options import BayesModeOption, MovingAverageOption
+from .finetune_options import (
+    AlignmentEpochsOption,
+    BayesModeOption,
+    DisentangleOption,
+    DisnclVariantOption,
+    FreezeTowersOption,
+    MovingAverageOption,
+    disncl_options,
+)
 from .options import JsonOption, OverwriteOption, QuietOption, SeedOption
 from .progress import TrainingProgress
 
@@ -36,7 +44,9 @@ def finetune(
     ] = "laion2b_s34b_b79k",
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the pairs (default: 5; 8 for ncu's second phase).", min=1),
+        typer.Option(
+            help="Passes over the pairs (default: 5; ncu and disncl 8 and 10 in phase two).", min=1
+        ),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Pairs of a step, all GPUs together.", min=2)
@@ -45,7 +55,8 @@ def finetune(
         int, typer.Option(help="Parts of the batch to encode one by one; same gradient.", min=1)
     ] = 1,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Highest learning rate (default: 1e-5; ncu 5e-5).")
+        float | None,
+        typer.Option(help="Highest learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4)."),
     ] = None,
     forget_percent: Annotated[
         float,
@@ -62,6 +73,10 @@ def finetune(
     ] = False,
     bayes_mode: BayesModeOption = "paper",
     moving_average: MovingAverageOption = None,
+    freeze_towers: FreezeTowersOption = False,
+    alignment_epochs: AlignmentEpochsOption = 5,
+    disentangle: DisentangleOption = True,
+    disncl_variant: DisnclVariantOption = None,
     weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
     ema: Annotated[
         float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
@@ -123,6 +138,7 @@ def finetune(
             normalize_weights=normalize_weights,
             prompt_epochs=prompt_epochs,
             ncu=NcuOptions(forget_percent=forget_percent, split=cast(Any, split)),
+            disncl=disncl_options(freeze_towers, alignment_epochs, disentangle, disncl_variant),
             bayes=BayesOptions(mode=cast(Any, bayes_mode), moving_average=moving_average),
         ),
         batch_size=batch_size,

@@ -15,14 +15,19 @@ from upath import UPath
 import ncclean
 from ncclean.atomic import published
 from ncclean.data.selection import SelectionReader
-from ncclean.data.shards import resolve_shards
+from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError, ResumeError
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import CONFIG_NAME, resolve
+from ncclean.models.estimator import Estimator
+from ncclean.models.heads import CONFIG_NAME as HEADS_CONFIG
+from ncclean.models.heads import WEIGHTS_NAME as HEADS_WEIGHTS
 from ncclean.models.saving import write_model
+from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import ObjectiveOptions, check_method, make_objective
-from ncclean.training.ranks import check_same_start, joined_ranks
+from ncclean.training.ranks import Ranks, check_same_start, joined_ranks
 from ncclean.training.run_log import read_results
 from ncclean.training.trainer import StepReport, Trainer, TrainOptions
 
@@ -55,6 +60,8 @@ class FinetuneRequest:
         rate = self.objective.learning_rate
         if rate is not None and not rate > 0:
             raise InputError(f"--learning-rate must be positive, got {rate:g}")
+        if self.method == "disncl" and self.training.ema_decay is not None:
+            raise InputError("--ema averages the towers alone, and so does not go with disncl")
         if "://" in self.out:
             raise InputError(f"--out of finetune is a local folder, got {self.out}")
 
@@ -108,21 +115,15 @@ def finetune(
         if ranks.is_first:
             _claim(out, request)
         check_same_start(estimator.model, ranks)
-        options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
-        loader = WeightedLoader(
-            shards,
-            selection,
-            estimator.preprocessing,
-            options,
-            rank=ranks.rank,
-            world_size=ranks.size,
-        )
+        loader = _loader(request, shards, selection, estimator, ranks)
         trainer = Trainer(estimator, objective, loader, request.training, out, ranks)
         progress = trainer.run(request.resume, on_step)
         if ranks.is_first:
             trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
             source = resolve(request.model, request.pretrained)
             write_model(trained, source, estimator.tokenizer, out)
+            if isinstance(objective, Saved):
+                objective.save(out)
     results = read_results(out)
     return FinetuneSummary(
         method=request.method,
@@ -133,6 +134,31 @@ def finetune(
         skipped=dict(loader.counts.skipped),
         out=request.out,
     )
+
+
+def _loader(
+    request: FinetuneRequest,
+    shards: list[ShardRef],
+    selection: SelectionReader | None,
+    estimator: Estimator,
+    ranks: Ranks,
+) -> WeightedLoader | CachedFeatures:
+    """This rank's batches: of images and captions, or of what frozen towers make of them."""
+    options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
+    frozen = request.method == "disncl" and request.objective.disncl.freeze_towers
+    if frozen:
+        options = dataclasses.replace(options, augment=False, shuffle=False, drop_last=False)
+    loader = WeightedLoader(
+        shards,
+        selection,
+        estimator.preprocessing,
+        options,
+        rank=ranks.rank,
+        world_size=ranks.size,
+    )
+    if not frozen:
+        return loader
+    return CachedFeatures(estimator, loader, options.batch_size, options.seed)
 
 
 def _claim(out: Path, request: FinetuneRequest) -> None:
@@ -166,5 +192,6 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
 def clear_training(out: Path) -> None:
     """Remove the model and the checkpoints of a run; what it was asked for stays on record."""
     for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
-                 out / CONFIG_NAME, out / "open_clip_model.safetensors"]:  # fmt: skip
+                 out / CONFIG_NAME, out / "open_clip_model.safetensors",
+                 out / HEADS_CONFIG, out / HEADS_WEIGHTS]:  # fmt: skip
         path.unlink(missing_ok=True)

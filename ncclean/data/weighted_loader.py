@@ -65,6 +65,8 @@ class TrainBatch:
 
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
+    `features` are (B, d) image and text embeddings in place of the pixels, see
+    `ncclean.training.feature_cache`.
     """
 
     pixels: torch.Tensor
@@ -73,6 +75,7 @@ class TrainBatch:
     weights: torch.Tensor
     is_forget: torch.Tensor
     is_noisy: torch.Tensor | None = None
+    features: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass

@@ -25,14 +25,17 @@ from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
+from ncclean.training.adversary import Adversaries
 from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.grad_cache import backward_in_parts
 from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
     Objective,
     Observed,
+    OnFeatures,
     Phase,
     Terms,
 )
@@ -104,7 +107,7 @@ class Trainer:
         self,
         estimator: Estimator,
         objective: Objective,
-        loader: WeightedLoader,
+        loader: WeightedLoader | CachedFeatures,
         options: TrainOptions,
         folder: Path,
         ranks: Ranks | None = None,
@@ -112,6 +115,7 @@ class Trainer:
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
+        self._adversaries: Adversaries | None = None
         self._model = estimator.model
         with torch.random.fork_rng():
             torch.manual_seed(options.seed)  # the same start on every rank, and in every run
@@ -161,8 +165,19 @@ class Trainer:
                     betas=self.options.betas,
                     eps=self.options.eps,
                 )
+                self._adversaries = Adversaries.of(
+                    self.objective,
+                    phase,
+                    self._parts,
+                    self._ranks,
+                    betas=self.options.betas,
+                    eps=self.options.eps,
+                    clip_norm=self.options.clip_norm,
+                )
                 if state is not None and number == progress.phase and state["optimizer"]:
                     optimizer.load_state_dict(state["optimizer"])
+                    if self._adversaries is not None:
+                        self._adversaries.load_state_dict(state["adversaries"])
                 steps = self._phase(phase, number, progress, optimizer)
                 for report, progress in steps:
                     on_step(report)
@@ -192,6 +207,8 @@ class Trainer:
             for step, batch in enumerate(self.loader.epoch(epoch, first), start=first):
                 in_phase = progress.total_steps - before
                 set_learning_rates(optimizer, in_phase, steps, phase.warmup)
+                if self._adversaries is not None:
+                    self._adversaries.set_rate(in_phase, steps)
                 facts = self._gathered_facts(batch, progress.total_steps)
                 terms, norm = self._step(batch, facts, phase, optimizer, trained)
                 done += len(batch.captions) * self._ranks.size
@@ -219,10 +236,15 @@ class Trainer:
         trained: list[nn.Parameter],
     ) -> tuple[Terms, float]:
         optimizer.zero_grad(set_to_none=True)
-        tokens = self._tokens(batch.captions)
+        features = batch.features
+        tokens = self._tokens(batch.captions) if features is None else torch.empty(0)
         rows = torch.arange(len(batch.captions)).chunk(self.options.parts)
 
         def encode(part: torch.Tensor) -> Embeddings:
+            if features is not None:
+                assert isinstance(self.objective, OnFeatures)
+                image, text = (each[part].to(self.estimator.device) for each in features)
+                return self.objective.encode_features(image, text, phase)
             pixels = self.estimator.normalized(batch.pixels[part])
             with self.estimator.autocast():
                 return self.objective.encode(
@@ -231,6 +253,8 @@ class Trainer:
 
         def terms(local: Embeddings) -> Terms:
             whole = {name: gather_with_gradients(each) for name, each in local.items()}
+            if self._adversaries is not None:
+                self._adversaries.step(whole, facts)
             found = self.objective.terms(whole, self._scale, facts, phase)
             for name, value in found.items():
                 if not torch.isfinite(value):
@@ -318,6 +342,7 @@ class Trainer:
             "model": self._model.state_dict(),
             "own": {name: module.state_dict() for name, module in self._own.items()},
             "optimizer": optimizer.state_dict() if optimizer is not None else None,
+            "adversaries": self._adversaries.state_dict() if self._adversaries else None,
             "scaler": self._scaler.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "random": torch.get_rng_state(),

@@ -173,6 +173,7 @@ COMMANDS: dict[str, Command] = {
                     "training.ema_decay": "ema",
                     "training.compiled": "compile",
                     "objective.bayes.mode": "bayes_mode",
+                    "objective.disncl.warmup_epochs": "alignment_epochs",
                 },
                 (*_START, "loader.batch_size"),
             ),

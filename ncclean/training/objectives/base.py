@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -80,6 +81,40 @@ class Observed(Protocol):
 
     def statistics(self) -> dict[str, float]:
         """Named numbers about the last step, asked for when it is logged."""
+        ...
+
+
+@runtime_checkable
+class Adversarial(Protocol):
+    """An objective with opponents: modules of its own with an optimiser and a loss of their own.
+
+    In each step they train first, on the detached embeddings of the step, and are frozen then.
+    """
+
+    def adversaries(self, phase: Phase) -> Mapping[str, float]:
+        """Which of the objective's modules they are, with their rates; none in some phases."""
+        ...
+
+    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
+        """Named scalars that sum to the loss of the opponents."""
+        ...
+
+
+@runtime_checkable
+class OnFeatures(Protocol):
+    """An objective that can train on the outputs of frozen towers, computed once."""
+
+    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
+        """(B, d) embeddings before normalisation -> what `encode` gives."""
+        ...
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """An objective whose own modules are part of the trained model."""
+
+    def save(self, folder: Path) -> None:
+        """Write them into the folder of the model."""
         ...
 
 

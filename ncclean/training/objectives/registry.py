@@ -21,6 +21,8 @@ from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
+from ncclean.training.objectives.disncl import DisnclOptions
+from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import NcuOptions, forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
@@ -45,6 +47,7 @@ class ObjectiveOptions:
     prompt_epochs: int = 2
     ncu: NcuOptions = field(default_factory=NcuOptions)
     bayes: BayesOptions = field(default_factory=BayesOptions)
+    disncl: DisnclOptions = field(default_factory=DisnclOptions)
 
     def phases(self, *, train_scale: bool = True) -> tuple[Phase, ...]:
         """One phase over the whole model."""
@@ -157,6 +160,15 @@ def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
     )
 
 
+def _disncl(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
+    return Disncl(
+        options.disncl,
+        learning_rate=options.learning_rate or 2e-4,
+        epochs=10 if options.epochs is None else options.epochs,
+        warmup=options.warmup,
+    )
+
+
 _FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
     "clip": lambda options, _: Clip(options.phases()),
     "osa": lambda options, _: Osa(options.phases(), options.normalize_weights),
@@ -164,6 +176,7 @@ _FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]]
     "gradient_ascent": lambda options, _: GradientAscent(options.phases(), options.ncu),
     "softclip": lambda options, _: SoftClip(options.phases()),
     "cyclip": lambda options, _: CyClip(options.phases()),
+    "disncl": _disncl,
     "bayes": lambda options, _: Bayes(options.phases(), options.bayes),
     "decl": lambda options, _: Decl(options.phases(), options.bayes.moving_average),
     "rince": lambda options, _: Rince(options.phases(train_scale=False)),

@@ -13,7 +13,12 @@ from pipelines.recipe.options import build, flatten
 # Decided by the run, or about how a result is shown.
 _NOT_OPTIONS = {"json_", "quiet", "overwrite", "resume", "dry_run", "finalize_only"}
 # Arguments and options that a recipe calls otherwise, by what they hold.
-_RENAMED = {("select", "paths"): "scores", ("report", "paths"): "scores"}
+_RENAMED = {
+    ("select", "paths"): "scores",
+    ("report", "paths"): "scores",
+    # A list of words on the command line, a switch for each in a recipe.
+    ("finetune", "disncl_variant"): "bounded_adversary",
+}
 # Commands that are no step from shards to a model.
 _NO_STAGES = {"query", "run", "demo"}
 
