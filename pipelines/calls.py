@@ -20,8 +20,11 @@ from .recipe.reports import NoReports
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a call did: the key `figures` as text, all `values` as `--json` prints them, the paths it
-    `made`, and what failed, with reasons."""
+    """What a call did.
+
+    `figures` are the key ones as text, `values` all of them as `--json` prints them, `made` the
+    paths, and `failures` what could not be done, with reasons.
+    """
 
     command: str
     figures: Mapping[str, str]
@@ -31,9 +34,7 @@ class Result:
 
     @classmethod
     def of(cls, command: str, outcome: Outcome) -> Result:
-        return cls(
-            command, outcome.figures, outcome.result, tuple(outcome.made), outcome.failures
-        )
+        return cls(command, outcome.figures, outcome.result, tuple(outcome.made), outcome.failures)
 
     def __getitem__(self, name: str) -> Any:
         """One of the `values`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 _OUT_JSON = "JSON file of the result (default: in the stage's folder)."
 
 MEANINGS: dict[tuple[str, str], str] = {
+    ("adapt", "decode_threads"): "Threads that decode (default: one per core).",
     ("adapt", "warmup"): "Share of the steps over which the learning rate rises.",
     ("evaluate noise", "out"): _OUT_JSON,
     ("evaluate compare", "out"): _OUT_JSON,

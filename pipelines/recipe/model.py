@@ -152,6 +152,6 @@ def _as_list(value: Any) -> Any:
 
 
 def _default(command: Command, option: Option) -> Any:
-    if option.name == "out":
-        return Field(None)
+    if option.name in ("out", "decode_threads"):
+        return Field(None)  # decided by the stage and by the machine
     return Field() if option.is_required else Field(option.default)

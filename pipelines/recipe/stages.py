@@ -132,7 +132,9 @@ def clear_export_stage(request: ExportRequest) -> None:
 def run_finetune(request: FinetuneRequest, start: Start, reports: Reports) -> Outcome:
     """Train, going on from the newest checkpoint."""
     reports.say(f"training {request.model} with {request.method}")
-    first = dataclasses.replace(request, resume=request.resume or start is Start.RESUME, overwrite=start.replaces)
+    first = dataclasses.replace(
+        request, resume=request.resume or start is Start.RESUME, overwrite=start.replaces
+    )
     try:
         found = finetune(first, training_steps(reports))
     except ResumeError as difference:
