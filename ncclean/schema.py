@@ -126,3 +126,19 @@ NEIGHBOUR_COLUMNS = (
     ),
 )
 NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])
+
+OUTCOME_COLUMNS = (
+    Column("query", _STRING, "what was looked up: image or caption", "evaluation.outcomes"),
+    Column("image", _STRING, "shard and key of the image, or of the caption's", "data.tar"),
+    Column("number", _INT, "number of the caption of its image, from 0", "evaluation.outcomes"),
+    Column("label", _INT, "true class of the image; null in retrieval", "evaluation.outcomes"),
+    Column(
+        "depth",
+        _INT,
+        "place of the first right answer among the nearest, from 0; 5 (classes) or 10 (retrieval) "
+        "where it is further down",
+        "evaluation.ranking",
+    ),
+)
+
+OUTCOMES = pa.schema([column.field() for column in OUTCOME_COLUMNS])

@@ -61,7 +61,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    names = ("index", "tutorial", "noise", "recipes")
+    names = ("index", "tutorial", "noise", "evaluation", "recipes")
     pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in names))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
@@ -149,7 +149,12 @@ def test_readme_and_tutorial_show_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [*code_blocks(DOCS / "python.md", "python"), *code_blocks(DOCS / "noise.md", "python")]
+    "code",
+    [
+        block
+        for name in ("python", "noise", "evaluation")
+        for block in code_blocks(DOCS / f"{name}.md", "python")
+    ],
 )
 def test_imports_of_python_examples_resolve(code: str) -> None:
     for node in ast.walk(ast.parse(code)):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from .compare import compare
+from .linear_probe import linear_probe
 from .noise import noise
+from .retrieval import retrieval
+from .similarity import similarity
+from .zeroshot import zeroshot
 
 evaluate = typer.Typer(
     name="evaluate",
@@ -12,4 +17,5 @@ evaluate = typer.Typer(
     "Example: `ncclean evaluate noise scores.parquet`",
     no_args_is_help=True,
 )
-evaluate.command()(noise)
+for function in (noise, zeroshot, retrieval, linear_probe, compare, similarity):
+    evaluate.command()(function)

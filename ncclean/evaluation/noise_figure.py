@@ -21,7 +21,7 @@ _COLOURS = (
 )
 _DASHES = ("-", "--", "-.", ":")
 _CLEAN = "#7F7F7F"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 8.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,7 +57,7 @@ def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 5.8), layout="constrained")
         axes = figure.subplots(2, 2)
         _draw_curves(axes[0, 0], axes[0, 1], evaluation, scores)

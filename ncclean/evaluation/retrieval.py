@@ -3,15 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+
+from ncclean.evaluation.ranking import hit_depth
+
+KS = (1, 5, 10)
+# The "1K test" of MS-COCO: the 5,000 test images as five galleries of 1,000.
+FOLDS = 5
+FOLD_IMAGES = 1000
+
+
+@dataclass(frozen=True)
+class RetrievalDepths:
+    """Where each query first finds its partner, from 0; see `ranking.hit_depth`.
+
+    `image` (N,): of each image among the captions; `caption` (M,): of each caption among the
+    images.
+    """
+
+    image: torch.Tensor
+    caption: torch.Tensor
+
+
+def retrieval_depths(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    text_to_image: torch.Tensor,
+    deepest: int = max(KS),
+    chunk: int = 1024,
+) -> RetrievalDepths:
+    """Both directions, for (N, d) images, (M, d) captions and the (M,) images of the captions.
+
+    Raises `ValueError` where `text_to_image` does not name an image for each caption.
+    """
+    _check(image, text, text_to_image)
+    images = torch.arange(len(image), device=image.device)
+    return RetrievalDepths(
+        image=hit_depth(image, text, images, text_to_image, deepest, chunk),
+        caption=hit_depth(text, image, text_to_image, images, deepest, chunk),
+    )
 
 
 def recall_at_k(
     image: torch.Tensor,
     text: torch.Tensor,
     text_to_image: torch.Tensor,
-    ks: Sequence[int] = (1, 5, 10),
+    ks: Sequence[int] = KS,
     chunk: int = 1024,
 ) -> dict[str, float]:
     """Recall at k in both directions.
@@ -20,39 +59,47 @@ def recall_at_k(
     image that each caption describes. Image to text counts a hit when any of the image's
     captions is among the k nearest. Returns `image_to_text_R@k`, `text_to_image_R@k` in [0, 1]
     and `rsum`, the sum of all recalls in percent. Only `chunk` rows of similarities exist at a
-    time.
+    time. Raises `ValueError` where `text_to_image` does not name an image for each caption.
     """
+    found = retrieval_depths(image, text, text_to_image, max(ks), chunk)
     results: dict[str, float] = {}
-    owners = text_to_image.to(text.device)
-    images = torch.arange(len(image), device=text.device)
-    depths = {
-        "image_to_text": _hit_depth(image, text, owners, images, max(ks), chunk),
-        "text_to_image": _hit_depth(text, image, images, owners, max(ks), chunk),
-    }
-    for name, depth in depths.items():
+    for name, depth in (("image_to_text", found.image), ("text_to_image", found.caption)):
         for k in ks:
             results[f"{name}_R@{k}"] = float((depth < k).float().mean())
     results["rsum"] = 100 * sum(results.values())
     return results
 
 
-def _hit_depth(
-    query: torch.Tensor,
-    gallery: torch.Tensor,
-    gallery_image: torch.Tensor,
-    query_image: torch.Tensor,
-    deepest: int,
-    chunk: int,
-) -> torch.Tensor:
-    """(Q,) position of each query's first neighbour of its own image; `deepest` where none is.
+def fold_recall(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    text_to_image: torch.Tensor,
+    ks: Sequence[int] = KS,
+    folds: int = FOLDS,
+    fold_images: int = FOLD_IMAGES,
+    chunk: int = 1024,
+) -> dict[str, float]:
+    """`recall_at_k` as the mean over folds, the protocol of MS-COCO's 1K test.
 
-    gallery_image (G,) and query_image (Q,) name the image that each row belongs to.
+    Fold f holds the images from f * fold_images on, in the order given, with all their captions.
+    Images past the last fold are left out. Raises `ValueError` if there are too few.
     """
-    depths = []
-    for start in range(0, len(query), chunk):
-        similarity = query[start : start + chunk] @ gallery.T
-        nearest = similarity.topk(min(deepest, len(gallery)), dim=1).indices
-        hits = gallery_image[nearest] == query_image[start : start + chunk, None]
-        first = hits.float().argmax(dim=1)
-        depths.append(torch.where(hits.any(dim=1), first, deepest))
-    return torch.cat(depths)
+    _check(image, text, text_to_image)
+    if len(image) < folds * fold_images:
+        raise ValueError(f"{folds} folds of {fold_images} images, but there are {len(image)}")
+    found = []
+    for start in range(0, folds * fold_images, fold_images):
+        inside = (text_to_image >= start) & (text_to_image < start + fold_images)
+        here = image[start : start + fold_images]
+        captions = text[inside.to(text.device)]
+        found.append(recall_at_k(here, captions, text_to_image[inside] - start, ks, chunk))
+    return {name: sum(fold[name] for fold in found) / folds for name in found[0]}
+
+
+def _check(image: torch.Tensor, text: torch.Tensor, text_to_image: torch.Tensor) -> None:
+    if not len(image) or not len(text):
+        raise ValueError("retrieval needs at least one image and one caption")
+    if text_to_image.shape != (len(text),):
+        raise ValueError(f"{len(text)} captions, but text_to_image is {tuple(text_to_image.shape)}")
+    if int(text_to_image.min()) < 0 or int(text_to_image.max()) >= len(image):
+        raise ValueError(f"text_to_image names an image that is not among the {len(image)}")

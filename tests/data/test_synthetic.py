@@ -142,10 +142,16 @@ def test_heldout_sets_have_clip_benchmarks_layout(tmp_path):
         names = (folder / "classnames.txt").read_text().splitlines()
         templates = (folder / "zeroshot_classification_templates.txt").read_text().splitlines()
         assert all("{c}" in template for template in templates)
-        with tarfile.open(folder / "test" / "0.tar") as tar:
-            labels = [int(tar.extractfile(m).read()) for m in tar if m.name.endswith(".cls")]
-        assert len(labels) == 24
-        assert set(labels) == set(range(len(names)))
+        images = {}
+        for split in ("test", "train"):
+            with tarfile.open(folder / split / "0.tar") as tar:
+                files = {m.name: tar.extractfile(m).read() for m in tar}
+            labels = [int(data) for name, data in files.items() if name.endswith(".cls")]
+            assert len(labels) == 24
+            assert set(labels) == set(range(len(names)))
+            assert (folder / split / "nshards.txt").read_text().strip() == "1"
+            images[split] = {data for name, data in files.items() if not name.endswith(".cls")}
+        assert not images["test"] & images["train"]
 
 
 @pytest.mark.parametrize("zeroshot", ZEROSHOT_SETS, ids=lambda z: z.name)

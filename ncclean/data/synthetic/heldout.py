@@ -8,6 +8,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ncclean.data.synthetic.captions import write_caption
@@ -109,9 +110,14 @@ def retrieval_pair(seed: int, index: int) -> RetrievalPair:
     return RetrievalPair(extension, image, captions)
 
 
-def zeroshot_sample(zeroshot: ZeroshotSet, seed: int, index: int) -> ZeroshotSample:
-    """Image `index` of a held-out zero-shot set; classes take turns."""
-    rng = generator("heldout-zeroshot", zeroshot.name, seed, index)
+def zeroshot_sample(
+    zeroshot: ZeroshotSet, seed: int, index: int, split: str = "test"
+) -> ZeroshotSample:
+    """Image `index` of a zero-shot set's `test` or `train` split; classes take turns."""
+    if split == "test":
+        rng = generator("heldout-zeroshot", zeroshot.name, seed, index)
+    else:
+        rng = generator("heldout-zeroshot", split, zeroshot.name, seed, index)
     label = index % len(zeroshot.values)
     value = zeroshot.values[label]
     if zeroshot.fact == "count":
@@ -134,23 +140,26 @@ def write_retrieval_set(out: Path, images: int, seed: int) -> None:
         yield pair.extension, pair.image
         yield "txt", "\n".join(pair.captions).encode()
 
-    (out / "test").mkdir(parents=True, exist_ok=True)
+    _write_split(out / "test", images, members)
     (out / "dataset_type.txt").write_text("retrieval\n")
-    _write_test_shard(out, images, members)
 
 
 def write_zeroshot_set(out: Path, zeroshot: ZeroshotSet, images: int, seed: int) -> None:
-    """Write a zero-shot set in clip_benchmark's layout, with class names and prompt templates."""
+    """Write a classification set in clip_benchmark's layout, with class names and prompt templates.
 
-    def members(index: int) -> Iterator[tuple[str, bytes]]:
-        sample = zeroshot_sample(zeroshot, seed, index)
+    `test` is what zero-shot classification is measured on; `train` is for linear probes, and as
+    large.
+    """
+
+    def members(split: str, index: int) -> Iterator[tuple[str, bytes]]:
+        sample = zeroshot_sample(zeroshot, seed, index, split)
         yield sample.extension, sample.image
         yield "cls", str(sample.label).encode()
 
-    (out / "test").mkdir(parents=True, exist_ok=True)
+    for split in ("test", "train"):
+        _write_split(out / split, images, partial(members, split))
     (out / "classnames.txt").write_text("\n".join(zeroshot.classnames) + "\n")
     (out / "zeroshot_classification_templates.txt").write_text("\n".join(zeroshot.templates) + "\n")
-    _write_test_shard(out, images, members)
 
 
 def write_heldout(out: Path, images: int, seed: int) -> None:
@@ -160,13 +169,14 @@ def write_heldout(out: Path, images: int, seed: int) -> None:
         write_zeroshot_set(out / f"zeroshot-{zeroshot.name}", zeroshot, images, seed)
 
 
-def _write_test_shard(
-    out: Path, images: int, members: Callable[[int], Iterator[tuple[str, bytes]]]
+def _write_split(
+    folder: Path, images: int, members: Callable[[int], Iterator[tuple[str, bytes]]]
 ) -> None:
-    aside = out / "test" / "0.tar.tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / "0.tar.tmp"
     with tarfile.open(aside, "w", format=tarfile.USTAR_FORMAT) as tar:
         for index in range(images):
             for extension, data in members(index):
                 add_member(tar, f"s{index:07d}.{extension}", data)
-    aside.replace(out / "test" / "0.tar")
-    (out / "test" / "nshards.txt").write_text("1\n")
+    aside.replace(folder / "0.tar")
+    (folder / "nshards.txt").write_text("1\n")

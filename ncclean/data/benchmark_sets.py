@@ -1,0 +1,159 @@
+"""Evaluation sets in clip_benchmark's webdataset layout, found and described; shards stay unread.
+
+SET/classnames.txt                          classification: one name a line
+SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
+SET/dataset_type.txt                        `retrieval` for images with captions
+SET/test/nshards.txt, 0.tar, 1.tar, ...     images with .cls, or with .txt, a caption a line
+SET/train/...                               the same, for linear probes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.errors import InputError
+
+CLASSIFICATION = "classification"
+RETRIEVAL = "retrieval"
+_COMMANDS = {
+    CLASSIFICATION: "`evaluate zeroshot` or `evaluate linear-probe`",
+    RETRIEVAL: "`evaluate retrieval`",
+}
+_TYPE_FILE = "dataset_type.txt"
+_CLASSES_FILE = "classnames.txt"
+_TEMPLATES_FILE = "zeroshot_classification_templates.txt"
+
+
+@dataclass(frozen=True)
+class BenchmarkSet:
+    """One evaluation set; `kind` is `classification` or `retrieval`."""
+
+    folder: UPath
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return str(self.folder.name)
+
+    def has(self, split: str) -> bool:
+        return _exists(self.folder / split)
+
+    def shards(self, split: str) -> list[ShardRef]:
+        """The shards of `test` or `train`, in order.
+
+        Raises `InputError` if the split or a shard that `nshards.txt` counts is missing.
+        """
+        if not self.has(split):
+            raise InputError(f"{self.folder} has no folder {split} with shards")
+        listed = self.folder / split / "nshards.txt"
+        if not _exists(listed):
+            return resolve_shards([str(self.folder / split)])
+        text = _read(listed).strip()
+        if not text.isdigit() or int(text) < 1:
+            raise InputError(f"{listed} must hold the number of shards, it says {text[:40]!r}")
+        shards = [self.folder / split / f"{number}.tar" for number in range(int(text))]
+        missing = next((path for path in shards if not _exists(path)), None)
+        if missing is not None:
+            raise InputError(f"{missing} is missing: {listed} counts {text} shards")
+        return resolve_shards(map(str, shards))
+
+    def classnames(self) -> list[str]:
+        """The names of the classes, by label. Raises `InputError` if there are none."""
+        return self._lines(_CLASSES_FILE, "the names of its classes, one a line")
+
+    def templates(self) -> list[str]:
+        """The prompts with `{c}` for the class. Raises `InputError` if there are none."""
+        templates = self._lines(_TEMPLATES_FILE, "its prompts, one a line with {c} for the class")
+        without = next((line for line in templates if "{c}" not in line), None)
+        if without is not None:
+            raise InputError(
+                f"{self.folder / _TEMPLATES_FILE} has a prompt without {{c}}: {without[:80]!r}"
+            )
+        return templates
+
+    def _lines(self, name: str, meaning: str) -> list[str]:
+        path = self.folder / name
+        if not _exists(path):
+            raise InputError(f"{self.folder} has no {name} with {meaning}")
+        lines = [line.strip() for line in _read(path).splitlines()]
+        if not any(lines):
+            raise InputError(f"{path} is empty; it holds {meaning}")
+        return [line for line in lines if line]  # as clip_benchmark reads it
+
+
+def find_sets(
+    sources: Iterable[str], kind: str, splits: Iterable[str] = ("test",)
+) -> list[BenchmarkSet]:
+    """The sets of a kind that have these splits: folders that are one, or those in a folder.
+
+    Raises `InputError` for a folder without such a set, and for a set named twice.
+    """
+    needed = tuple(splits)
+    found: list[BenchmarkSet] = []
+    for source in sources:
+        folder = stores.location(source.rstrip("/") or source)
+        if not _exists(folder):
+            raise InputError(f"{source} does not exist")
+        one = read_set(folder)
+        if one is not None:
+            found.append(_checked(one, kind, needed))
+            continue
+        inside = [read_set(child) for child in _folders(folder)]
+        fitting = [
+            each
+            for each in inside
+            if each is not None and each.kind == kind and all(map(each.has, needed))
+        ]
+        if not fitting:
+            raise InputError(
+                f"{source} is no {kind} set in clip_benchmark's layout, and holds none with "
+                f"{' and '.join(needed)}/*.tar"
+            )
+        found += fitting
+    names = [each.name for each in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"two sets are called {twice}: results could not be told apart")
+    return found
+
+
+def read_set(folder: UPath) -> BenchmarkSet | None:
+    """The set in a folder, or None if it has no `test`. Raises `InputError` for another type."""
+    if not _exists(folder / "test"):
+        return None
+    typed = folder / _TYPE_FILE
+    kind = _read(typed).strip().lower() if _exists(typed) else CLASSIFICATION
+    if kind not in _COMMANDS:
+        raise InputError(f"{typed} says {kind[:40]!r}; {' and '.join(_COMMANDS)} can be evaluated")
+    return BenchmarkSet(folder, kind)
+
+
+def _checked(one: BenchmarkSet, kind: str, splits: tuple[str, ...]) -> BenchmarkSet:
+    if one.kind != kind:
+        raise InputError(f"{one.folder} is a {one.kind} set; it is for {_COMMANDS[one.kind]}")
+    lacking = next((split for split in splits if not one.has(split)), None)
+    if lacking is not None:
+        raise InputError(f"{one.folder} has no folder {lacking} with shards")
+    return one
+
+
+def _folders(folder: UPath) -> list[UPath]:
+    children = stores.ask("list", folder, lambda: [c for c in folder.iterdir() if c.is_dir()])
+    return sorted(children, key=lambda child: child.name)
+
+
+def _exists(path: UPath) -> bool:
+    return bool(stores.ask("read", path, path.exists))
+
+
+def _read(path: UPath) -> str:
+    data = stores.ask("read", path, stores.read_bytes, path)
+    try:
+        return bytes(data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text") from error

@@ -1,0 +1,189 @@
+"""Evaluation sets to embeddings: the one place where images and captions meet a model.
+
+What is evaluated is an `EmbeddingSpace`. An `Estimator` is one; heads on top of it can be another,
+and everything behind this module takes them alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.samples import SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.data.stream import StreamReader
+from ncclean.errors import InputError, ModelError
+
+# Batches handed to the model before the oldest must be done.
+_BATCHES_IN_FLIGHT = 2
+_UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
+
+
+class EmbeddingSpace(Protocol):
+    """What maps images and captions to (n, d) L2-normalised float32 embeddings."""
+
+    @property
+    def preprocessing(self) -> Preprocessing: ...
+
+    def start_image(self, pixels: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """Begin to embed uint8 (3, H, W) crops; the returned call waits for it."""
+        ...
+
+    def encode_text(self, captions: Sequence[str], batch_size: int) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingOptions:
+    """None of them changes a result. Raises `InputError` for a value out of range."""
+
+    batch_size: int = 256
+    decode_threads: int = 2
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.decode_threads < 1:
+            raise InputError("--batch-size and --decode-threads must be at least 1")
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """`image` (N, d), with `keys` and the `notes` that came with each image, N of both.
+
+    `skipped` counts the samples that could not be used, by reason.
+    """
+
+    keys: list[str]
+    image: torch.Tensor
+    notes: list[str]
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class EmbeddedPairs:
+    """`image` (N, d), `text` (M, d) and the image `text_to_image` (M,) of each caption."""
+
+    keys: list[str]
+    image: torch.Tensor
+    text: torch.Tensor
+    text_to_image: torch.Tensor
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class EmbeddedClasses:
+    """`image` (N, d) with `labels` (N,) int64."""
+
+    keys: list[str]
+    image: torch.Tensor
+    labels: torch.Tensor
+    skipped: dict[str, int]
+
+
+def embed_dataset(
+    space: EmbeddingSpace, shards: Sequence[ShardRef], options: EmbeddingOptions
+) -> EmbeddedPairs:
+    """Images with their captions, one on each line of the sample's text.
+
+    Raises `InputError` if a shard cannot be read or nothing in it can be used, `ModelError` if the
+    embeddings are not finite.
+    """
+    found = embed_images(space, shards, options)
+    captions = [
+        [line.strip() for line in note.splitlines() if line.strip()] for note in found.notes
+    ]
+    owners = [number for number, lines in enumerate(captions) for _ in lines]
+    text = space.encode_text([line for lines in captions for line in lines], options.batch_size)
+    return EmbeddedPairs(
+        keys=found.keys,
+        image=found.image,
+        text=_finite(text, "captions"),
+        text_to_image=torch.tensor(owners),
+        skipped=found.skipped,
+    )
+
+
+def embed_classes(
+    space: EmbeddingSpace, shards: Sequence[ShardRef], classes: int, options: EmbeddingOptions
+) -> EmbeddedClasses:
+    """Images with the class in their `.cls`, a number from 0.
+
+    Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
+    that is not below `classes`.
+    """
+    found = embed_images(space, shards, options, annotation="cls")
+    labels = []
+    for key, note in zip(found.keys, found.notes, strict=True):
+        try:
+            label = int(note)
+        except ValueError:
+            raise InputError(f"the .cls of sample {key} is no number: {note[:40]!r}") from None
+        if not 0 <= label < classes:
+            raise InputError(
+                f"sample {key} is of class {label}, but classnames.txt names 0 to {classes - 1}"
+            )
+        labels.append(label)
+    return EmbeddedClasses(found.keys, found.image, torch.tensor(labels), found.skipped)
+
+
+def embed_images(
+    space: EmbeddingSpace,
+    shards: Sequence[ShardRef],
+    options: EmbeddingOptions,
+    annotation: str | None = None,
+) -> EmbeddedImages:
+    """Every usable image of the shards with its caption, or with its member `annotation`.
+
+    Raises what `embed_dataset` raises, and `InputError` where `annotation` is missing: an image
+    without a label is a fault of the set, while one without a caption cannot be asked about.
+    """
+    keys: list[str] = []
+    notes: list[str] = []
+    pixels: list[torch.Tensor] = []
+    skipped: Counter[str] = Counter()
+    begun: deque[Callable[[], torch.Tensor]] = deque()
+    batches: list[torch.Tensor] = []
+    reader = StreamReader(
+        shards,
+        ImageDecoder(space.preprocessing),
+        threads=options.decode_threads,
+        prefetch=_BATCHES_IN_FLIGHT * options.batch_size,
+        caption_key=annotation,
+    )
+    with reader:
+        for stream in reader:
+            for decoded in stream:
+                sample = decoded.sample
+                key = f"{stream.shard.name}/{sample.key}"
+                if annotation is not None and sample.status in _UNLABELLED:
+                    raise InputError(f"sample {key} of {stream.shard.url} has no .{annotation}")
+                if decoded.pixels is None:
+                    skipped[sample.status.value] += 1
+                    continue
+                keys.append(key)
+                notes.append(sample.caption or "")
+                pixels.append(decoded.pixels)
+                if len(pixels) == options.batch_size:
+                    begun.append(space.start_image(pixels))
+                    pixels = []
+                if len(begun) > _BATCHES_IN_FLIGHT:
+                    batches.append(begun.popleft()())
+            if stream.error is not None:
+                raise InputError(f"{stream.shard.url} {stream.error}")
+    if pixels:
+        begun.append(space.start_image(pixels))
+    batches += [result() for result in begun]
+    if not batches:
+        counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        where = shards[0].url if shards else "the set"
+        raise InputError(f"{where} holds no image that can be used ({counts or 'it is empty'})")
+    return EmbeddedImages(keys, _finite(torch.cat(batches), "images"), notes, dict(skipped))
+
+
+def _finite(embeddings: torch.Tensor, what: str) -> torch.Tensor:
+    if not bool(torch.isfinite(embeddings).all()):
+        raise ModelError(f"the model's embeddings of {what} are not finite; try --precision fp32")
+    return embeddings

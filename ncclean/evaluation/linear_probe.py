@@ -1,0 +1,169 @@
+"""Linear probes: a linear classifier on frozen image embeddings.
+
+`fit_lbfgs` is the protocol of CLIP [1]: logistic regression by L-BFGS, its L2 penalty chosen on a
+validation split. `fit_adamw` is the schedule in the supplement of NCU [2], which names L-BFGS and
+then describes AdamW.
+
+[1] Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision",
+    appendix A.3.
+[2] NCU, supplement, "Linear Probing".
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+from ncclean.errors import InputError
+from ncclean.evaluation.zeroshot import class_depth
+
+SOLVERS = ("lbfgs", "adamw")
+# CLIP's search: between these, the step in decades is halved around the best one down to 1/8.
+_FIRST_C = tuple(10.0**power for power in (-6, -4, -2, 0, 2, 4, 6))
+_LAST_STEP = 1 / 8
+_ITERATIONS = 1000
+_VALIDATION_SHARE = 0.2
+# Products of fewer multiplications are done by one thread: on two cores several threads took ten
+# times as long to fit 500 embeddings.
+_ONE_THREAD = 100_000_000
+# Finite, so that no zero in a padded matrix product can turn it into a NaN.
+_NEVER = -1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """How to train a probe; all but `solver` and `seed` are of `adamw`.
+
+    Raises `InputError` for a value out of range.
+    """
+
+    solver: str = "lbfgs"
+    epochs: int = 60
+    learning_rate: float = 3e-4
+    batch_size: int = 1024
+    weight_decay: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.solver not in SOLVERS:
+            raise InputError(f"--solver takes one of {', '.join(SOLVERS)}, got {self.solver!r}")
+        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise InputError("--epochs and --learning-rate must be positive")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """(C, d) weights and (C,) biases, very low for a class that training never saw.
+
+    `regularisation` is scikit-learn's C, the inverse of the L2 penalty; None for `adamw`.
+    """
+
+    weights: torch.Tensor
+    bias: torch.Tensor
+    regularisation: float | None = None
+
+    def depth(self, image: torch.Tensor, labels: torch.Tensor, chunk: int = 1024) -> torch.Tensor:
+        """(N,) place of the true class among the highest logits; see `zeroshot.class_depth`."""
+        # The bias is the weight of a component that is 1 everywhere.
+        weights = torch.cat([self.weights, self.bias[:, None]], dim=1).to(image.device)
+        return class_depth(F.pad(image, (0, 1), value=1.0), weights, labels, chunk)
+
+
+def fit_probe(
+    image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
+) -> Probe:
+    """Train on (N, d) embeddings with (N,) labels below `classes`.
+
+    Raises `InputError` if there are fewer than two classes in `labels`.
+    """
+    if len(labels.unique()) < 2:
+        raise InputError("a linear probe needs training images of at least two classes")
+    if options.solver == "adamw":
+        return fit_adamw(image, labels, classes, options)
+    return fit_lbfgs(image, labels, classes, options.seed)
+
+
+def fit_lbfgs(image: torch.Tensor, labels: torch.Tensor, classes: int, seed: int = 0) -> Probe:
+    """Logistic regression on all of the training images, with the C that `choose_c` finds."""
+    x, y = image.double().cpu().numpy(), labels.cpu().numpy()
+    c = choose_c(x, y, seed)
+    model = _fitted(x, y, c)
+    weights, bias = model.coef_, model.intercept_
+    if len(weights) == 1:  # two classes share a row
+        weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
+    full = torch.zeros(classes, x.shape[1])
+    offset = torch.full((classes,), _NEVER)
+    seen = torch.from_numpy(model.classes_)
+    full[seen], offset[seen] = torch.from_numpy(weights).float(), torch.from_numpy(bias).float()
+    return Probe(full, offset, c)
+
+
+def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
+    """The C of the best accuracy on a held-out fifth of (N, d) embeddings; the smallest of equals.
+
+    The fifth is stratified where every class has two images and the fifth one of each.
+    """
+    held = round(_VALIDATION_SHARE * len(y))
+    counts = np.unique(y, return_counts=True)[1]
+    stratify = y if counts.min() >= 2 and held >= len(counts) else None
+    if held < 1 or len(counts) < 2:
+        return 1.0
+    train, validation, train_y, validation_y = train_test_split(
+        x, y, test_size=held, random_state=seed, stratify=stratify
+    )
+    if len(np.unique(train_y)) < 2:
+        return 1.0
+    accuracy: dict[float, float] = {}
+
+    def best(candidates: tuple[float, ...]) -> float:
+        for c in candidates:
+            if c not in accuracy and _FIRST_C[0] <= c <= _FIRST_C[-1]:
+                accuracy[c] = float(_fitted(train, train_y, c).score(validation, validation_y))
+        return max(sorted(accuracy), key=lambda c: accuracy[c])
+
+    found, step = best(_FIRST_C), 1.0
+    while step >= _LAST_STEP:
+        found = best((found / 10**step, found * 10**step))
+        step /= 2
+    return found
+
+
+def fit_adamw(
+    image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
+) -> Probe:
+    """A linear layer from zero, AdamW, the learning rate along one cosine without warm-up."""
+    generator = torch.Generator().manual_seed(options.seed)
+    layer = nn.Linear(image.shape[1], classes, device=image.device)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.AdamW(
+        layer.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+    )
+    batches = -(-len(image) // options.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * batches)
+    labels = labels.to(image.device)
+    for _ in range(options.epochs):
+        order = torch.randperm(len(image), generator=generator).to(image.device)
+        for part in order.split(options.batch_size):
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(layer(image[part]), labels[part]).backward()
+            optimizer.step()
+            schedule.step()
+    return Probe(layer.weight.detach(), layer.bias.detach())
+
+
+def _fitted(x: np.ndarray, y: np.ndarray, c: float) -> LogisticRegression:
+    threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
+    with warnings.catch_warnings(), threadpool_limits(threads):
+        # At the far end of the search a penalty is too weak for 1,000 steps; accuracy decides.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=c, max_iter=_ITERATIONS).fit(x, y)

@@ -1,0 +1,186 @@
+"""Results of evaluations as files: clip_benchmark's JSON, the outcomes in Parquet beside it."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+import ncclean
+from ncclean import schema, stores
+from ncclean.atomic import published
+from ncclean.errors import InputError
+from ncclean.evaluation.outcomes import TASKS
+
+LANGUAGE = "en"
+_NAMED = ("dataset", "model", "pretrained", "task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One model on one data set. Metrics are shares in [0, 1], but for `rsum`, in percent.
+
+    `skipped` counts the samples that could not be used, by reason; `classes` is None for
+    retrieval; `settings` tell how a probe was trained.
+    """
+
+    dataset: str
+    model: str
+    pretrained: str
+    task: str
+    metrics: dict[str, float | None]
+    images: int
+    classes: int | None
+    skipped: dict[str, int]
+    fingerprint: str
+    precision: str
+    outcomes: pa.Table = field(repr=False, compare=False)
+    captions: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The model as it is named in tables."""
+        if self.pretrained in ("bundled", "local", "hub"):
+            return self.model
+        return f"{self.model} {self.pretrained}"
+
+    @property
+    def file_name(self) -> str:
+        """As clip_benchmark's own results are named."""
+        parts = (self.dataset, self.pretrained, self.model, LANGUAGE, self.task)
+        return "_".join(re.sub(r"[^\w.+-]+", "-", part).strip("-.") for part in parts) + ".json"
+
+    def to_json(self) -> dict[str, Any]:
+        """clip_benchmark's fields, then ours."""
+        return {
+            "dataset": self.dataset,
+            "model": self.model,
+            "pretrained": self.pretrained,
+            "task": self.task,
+            "metrics": self.metrics,
+            "language": LANGUAGE,
+            "images": self.images,
+            "captions": self.captions,
+            "classes": self.classes,
+            "skipped": self.skipped,
+            "settings": self.settings,
+            "fingerprint": self.fingerprint,
+            "precision": self.precision,
+            "ncclean_version": ncclean.__version__,
+        }
+
+    def write(self, path: UPath) -> None:
+        """The outcomes first: whoever sees the JSON may rely on them."""
+        with published(_outcomes_of(path)) as aside:
+            pq.write_table(self.outcomes, aside, compression="zstd")
+        with published(path) as aside:
+            aside.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Evaluation:
+        """Raises `InputError` if it is no result, or one without outcomes."""
+        found = _record(path)
+        outcomes = _outcomes_of(UPath(path))
+        if not outcomes.exists():
+            raise InputError(
+                f"{path} has no {outcomes.name} beside it, with what came of each image; evaluate "
+                "the model with ncclean to compare it"
+            )
+        try:
+            table = pq.read_table(str(outcomes))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(
+                f"{outcomes} cannot be read: {' '.join(str(error).split())}"
+            ) from error
+        if table.schema.names != schema.OUTCOMES.names:
+            raise InputError(f"{outcomes} is no table of outcomes")
+        return cls(
+            **{name: str(found[name]) for name in _NAMED},
+            metrics=found["metrics"],
+            images=int(found.get("images", 0)),
+            captions=found.get("captions"),
+            classes=found.get("classes"),
+            skipped=found.get("skipped", {}),
+            settings=found.get("settings", {}),
+            fingerprint=str(found.get("fingerprint", "")),
+            precision=str(found.get("precision", "")),
+            outcomes=table,
+        )
+
+
+def write_results(results: Sequence[Evaluation], out: str) -> list[str]:
+    """Write each to a file of its own; returns the JSON files.
+
+    `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for a file where
+    there are several results, and where two would get the same name.
+    """
+    if out.endswith(".json"):
+        check_out(out, len(results))
+        paths = [stores.location(out)]
+    else:
+        paths = [stores.location(out) / result.file_name for result in results]
+    names = [path.name for path in paths]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"two results would be called {twice}: write them to different --out")
+    for result, path in zip(results, paths, strict=True):
+        result.write(path)
+    return [str(path) for path in paths]
+
+
+def check_out(out: str | None, count: int) -> None:
+    """Raise `InputError` if `out` names one file for several results."""
+    if out is not None and out.endswith(".json") and count != 1:
+        raise InputError(f"--out {out} is one file, but there are {count} results: name a folder")
+
+
+def read_results(source: str) -> list[Evaluation]:
+    """A result's JSON file, a folder of them, or a glob. Raises `InputError` if there is none.
+
+    Other JSON files in a folder are left alone.
+    """
+    path = Path(source)
+    if path.is_dir():
+        found = [Evaluation.read(file) for file in sorted(path.glob("*.json")) if _is_result(file)]
+    elif path.is_file():
+        found = [Evaluation.read(path)]
+    else:
+        found = [Evaluation.read(Path(file)) for file in sorted(glob.glob(source))]
+    if not found:
+        raise InputError(
+            f"{source} names no result of `ncclean evaluate` (a JSON file or a folder)"
+        )
+    return found
+
+
+def _outcomes_of(path: UPath) -> UPath:
+    return path.with_name(path.name.removesuffix(".json") + ".parquet")
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        _record(path)
+    except InputError:
+        return False
+    return True
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is no JSON of a result: {error}") from error
+    if not isinstance(found, dict) or not {*_NAMED, "metrics"} <= set(found):
+        raise InputError(f"{path} is no result of `ncclean evaluate`")
+    if found["task"] not in TASKS:
+        raise InputError(f"{path} is of the task {found['task']!r}, which is not compared here")
+    return found

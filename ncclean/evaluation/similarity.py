@@ -1,0 +1,105 @@
+"""Cosines of images with their own captions, with others', and with the hardest of the others'.
+
+What Fig. 5 of the NCU paper shows for a model before and after: how far matched pairs stand above
+the mean negative and above the hardest 5 % of negatives, image by image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+HARDEST_SHARE = 0.05
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """Cosines (N,) of each image: with its own captions, their mean; with all others, the mean;
+    with the hardest share of the others, the mean.
+    """
+
+    positive: torch.Tensor
+    negative: torch.Tensor
+    hardest: torch.Tensor
+
+    def summary(self) -> SimilaritySummary:
+        return SimilaritySummary(
+            images=len(self.positive),
+            positive=_facts(self.positive),
+            negative=_facts(self.negative),
+            hardest=_facts(self.hardest),
+            above_hardest=float((self.positive > self.hardest).float().mean()),
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Mean, standard deviation, and quantiles by their percentage (`q5` to `q95`)."""
+
+    mean: float
+    std: float
+    quantiles: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SimilaritySummary:
+    """`above_hardest`: share of images whose own captions beat the hardest negatives."""
+
+    images: int
+    positive: Facts
+    negative: Facts
+    hardest: Facts
+    above_hardest: float
+
+
+def similarities(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    text_to_image: torch.Tensor,
+    hardest_share: float = HARDEST_SHARE,
+    chunk: int = 512,
+) -> Similarities:
+    """From (N, d) images, (M, d) captions and the (M,) images of the captions, all normalised.
+
+    The hardest negatives of an image are the ceil(share * its negatives) with the largest cosine.
+    Only `chunk` rows of similarities exist at a time. Raises `ValueError` unless every image has a
+    caption of its own and one of another image.
+    """
+    owners = text_to_image.to(text.device)
+    own = torch.bincount(owners, minlength=len(image))
+    if (
+        len(own) != len(image)
+        or not len(image)
+        or int(own.min()) < 1
+        or len(text) == int(own.max())
+    ):
+        raise ValueError("every image needs a caption of its own and one of another image")
+    positive, negative, hardest = [], [], []
+    for start in range(0, len(image), chunk):
+        similarity = image[start : start + chunk] @ text.T
+        rows = torch.arange(start, start + len(similarity), device=text.device)
+        is_own = owners == rows[:, None]
+        owned = own[rows]
+        others = len(text) - owned
+        # Summed apart, not as a difference of sums: matched cosines are few among many.
+        positive.append(torch.where(is_own, similarity, 0.0).sum(dim=1) / owned)
+        negative.append(torch.where(is_own, 0.0, similarity).sum(dim=1) / others)
+        counts = (others * hardest_share).ceil().long().clamp_min(1)
+        top = torch.where(is_own, -torch.inf, similarity).topk(int(counts.max()), dim=1).values
+        kept = torch.arange(top.shape[1], device=top.device) < counts[:, None]
+        hardest.append(torch.where(kept, top, 0.0).sum(dim=1) / counts)
+    return Similarities(*(torch.cat(parts).cpu() for parts in (positive, negative, hardest)))
+
+
+def _facts(values: torch.Tensor) -> Facts:
+    exact = values.double()
+    found = torch.quantile(exact, torch.tensor(_QUANTILES, dtype=torch.float64))
+    return Facts(
+        mean=float(exact.mean()),
+        std=float(exact.std(correction=0)),
+        quantiles={
+            f"q{round(100 * q)}": v for q, v in zip(_QUANTILES, found.tolist(), strict=True)
+        },
+    )

@@ -1,0 +1,59 @@
+"""The similarity distributions of one model or of two, as Fig. 5 of the NCU paper draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ncclean.errors import InputError
+from ncclean.evaluation.noise_figure import STYLE, check_format
+from ncclean.evaluation.similarity import Similarities
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BINS = 60
+# Okabe and Ito's colours can be told apart without seeing all of them.
+_SERIES = (
+    ("negative", "mean of the negatives", "#7F7F7F", "-"),
+    ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
+    ("positive", "own captions", "#0072B2", "-"),
+)
+
+
+def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: Path) -> None:
+    """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
+    check_format(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_similarities(models).savefig(path, dpi=200)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
+    """A panel for each named model, on the same axes so that they can be compared by eye."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    values = [getattr(found, name) for _, found in models for name, *_ in _SERIES]
+    low, high = (float(f(f(v) for v in values)) for f in (min, max))
+    edges = np.linspace(low, max(high, low + 1e-3), _BINS + 1)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * len(models), 2.8), layout="constrained")
+        axes: Any = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
+        for panel, (name, found) in zip(axes, models, strict=True):
+            for series, meaning, colour, dashes in _SERIES:
+                cosines = getattr(found, series).numpy()
+                panel.hist(cosines, edges, density=True, color=colour, alpha=0.25)
+                mean = cosines.mean()
+                label = f"{meaning}, mean {mean:.3f}"
+                panel.axvline(mean, ymax=0.76, color=colour, linestyle=dashes, label=label)
+            panel.set(title=name, xlabel="cosine of image and caption")
+            panel.legend(loc="upper right")
+        axes[0].set_ylabel("density of images")
+        axes[0].set_ylim(0, 1.3 * axes[0].get_ylim()[1])  # room for the legend
+    return figure

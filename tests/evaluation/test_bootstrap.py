@@ -1,0 +1,86 @@
+"""Metrics of weighted images, and intervals with the coverage that they claim."""
+
+import numpy as np
+import pytest
+
+from ncclean.evaluation.bootstrap import Metric, paired_differences
+
+
+def test_metric_by_hand():
+    image = np.array([0, 0, 1, 2])
+    hit = np.array([1, 0, 1, 1])
+    one = Metric.of("one", image, hit)
+    assert one.value().tolist() == [0.75]
+    # Image 0 twice, image 1 not at all, image 2 once: 3 hits of 5 queries.
+    assert one.value(np.array([[2.0, 0.0, 1.0]])).tolist() == [0.6]
+    strata = Metric.of("strata", image, hit, np.array([0, 0, 0, 1]), scale=10)
+    assert strata.value()[0] == pytest.approx(10 * (2 / 3 + 1) / 2)
+    # Without image 2 its stratum is left out of the mean.
+    assert strata.value(np.array([[1.0, 1.0, 0.0]]))[0] == pytest.approx(10 * 2 / 3)
+
+
+def test_many_strata_take_the_sparse_way():
+    rng = np.random.default_rng(0)
+    image, hit, stratum = np.arange(300), rng.random(300) < 0.5, np.arange(300) % 100
+    weights = rng.integers(0, 3, (4, 300)).astype(float)
+    many = Metric.of("many", image, hit, stratum)
+    by_hand = [
+        np.mean([np.average(hit[s::100], weights=w[s::100]) for s in range(100) if w[s::100].sum()])
+        for w in weights
+    ]
+    np.testing.assert_allclose(many.value(weights), by_hand)
+
+
+def test_interval_is_that_of_the_normal_approximation():
+    rng = np.random.default_rng(1)
+    images = np.arange(2000)
+    before = rng.random(2000) < 0.5
+    after = before | (rng.random(2000) < 0.1)
+    a, b = Metric.of("acc1", images, before), Metric.of("acc1", images, after)
+    (found,) = paired_differences([a], [b], draws=1000)
+    gained = (after & ~before).mean()
+    assert found.difference == pytest.approx(gained)
+    half = 1.96 * np.sqrt(gained * (1 - gained) / 2000)
+    assert found.low == pytest.approx(gained - half, abs=0.15 * half)
+    assert found.high == pytest.approx(gained + half, abs=0.15 * half)
+    assert found.excludes_zero
+    # The same seed, the same interval; of the other sign the other way round.
+    assert paired_differences([a], [b], draws=1000) == [found]
+    (back,) = paired_differences([b], [a], draws=1000)
+    assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_captions_of_an_image_are_drawn_together():
+    """Ten captions that always hit together are no more evidence than one."""
+    rng = np.random.default_rng(2)
+    hits = rng.random(200) < 0.5
+    zero = np.zeros(200)
+
+    def interval(captions):
+        image = np.repeat(np.arange(200), captions)
+        a = Metric.of("r", image, np.repeat(zero, captions))
+        b = Metric.of("r", image, np.repeat(hits, captions))
+        return paired_differences([a], [b], draws=300)[0]
+
+    one, ten = interval(1), interval(10)
+    assert (one.low, one.high) == pytest.approx((ten.low, ten.high))
+
+
+def test_coverage_without_a_difference():
+    """Two models of equal quality: about one interval in twenty excludes 0."""
+    rng = np.random.default_rng(3)
+    images = np.arange(150)
+    excluded = 0
+    for _ in range(100):
+        a, b = (Metric.of("acc1", images, rng.random(150) < 0.7) for _ in range(2))
+        excluded += paired_differences([a], [b], draws=200)[0].excludes_zero
+    assert 1 <= excluded <= 13
+
+
+def test_what_does_not_correspond():
+    a, b = Metric.of("x", np.arange(3), np.ones(3)), Metric.of("x", np.arange(4), np.ones(4))
+    with pytest.raises(ValueError, match="correspond"):
+        paired_differences([a], [b])
+    one = Metric.of("x", np.zeros(1, dtype=int), np.ones(1))
+    with pytest.raises(ValueError, match="two images"):
+        paired_differences([one], [one])

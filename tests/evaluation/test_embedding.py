@@ -1,0 +1,102 @@
+"""Sets to embeddings: what is skipped is counted, what is wrong is named."""
+
+import pytest
+import torch
+
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError, ModelError
+from ncclean.evaluation.embedding import EmbeddingOptions, embed_classes, embed_dataset
+from tests import hostile
+
+
+def shards(folder, *members):
+    folder.mkdir(exist_ok=True)
+    data = hostile.tar_bytes(members)
+    (folder / "0.tar").write_bytes(data)
+    return resolve_shards([str(folder)])
+
+
+def jpeg(seed):
+    return hostile.encoded(hostile.photo(seed=seed))
+
+
+def test_several_captions_an_image(demo_estimator, tmp_path):
+    found = embed_dataset(
+        demo_estimator,
+        shards(
+            tmp_path / "s",
+            *(("a.jpg", jpeg(1)), ("a.txt", b"one\n two \n\nthree\n")),
+            *(("b.jpg", b"no image"), ("b.txt", b"never encoded")),
+            *(("c.jpg", jpeg(2)), ("c.txt", b"two")),
+            *(("d.jpg", jpeg(3)), ("d.txt", b"\n")),
+        ),
+        EmbeddingOptions(),
+    )
+    assert found.keys == ["0/a", "0/c"]
+    assert found.text_to_image.tolist() == [0, 0, 0, 1]
+    assert found.skipped == {"image_corrupt": 1, "caption_missing": 1}
+    assert torch.equal(found.text[1], found.text[3])
+    torch.testing.assert_close(found.image.norm(dim=1), torch.ones(2))
+
+
+def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):
+    members = [
+        member
+        for n in range(21)
+        for member in ((f"{n:02d}.jpg", jpeg(n)), (f"{n:02d}.cls", b"%d" % (n % 3)))
+    ]
+    refs = shards(tmp_path / "s", *members)
+    found = [
+        embed_classes(demo_estimator, refs, 3, EmbeddingOptions(batch_size=b, decode_threads=t))
+        for b, t in ((256, 1), (4, 3))
+    ]
+    assert found[0].labels.tolist() == [n % 3 for n in range(21)]
+    assert found[0].keys == found[1].keys
+    assert torch.equal(found[0].image, found[1].image)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (b"3", "sample 0/a is of class 3, but classnames.txt names 0 to 2"),
+        (b"-1", "is of class -1"),
+        (b"cat", "the .cls of sample 0/a is no number: 'cat'"),
+        (b"", "has no .cls"),
+        (None, "has no .cls"),
+    ],
+)
+def test_labels_that_cannot_be(demo_estimator, tmp_path, label, message):
+    members = [("a.jpg", jpeg(0))] + ([] if label is None else [("a.cls", label)])
+    with pytest.raises(InputError, match=message):
+        embed_classes(demo_estimator, shards(tmp_path / "s", *members), 3, EmbeddingOptions())
+
+
+def test_nothing_to_embed_and_a_shard_cut_short(demo_estimator, tmp_path):
+    broken = shards(tmp_path / "s", ("a.jpg", b"no image"), ("a.txt", b"words"))
+    with pytest.raises(InputError, match=r"no image that can be used \(1 image_corrupt\)"):
+        embed_dataset(demo_estimator, broken, EmbeddingOptions())
+    shards(tmp_path / "t", *hostile.sample("a", hostile.JPEG, b"x"), ("b.jpg", jpeg(2)))
+    cut = tmp_path / "t" / "0.tar"
+    cut.write_bytes(cut.read_bytes()[:-6000])
+    with pytest.raises(InputError, match=r"0\.tar breaks off after"):
+        embed_dataset(demo_estimator, resolve_shards([str(cut)]), EmbeddingOptions())
+
+
+def test_embeddings_that_are_not_finite(demo_estimator, tmp_path):
+    class Broken:
+        preprocessing = demo_estimator.preprocessing
+
+        def start_image(self, pixels):
+            return lambda: torch.full((len(pixels), 4), torch.nan)
+
+        def encode_text(self, captions, batch_size):
+            return torch.ones(len(captions), 4)
+
+    refs = shards(tmp_path / "s", *hostile.sample("a", hostile.JPEG, b"x"))
+    with pytest.raises(ModelError, match="not finite; try --precision fp32"):
+        embed_dataset(Broken(), refs, EmbeddingOptions())
+
+
+def test_options_are_checked():
+    with pytest.raises(InputError, match="at least 1"):
+        EmbeddingOptions(batch_size=0)

@@ -1,0 +1,67 @@
+"""Linear probes on clusters: separable, noisy, lopsided."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ncclean.errors import InputError
+from ncclean.evaluation.linear_probe import ProbeOptions, choose_c, fit_adamw, fit_probe
+
+
+def clusters(count, classes, spread, seed):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, 16, generator=torch.Generator().manual_seed(9))
+    labels = torch.arange(count) % classes
+    points = centres[labels] + spread * torch.randn(count, 16, generator=generator)
+    return F.normalize(points, dim=1), labels
+
+
+def accuracy(probe, image, labels):
+    return float((probe.depth(image, labels) == 0).float().mean())
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_lbfgs_separates_what_can_be_separated(classes):
+    probe = fit_probe(*clusters(120, classes, 0.3, 0), classes, ProbeOptions())
+    assert accuracy(probe, *clusters(60, classes, 0.3, 1)) > 0.95
+    assert probe.weights.shape == (classes, 16)
+
+
+def test_of_equally_good_penalties_the_strongest_is_taken():
+    image, labels = clusters(150, 3, 0.2, 0)
+    assert choose_c(image.double().numpy(), labels.numpy()) == 1e-6
+
+
+def test_adamw_follows_the_supplement_and_learns():
+    image, labels = clusters(200, 4, 0.3, 0)
+    options = ProbeOptions(solver="adamw", epochs=60, learning_rate=0.05, batch_size=64)
+    probe = fit_probe(image, labels, 4, options)
+    assert accuracy(probe, *clusters(100, 4, 0.3, 1)) > 0.95
+    again = fit_adamw(image, labels, 4, options)
+    assert torch.equal(again.weights, probe.weights)
+    defaults = ProbeOptions()
+    assert (defaults.epochs, defaults.learning_rate) == (60, 3e-4)
+    assert (defaults.batch_size, defaults.weight_decay) == (1024, 0.01)
+
+
+def test_a_class_that_training_never_saw_is_never_predicted():
+    image, labels = clusters(60, 3, 0.3, 0)
+    probe = fit_probe(image, labels * 2, 6, ProbeOptions())  # classes 0, 2 and 4 of six
+    assert (probe.depth(image, torch.ones_like(labels)) > 2).all()
+    assert torch.isfinite(probe.bias).all()
+
+
+def test_classes_of_one_image_are_not_stratified():
+    image, labels = clusters(21, 3, 0.2, 0)
+    labels[0] = 3
+    assert accuracy(fit_probe(image, labels, 4, ProbeOptions()), image[1:], labels[1:]) > 0.9
+
+
+def test_wrong_input():
+    image, _ = clusters(6, 3, 0.3, 0)
+    with pytest.raises(InputError, match="at least two classes"):
+        fit_probe(image, torch.zeros(6, dtype=torch.long), 3, ProbeOptions())
+    with pytest.raises(InputError, match="--solver takes one of lbfgs, adamw"):
+        ProbeOptions(solver="sgd")
+    with pytest.raises(InputError, match="must be positive"):
+        ProbeOptions(learning_rate=0)

@@ -1,0 +1,222 @@
+"""Models on evaluation sets: the figures, the files, and the comparison of two."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean import schema
+from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.errors import InputError
+from ncclean.evaluation.comparison import compare_results
+from ncclean.evaluation.embedding import embed_classes
+from ncclean.evaluation.linear_probe import ProbeOptions
+from ncclean.evaluation.results import read_results
+from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
+from ncclean.execution.engine import ModelRequest
+from pipelines import evaluate_model
+from pipelines.evaluate_model import (
+    EvaluationRequest,
+    evaluate_linear_probe,
+    evaluate_retrieval,
+    evaluate_zeroshot,
+)
+from pipelines.evaluate_similarity import SimilarityRequest, evaluate_similarity
+from tests import hostile
+
+IMAGES = 60
+
+
+def model(name):
+    return ModelRequest(model=name, pretrained=None, precision="fp32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def heldout(tmp_path_factory):
+    out = tmp_path_factory.mktemp("heldout")
+    write_heldout(out, IMAGES, seed=3)
+    return out
+
+
+@pytest.fixture(scope="module")
+def patient(heldout, tmp_path_factory):
+    """Zero-shot and retrieval results of the model that learnt noise and of the clean one."""
+    out = tmp_path_factory.mktemp("results")
+    for name in ("demo-noisy", "demo"):
+        request = EvaluationRequest(models=[model(name)], data=[str(heldout)], out=str(out / name))
+        evaluate_zeroshot(request)
+        evaluate_retrieval(request)
+    return out
+
+
+def test_files_are_clip_benchmarks(patient, heldout, demo_estimator):
+    path = patient / "demo" / "zeroshot-shape_bundled_demo_en_zeroshot_classification.json"
+    found = json.loads(path.read_text())
+    assert {
+        name: found[name] for name in ("dataset", "model", "pretrained", "task", "language")
+    } == {
+        "dataset": "zeroshot-shape",
+        "model": "demo",
+        "pretrained": "bundled",
+        "task": "zeroshot_classification",
+        "language": "en",
+    }
+    assert list(found["metrics"]) == ["acc1", "acc5", "mean_per_class_recall"]
+    assert (found["images"], found["classes"], found["skipped"]) == (IMAGES, 12, {})
+    table = pq.read_table(path.with_suffix(".parquet"))
+    assert table.schema.equals(schema.OUTCOMES)
+    assert table.num_rows == IMAGES
+    retrieval = json.loads(next((patient / "demo").glob("retrieval_*.json")).read_text())
+    names = [f"{what}_retrieval_recall@{k}" for what in ("image", "text") for k in (1, 5, 10)]
+    assert list(retrieval["metrics"]) == [*names, "rsum"]
+    assert retrieval["captions"] == 5 * IMAGES
+    # Four classes: the first five say nothing.
+    count = json.loads(next((patient / "demo").glob("zeroshot-count_*.json")).read_text())
+    assert "acc5" not in count["metrics"]
+
+
+def test_figures_are_those_of_the_functions(patient, heldout, demo_estimator):
+    (one,) = evaluate_model.find_sets([str(heldout / "zeroshot-texture")], "classification")
+    options = evaluate_model.EmbeddingOptions()
+    found = embed_classes(demo_estimator, one.shards("test"), 4, options)
+    weights = classifier_weights(demo_estimator.encode_text, one.classnames(), one.templates())
+    expected = zeroshot_accuracy(found.image, weights, found.labels)
+    (result,) = [r for r in read_results(str(patient / "demo")) if r.dataset == one.name]
+    assert result.metrics["acc1"] == pytest.approx(expected["acc1"])
+    assert result.metrics["mean_per_class_recall"] == pytest.approx(
+        expected["mean_per_class_recall"]
+    )
+
+
+def test_the_clean_model_is_better_and_the_comparison_says_so(patient):
+    before, after = (read_results(str(patient / name)) for name in ("demo-noisy", "demo"))
+    found = compare_results(before, after, draws=300)
+    assert len(found) == 5
+    by_set = {each.dataset: {m.name: m for m in each.metrics} for each in found}
+    for name in ("shape", "texture", "count"):
+        metric = by_set[f"zeroshot-{name}"]["acc1"]
+        assert metric.excludes_zero
+        assert metric.difference > 0.3
+        assert metric.low < metric.difference < metric.high
+    retrieval = by_set["retrieval"]
+    assert retrieval["rsum"].low > 0
+    # The figures compared are those that the files report.
+    for results, side in ((before, "a"), (after, "b")):
+        for result in results:
+            for name, value in result.metrics.items():
+                assert getattr(by_set[result.dataset][name], side) == pytest.approx(value)
+
+
+def test_what_cannot_be_compared(patient, tmp_path):
+    before, after = (read_results(str(patient / name)) for name in ("demo-noisy", "demo"))
+    with pytest.raises(InputError, match=r"B has \w+ of \S+ twice"):
+        compare_results(before, [*after, *after])
+    shapes = [r for r in before if r.dataset == "zeroshot-shape"]
+    with pytest.raises(InputError, match="no data set and task in common"):
+        compare_results(shapes, [r for r in after if r.dataset != "zeroshot-shape"])
+    with pytest.raises(InputError, match="names no result"):
+        read_results(str(tmp_path))
+    lone = shutil.copy(next((patient / "demo").glob("zeroshot-shape*.json")), tmp_path)
+    with pytest.raises(InputError, match=r"has no zeroshot-shape\S*\.parquet beside it"):
+        read_results(str(lone))
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(InputError, match="no result of `ncclean evaluate`"):
+        read_results(str(tmp_path / "other.json"))
+
+
+def test_other_samples_cannot_be_compared(patient, tmp_path, heldout):
+    write_heldout(tmp_path / "other", 24, seed=4)
+    request = EvaluationRequest(models=[model("demo")], data=[str(tmp_path / "other/retrieval")])
+    after = evaluate_retrieval(request)
+    before = [r for r in read_results(str(patient / "demo")) if r.dataset == "retrieval"]
+    with pytest.raises(InputError, match="not of the same samples"):
+        compare_results(before, after)
+
+
+def test_a_model_compared_with_itself_differs_by_nothing(patient):
+    results = read_results(str(patient / "demo"))
+    for each in compare_results(results, results, draws=50):
+        assert all(m.low == m.high == m.difference == 0 for m in each.metrics)
+        assert not any(m.excludes_zero for m in each.metrics)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adamw"])
+def test_linear_probe(heldout, solver):
+    probe = ProbeOptions(solver=solver, epochs=40, learning_rate=0.05)
+    request = EvaluationRequest(
+        models=[model("demo")], data=[str(heldout / "zeroshot-texture")], probe=probe
+    )
+    (result,) = evaluate_linear_probe(request)
+    assert list(result.metrics) == ["lp_acc1", "lp_mean_per_class_recall"]
+    assert result.metrics["lp_acc1"] > 0.85
+    assert result.settings["train_images"] == IMAGES
+    assert ("regularisation" in result.settings) == (solver == "lbfgs")
+
+
+def test_the_1k_protocol_needs_enough_images(heldout, monkeypatch):
+    monkeypatch.setattr(evaluate_model, "FOLDS", 2)
+    monkeypatch.setattr(evaluate_model, "FOLD_IMAGES", 30)
+    monkeypatch.setattr(evaluate_model, "fold_recall", folds_of_thirty)
+    request = EvaluationRequest(models=[model("demo")], data=[str(heldout)])
+    (result,) = evaluate_retrieval(request)
+    metrics = result.metrics
+    assert metrics["1k_image_retrieval_recall@1"] >= metrics["image_retrieval_recall@1"]
+    assert metrics["1k_rsum"] >= metrics["rsum"]
+    assert len(metrics) == 14
+
+
+def folds_of_thirty(image, text, owners):
+    from ncclean.evaluation.retrieval import fold_recall
+
+    return fold_recall(image, text, owners, folds=2, fold_images=30)
+
+
+def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
+    nobody = ModelRequest(model="no-such-model", pretrained=None)
+    with pytest.raises(InputError, match="is given twice"):
+        EvaluationRequest(models=[nobody, nobody], data=[str(heldout)])
+    with pytest.raises(InputError, match="at least one --model"):
+        EvaluationRequest(models=[], data=[str(heldout)])
+    several = EvaluationRequest(models=[nobody], data=[str(heldout)], out=str(tmp_path / "r.json"))
+    with pytest.raises(InputError, match="is one file, but there are 4 results"):
+        evaluate_zeroshot(several)
+    lacking = tmp_path / "lacking"
+    shutil.copytree(heldout / "zeroshot-count", lacking)
+    (lacking / "test" / "0.tar").unlink()
+    with pytest.raises(InputError, match=r"0\.tar is missing"):
+        evaluate_zeroshot(EvaluationRequest(models=[nobody], data=[str(lacking)]))
+
+
+def test_broken_images_are_counted(heldout, tmp_path):
+    folder = tmp_path / "set"
+    (folder / "test").mkdir(parents=True)
+    (folder / "dataset_type.txt").write_text("retrieval")
+    groups = [hostile.sample(f"{n}", hostile.JPEG, b"words") for n in range(3)]
+    groups.append([("x.jpg", b"<html>"), ("x.txt", b"words")])
+    data = hostile.tar_bytes([member for group in groups for member in group])
+    (folder / "test" / "0.tar").write_bytes(data)
+    (result,) = evaluate_retrieval(EvaluationRequest(models=[model("demo")], data=[str(folder)]))
+    assert (result.images, result.skipped) == (3, {"image_corrupt": 1})
+
+
+def test_similarities_before_and_after(heldout, tmp_path):
+    request = SimilarityRequest(
+        models=[model("demo-noisy"), model("demo")],
+        data=[str(heldout / "retrieval")],
+        plot=tmp_path / "f.png",
+    )
+    before, after = (each.to_json() for each in evaluate_similarity(request))
+    assert (tmp_path / "f.png").stat().st_size > 1000
+    for found in (before, after):
+        assert found["images"] == IMAGES
+        assert found["positive"]["mean"] > found["hardest"]["mean"] > found["negative"]["mean"]
+    gaps = [found["positive"]["mean"] - found["hardest"]["mean"] for found in (before, after)]
+    assert gaps[1] > gaps[0]
+    # The shard of the set by itself is the same.
+    shard = str(heldout / "retrieval" / "test" / "0.tar")
+    (found,) = evaluate_similarity(SimilarityRequest(models=[model("demo")], data=[shard]))
+    assert found.to_json() == after
+    classes = SimilarityRequest(models=[model("demo")], data=[str(heldout / "zeroshot-shape")])
+    with pytest.raises(InputError, match="have no captions"):
+        evaluate_similarity(classes)
