@@ -10,7 +10,7 @@ CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (s
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
-	@echo "make demo      render a noisy corpus, score it, show what was found"
+	@echo "make demo      render a noisy corpus, find the noise, repair a model"
 	@echo "make test      run the tests but the slow ones"
 	@echo "make test-all  run the slow ones too"
 	@echo "make check     ruff and mypy"

@@ -17,6 +17,7 @@ from .neighbours import neighbours
 from .options import DebugOption
 from .query import query
 from .report import report
+from .run import run
 from .score import score
 from .select import select
 from .synth import synth
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+app.command()(run)
 app.command()(score)
 app.command()(query)
 app.command()(select)

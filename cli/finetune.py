@@ -9,6 +9,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from .errors import command
+from .finetune_options import (
+    AlignmentEpochsOption,
+    BayesModeOption,
+    DisentangleOption,
+    DisnclVariantOption,
+    FreezeTowersOption,
+    MovingAverageOption,
+    disncl_options,
+)
 from .options import (
     CpusPerWorkerOption,
     GpusPerWorkerOption,
@@ -30,7 +39,10 @@ def finetune(
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the run and its model.")],
     method: Annotated[
         str,
-        typer.Option(help="`clip`, `osa`, `ncu`, `gradient_ascent`, `softclip` or `cyclip`."),
+        typer.Option(
+            help="`clip`, `osa`, `ncu`, `bayes`, `disncl`, `gradient_ascent`, `softclip`, "
+            "`cyclip`, `rince` or `decl`."
+        ),
     ] = "clip",
     selection: Annotated[
         str | None, typer.Option(help="What `select` wrote: keys, weights, split.")
@@ -41,7 +53,9 @@ def finetune(
     ] = "laion2b_s34b_b79k",
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the pairs (default: 5; 8 for ncu's second phase).", min=1),
+        typer.Option(
+            help="Passes over the pairs (default: 5; ncu and disncl 8 and 10 in phase two).", min=1
+        ),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Pairs of a step, all GPUs together.", min=2)
@@ -50,7 +64,8 @@ def finetune(
         int, typer.Option(help="Parts of the batch to encode one by one; same gradient.", min=1)
     ] = 1,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Highest learning rate (default: 1e-5; ncu 5e-5).")
+        float | None,
+        typer.Option(help="Highest learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4)."),
     ] = None,
     forget_percent: Annotated[
         float,
@@ -82,6 +97,12 @@ def finetune(
     normalize_weights: Annotated[
         bool, typer.Option("--normalize-weights", help="Scale osa's weights to mean 1 in a batch.")
     ] = False,
+    bayes_mode: BayesModeOption = "paper",
+    moving_average: MovingAverageOption = None,
+    freeze_towers: FreezeTowersOption = False,
+    alignment_epochs: AlignmentEpochsOption = 5,
+    disentangle: DisentangleOption = True,
+    disncl_variant: DisnclVariantOption = None,
     weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
     ema: Annotated[
         float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
@@ -132,6 +153,7 @@ def finetune(
 
     from ncclean.config import ClusterOptions
     from ncclean.data.weighted_loader import LoaderOptions
+    from ncclean.training.objectives.bayes import BayesOptions
     from ncclean.training.objectives.ncu import NcuOptions
     from ncclean.training.objectives.registry import ObjectiveOptions
     from ncclean.training.trainer import TrainOptions
@@ -159,6 +181,8 @@ def finetune(
                 unlearn=cast(Any, unlearn),
                 last_column=cast(Any, last_column),
             ),
+            disncl=disncl_options(freeze_towers, alignment_epochs, disentangle, disncl_variant),
+            bayes=BayesOptions(mode=cast(Any, bayes_mode), moving_average=moving_average),
         ),
         batch_size=batch_size,
         resume=resume,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -51,31 +50,28 @@ def synth(
 
     Example: `ncclean synth --out shards --pairs 20000 --noise 0.2 --broken 0.005`
     """
-    from ncclean.data.noise import PERMUTING
-    from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
-    from ncclean.data.synthetic.heldout import write_heldout
-    from ncclean.errors import InputError
+    from ncclean_pipelines.synth import HELD_OUT, SynthRequest
+    from ncclean_pipelines.synth import synth as run
 
-    if kind not in PERMUTING:
-        raise InputError(f"--kind takes one of {', '.join(PERMUTING)}, got {kind!r}")
-    start = time.perf_counter()
-    options = CorpusOptions(
+    request = SynthRequest(
+        out=str(out),
         pairs=pairs,
-        noise={kind: noise, "hard": hard, "junk": junk},
+        noise=noise,
+        kind=kind,
+        hard=hard,
+        junk=junk,
         broken=broken,
         duplicates=duplicates,
         shard_size=shard_size,
+        held_out=held_out,
+        workers=workers,
         seed=seed,
     )
-    shards = write_corpus(out, options, workers)
-    seconds = time.perf_counter() - start
-    if held_out:
-        write_heldout(out / "heldout", held_out, seed)
+    summary = run(request)
     if json_:
-        result = {"out": str(out), "shards": len(shards), "pairs": pairs, "seconds": seconds}
-        typer.echo(json.dumps(result))
+        typer.echo(json.dumps(summary.to_json()))
     elif not quiet:
-        speed = pairs / seconds
-        typer.echo(f"{pairs:,} pairs in {len(shards)} shards in {out} ({speed:,.0f} pairs/s)")
+        speed = summary.pairs / summary.seconds
+        typer.echo(f"{pairs:,} pairs in {summary.shards} shards in {out} ({speed:,.0f} pairs/s)")
         if held_out:
-            typer.echo(f"held-out sets of {held_out:,} images in {out / 'heldout'}")
+            typer.echo(f"held-out sets of {held_out:,} images in {out / HELD_OUT}")

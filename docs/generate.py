@@ -1,4 +1,5 @@
-"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` from the commands.
+"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` from the commands,
+`recipe-reference.md` from the models of recipes; and `pipelines/api.py`, the commands as functions.
 
     python docs/generate.py
 
@@ -10,13 +11,23 @@ from __future__ import annotations
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import typer
 from ncclean_cli.app import app
+from ncclean_pipelines.recipe.commands import COMMANDS
+from ncclean_pipelines.recipe.meanings import MEANINGS
+from ncclean_pipelines.recipe.model import (
+    COMMON,
+    EngineModel,
+    RecipeModel,
+    StageModel,
+    stage_model,
+)
+from pydantic import BaseModel
 
 from ncclean import schema
 
@@ -92,6 +103,15 @@ _CLI_INTRODUCTION = """\
 
 The same text, for the installed version: `ncclean COMMAND --help`. Results go to stdout, progress
 and messages to stderr. Exit codes: [Input and runs](input.md#exit-codes).
+"""
+
+
+_RECIPE_INTRODUCTION = """\
+# Recipe reference
+
+The keys of a recipe and the options of its stages; how they fit together: [Recipes](recipes.md).
+Where an option takes a list, one value will do. `out` may be left out everywhere. `--overwrite`
+and `--resume` are decided by the run.
 """
 
 
@@ -252,12 +272,154 @@ def _page(*sections: str) -> str:
     return "\n".join((_MADE_BY, *sections))
 
 
-PAGES = {"schema.md": schema_page, "cli.md": cli_page}
+def recipe_page() -> str:
+    """The keys of a recipe and the options of its stages, from the pydantic models."""
+    commands = dict(_commands(typer.main.get_command(app)))
+    sections = [
+        _RECIPE_INTRODUCTION,
+        _table(("key", "type", "default", "meaning"), _keys(RecipeModel)),
+        "## engine\n",
+        _table(("key", "type", "default", "meaning"), _keys(EngineModel)),
+        "## Every stage\n",
+        _table(("key", "type", "default", "meaning"), _keys(StageModel)),
+    ]
+    for name, command in COMMANDS.items():
+        helps = {p.name.rstrip("_"): p.help or "" for p in commands[name].params}
+        helps |= {each.name: _recipe_meaning(name, each.name, helps) for each in
+                  command.options.values()}  # fmt: skip
+        rows = [row for row in _keys(stage_model(name), helps) if row[0].strip("`") not in COMMON]
+        reads = f"What it makes is the model `{command.reference('OUT')}`.\n"
+        sections.append(f"## {name}\n\n{reads if command.makes_model else ''}")
+        sections.append(_table(("option", "type", "default", "meaning"), rows))
+    return _page(*sections)
+
+
+def _recipe_meaning(command: str, option: str, helps: dict[str, str]) -> str:
+    names = {("select", "scores"): "paths", ("report", "scores"): "paths"}
+    known = helps.get(names.get((command, option), option))
+    return known or MEANINGS.get((command, option), "")
+
+
+def _keys(model: Any, helps: dict[str, str] | None = None) -> list[tuple[str, ...]]:
+    rows = []
+    for name, field in model.model_fields.items():
+        meaning = (helps or {}).get(name) or field.description or ""
+        rows.append((f"`{name}`", _type_text(field.annotation), _default_text(field),
+                     " ".join(meaning.replace("|", "\\|").split())))  # fmt: skip
+    return rows
+
+
+def _type_text(kind: Any) -> str:
+    """`int`, `list of str`, `int or none`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _type_text(inner[0])
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (list, Sequence):
+        return f"list of {_type_text(inner[0])}"
+    if origin is tuple:
+        return f"{len(inner)} of {_type_text(inner[0])}"
+    if origin in (dict, Mapping):
+        return "mapping"
+    if inner:
+        return " or ".join(_type_text(part) for part in inner if part is not type(None))
+    return "mapping" if issubclass(kind, BaseModel) else str(kind.__name__)
+
+
+def _default_text(field: Any) -> str:
+    if field.is_required():
+        return "**needed**"
+    value = field.default
+    if field.default_factory is not None or value in (None, (), [], {}) or value is False:
+        return ""
+    if value is True:
+        return "true"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
+
+
+# `ncclean.report` is a package already.
+_FUNCTIONS = {"report": "write_report"}
+_API_HEAD = """\
+# Made by docs/generate.py; edit that instead.
+\"\"\"Every command as a typed function: `ncclean.score(...)`, `ncclean.select(...)` and so on.
+
+Each takes the options of its command by the same names, and returns a `Result`.
+\"\"\"
+
+# ruff: noqa: E501
+# fmt: off
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from .calls import Result, call
+from .recipe.bundled import find_recipe
+from .recipe.load import load_recipe
+from .recipe.run import RunSummary
+from .recipe.run import run as run_recipe
+
+__all__ = {names}
+
+
+def run(
+    recipe: str, out: str, set: Sequence[str] = (), start_from: str | None = None
+) -> RunSummary:
+    \"\"\"Run a recipe, a file or a bundled one; `set` holds `KEY=VALUE` texts.\"\"\"
+    return run_recipe(load_recipe(find_recipe(recipe), Path(out), list(set)), None, start_from)
+"""
+
+
+def api_module() -> str:
+    """Source of `ncclean_pipelines.api`: a function for each command that can be a stage."""
+    names, functions = [], []
+    for name, command in COMMANDS.items():
+        function = _FUNCTIONS.get(name, name.replace(" ", "_").replace("-", "_"))
+        options = sorted(command.options.values(), key=lambda each: not each.is_required)
+        flags = [p.name for p in dict(_commands(typer.main.get_command(app)))[name].params]
+        lines = [f"    {o.name}: {_source_type(o)}{_source_default(o)}," for o in options]
+        needed = sum(option.is_required for option in options)
+        lines.insert(needed, "    *,")
+        lines += [f"    {flag}: bool = False," for flag in ("overwrite", "resume") if flag in flags]
+        help_text = (dict(_commands(typer.main.get_command(app)))[name].help or "").split("\n\n")[0]
+        functions.append(
+            f"def {function}(\n" + "\n".join(lines) + "\n) -> Result:\n"
+            f'    """{" ".join(help_text.split())}"""\n    return call("{name}", locals())\n'
+        )
+        names.append(function)
+    listed = repr(sorted([*names, "run", "Result", "RunSummary"])).replace("'", '"')
+    return _API_HEAD.replace("{names}", listed) + "\n\n" + "\n\n".join(functions)
+
+
+def _source_type(option: Any) -> str:
+    if option.name == "decode_threads":
+        return "int | None"
+    text = inspect.formatannotation(option.takes).replace("typing.", "")
+    text = text.replace("collections.abc.", "")
+    if text.startswith("list["):
+        return f"{text[5:-1]} | Sequence[{text[5:-1]}]"
+    return text
+
+
+def _source_default(option: Any) -> str:
+    if option.name == "decode_threads":
+        return " = None"  # one per core
+    return "" if option.is_required else f" = {option.default!r}"
+
+
+PAGES = {"schema.md": schema_page, "cli.md": cli_page, "recipe-reference.md": recipe_page}
+
+
+# The one module that is made here, beside the pages.
+API = Path(__file__).parent.parent / "pipelines" / "api.py"
 
 
 def main() -> None:
     for name, page in PAGES.items():
         (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
+    API.write_text(api_module(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,28 +1,15 @@
-"""The demo: a rendered noisy corpus, scored, and what each score found of the noise."""
+"""The demo: the bundled recipe `demo`, with what is shown of it."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ncclean.config import ScoreOptions
-from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
-from ncclean.evaluation.noise_evaluation import ALL
-from ncclean.storage.summary import ScoreSummary
+from .recipe.bundled import find_recipe
+from .recipe.load import load_recipe
+from .recipe.run import RunReports, RunSummary, run
 
-from .evaluate_noise import NoiseEvaluationRequest, evaluate_noise
-from .progress import Progress
-from .score import ScoreRequest, score
-
-NOISE = {"ncr": 0.2, "hard": 0.05, "junk": 0.02}
-KIND_NAMES = {
-    "ncr": "permuted caption",
-    "hard": "one wrong word",
-    "junk": "boilerplate caption",
-}
-# What the demo shows of the evaluation; `ncclean evaluate noise` shows all of it.
-SCORES = ("similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability")
+SCORES_FILE = "scores.parquet"
 QUERIES = (
     "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC",
     "SELECT round(similarity, 3) AS similarity, round(noise_probability, 3) AS noise_probability, "
@@ -30,61 +17,32 @@ QUERIES = (
     "SELECT count(*) AS kept, round(sum(noise_probability)) AS expected_mismatched "
     "FROM scores WHERE noise_probability < 0.5",
 )
+_LARGEST_BATCH = 256
+_LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
 
 
-@dataclass(frozen=True)
-class NoiseTable:
-    """AUROC of each score and share caught by each rule, per kind of noise.
+def run_demo(out: Path, pairs: int, seed: int, reports: RunReports | None = None) -> RunSummary:
+    """Run the recipe on `pairs` pairs in the folder `out`, or what is left of it."""
+    batch = max(2, min(_LARGEST_BATCH, pairs // _LEAST_STEPS))
+    changes = [f"pairs={pairs}", f"seed={seed}", f"batch_size={batch}"]
+    return run(load_recipe(find_recipe("demo"), out, changes), reports)
 
-    `auroc[score][kind]` and `caught[rule][kind]`; `false_alarms[rule]` is the share of clean
-    pairs that the rule flags.
+
+def demo_json(summary: RunSummary) -> dict[str, Any]:
+    """What `ncclean demo --json` prints: the summary of scoring, what was found of the noise, and
+    the whole run.
+
+    `auroc[score][kind]` and `caught[rule][kind]`; `false_alarms[rule]` is the share of clean pairs
+    that the rule flags.
     """
-
-    auroc: dict[str, dict[str, float]]
-    caught: dict[str, dict[str, float]]
-    false_alarms: dict[str, float]
-    counts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    scores: Path
-    summary: ScoreSummary
-    noise: NoiseTable
-
-
-def run_demo(out: Path, pairs: int, seed: int, progress: Progress | None = None) -> DemoResult:
-    """Render `pairs` pairs into `out/shards` (unless they are there), score, compare with truth."""
-    options = CorpusOptions(pairs=pairs, noise=NOISE, broken=0.005, seed=seed)
-    shards = out / "shards"
-    if not shards.exists():
-        if progress is not None:
-            progress.stage(f"rendering {pairs:,} pairs")
-        # A folder of another name until it is whole, so that an interrupted demo starts over.
-        aside = out / f"shards.{os.getpid()}.tmp"
-        write_corpus(aside, options)
-        aside.replace(shards)
-    scores = out / "scores.parquet"
-    request = ScoreRequest(
-        shards=[str(shards)],
-        out=str(scores),
-        model="demo",
-        options=ScoreOptions(seed=seed, decode_threads=os.cpu_count() or 1),
-    )
-    summary = score(request, progress)
-    return DemoResult(scores, summary, noise_table(scores))
-
-
-def noise_table(scores: Path) -> NoiseTable:
-    """Compare a score table with the truth in it."""
-    found = evaluate_noise(NoiseEvaluationRequest(scores=[str(scores)])).evaluation
-    auroc = {
-        score.column: {one.kind: one.report.auroc for one in score.kinds if one.kind != ALL}
-        for score in found.scores
-        if score.column in SCORES
+    found = summary.records["noise"].result
+    noise = {
+        "auroc": {
+            score["column"]: {one["kind"]: one["report"]["auroc"] for one in score["kinds"]}
+            for score in found["scores"]
+        },
+        "caught": {rule["rule"]: rule["noise_caught"] for rule in found["rules"]},
+        "false_alarms": {rule["rule"]: 1 - rule["clean_kept"] for rule in found["rules"]},
+        "counts": found["noisy"],
     }
-    caught = {
-        rule.rule: {kind: rule.noise_caught[kind] for kind in found.noisy} for rule in found.rules
-    }
-    alarms = {rule.rule: 1 - rule.clean_kept for rule in found.rules}
-    return NoiseTable(auroc, caught, alarms, found.noisy)
+    return {"summary": summary.records["score"].result, "noise": noise, "run": summary.to_json()}

@@ -10,18 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from upath import UPath
 
 import ncclean
+from ncclean.atomic import published
 from ncclean.config import ClusterOptions
 from ncclean.data.selection import SelectionReader
-from ncclean.data.shards import resolve_shards
+from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import CONFIG_NAME, resolve
+from ncclean.models.estimator import Estimator
+from ncclean.models.heads import CONFIG_NAME as HEADS_CONFIG
+from ncclean.models.heads import WEIGHTS_NAME as HEADS_WEIGHTS
 from ncclean.models.saving import write_model
+from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import ObjectiveOptions, check_method, make_objective
 from ncclean.training.ranks import (
+    Ranks,
     check_same_start,
     joined_ranks,
     rank_device,
@@ -64,6 +72,8 @@ class FinetuneRequest:
             raise InputError(f"--learning-rate must be positive, got {rate:g}")
         if self.engine not in ("auto", "local", "ray"):
             raise InputError(f"--engine takes auto, local or ray, got {self.engine!r}")
+        if self.method == "disncl" and self.training.ema_decay is not None:
+            raise InputError("--ema averages the towers alone, and so does not go with disncl")
         if "://" in self.out:
             raise InputError(f"--out of finetune is a local folder, got {self.out}")
 
@@ -147,15 +157,7 @@ def train_as_rank(
         if request.batch_size % ranks.size:
             raise InputError(f"--batch-size must be a multiple of the {ranks.size} processes")
         check_same_start(estimator.model, ranks)
-        options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
-        loader = WeightedLoader(
-            shards,
-            selection,
-            estimator.preprocessing,
-            options,
-            rank=ranks.rank,
-            world_size=ranks.size,
-        )
+        loader = _loader(request, shards, selection, estimator, ranks)
         trainer = Trainer(estimator, objective, loader, request.training, out, ranks)
         if ranks.is_first and not is_claimed:
             _claim(out, request)
@@ -165,6 +167,8 @@ def train_as_rank(
             trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
             source = resolve(request.model, request.pretrained)
             write_model(trained, source, estimator.tokenizer, out)
+            if isinstance(objective, Saved):
+                objective.save(out)
     results = read_results(out)
     return FinetuneSummary(
         method=request.method,
@@ -188,6 +192,31 @@ def _train_claimed(
     return train_as_rank(request, on_step, is_claimed=True)
 
 
+def _loader(
+    request: FinetuneRequest,
+    shards: list[ShardRef],
+    selection: SelectionReader | None,
+    estimator: Estimator,
+    ranks: Ranks,
+) -> WeightedLoader | CachedFeatures:
+    """This rank's batches: of images and captions, or of what frozen towers make of them."""
+    options = dataclasses.replace(request.loader, batch_size=request.batch_size // ranks.size)
+    frozen = request.method == "disncl" and request.objective.disncl.freeze_towers
+    if frozen:
+        options = dataclasses.replace(options, augment=False, shuffle=False, drop_last=False)
+    loader = WeightedLoader(
+        shards,
+        selection,
+        estimator.preprocessing,
+        options,
+        rank=ranks.rank,
+        world_size=ranks.size,
+    )
+    if not frozen:
+        return loader
+    return CachedFeatures(estimator, loader, options.batch_size, options.seed)
+
+
 def _claim(out: Path, request: FinetuneRequest) -> None:
     """Make `out` the folder of this run, or of its continuation."""
     params = out / PARAMS
@@ -208,9 +237,18 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
     if not params.exists() and held - {RAY_FOLDER}:
         raise InputError(f"{out} exists and holds no run; choose another --out")
     if request.overwrite:
-        for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
-                     out / CONFIG_NAME, out / "open_clip_model.safetensors"]:  # fmt: skip
-            path.unlink(missing_ok=True)
+        clear_training(out)
     out.mkdir(parents=True, exist_ok=True)
     versions = {"ncclean": ncclean.__version__}
-    params.write_text(yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False))
+    with published(UPath(params)) as aside:
+        aside.write_text(
+            yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False)
+        )
+
+
+def clear_training(out: Path) -> None:
+    """Remove the model and the checkpoints of a run; what it was asked for stays on record."""
+    for path in [*(out / "checkpoints").glob("step_*.pt"), out / "results.jsonl",
+                 out / CONFIG_NAME, out / "open_clip_model.safetensors",
+                 out / HEADS_CONFIG, out / HEADS_WEIGHTS]:  # fmt: skip
+        path.unlink(missing_ok=True)

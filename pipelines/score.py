@@ -71,6 +71,7 @@ class ScoreRequest:
             precision=self.precision,
             device=self.device,
             compiled=self.compiled,
+            space="auto",
         )
 
     @property

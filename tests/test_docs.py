@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 from ncclean_cli.app import app
+from ncclean_pipelines.recipe.commands import COMMANDS as RECIPE_COMMANDS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -60,7 +61,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    names = ("index", "tutorial", "noise", "evaluation")
+    names = ("index", "tutorial", "noise", "evaluation", "recipes")
     pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in names))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
@@ -82,10 +83,31 @@ def test_site_builds_strictly(tmp_path: Path) -> None:
     assert not loaded, "the site must not load anything from the network"
 
 
-@pytest.mark.parametrize("name", ["schema.md", "cli.md"])
+@pytest.mark.parametrize("name", ["schema.md", "cli.md", "recipe-reference.md"])
 def test_generated_page_is_current(name: str) -> None:
     made = load_generator().PAGES[name]()
     assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
+
+
+def test_the_functions_are_those_of_the_commands() -> None:
+    import ncclean
+
+    generator = load_generator()
+    assert generator.API.read_text("utf-8") == generator.api_module(), (
+        "run: python docs/generate.py"
+    )
+    from ncclean_pipelines import api
+
+    assert set(api.__all__) - {"Result", "RunSummary"} == set(ncclean.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("name", RECIPE_COMMANDS)
+def test_every_option_of_a_recipe_has_a_meaning(name: str) -> None:
+    page = (DOCS / "recipe-reference.md").read_text("utf-8")
+    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert "| `out` |" in section
+    without = [line for line in section.splitlines() if re.fullmatch(r"\|.*\|\s*\|", line)]
+    assert not without
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *INNER])

@@ -63,6 +63,24 @@ def test_dependencies_point_one_way(package):
                 assert parts[1] in ALLOWED[package], f"{path} imports {name}"
 
 
+def test_only_the_front_door_knows_of_the_pipelines():
+    """`ncclean.score(...)` is the command as a function, looked up in ncclean_pipelines when it is
+    first used: importing the library loads none of it, and nothing inside depends on it."""
+    for path in (ROOT / "ncclean").glob("*.py"):
+        outer = {name.split(".")[0] for name in imports(path)}
+        allowed = {"ncclean_pipelines"} if path.name == "__init__.py" else set()
+        assert not (outer & {"cli", "pipelines", "ncclean_cli", "ncclean_pipelines"}) - allowed, (
+            path
+        )
+    code = (
+        "import ncclean, sys; print([m for m in sys.modules if 'pipelines' in m or m == 'torch'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
 def test_pipelines_do_not_import_the_command_line():
     for path in (ROOT / "pipelines").rglob("*.py"):
         assert not any(

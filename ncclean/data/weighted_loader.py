@@ -64,7 +64,9 @@ class TrainBatch:
     """One rank's share of a step.
 
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
-    `is_forget` (B,) bool.
+    `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
+    `features` are (B, d) image and text embeddings in place of the pixels, see
+    `ncclean.training.feature_cache`.
     """
 
     pixels: torch.Tensor
@@ -72,6 +74,8 @@ class TrainBatch:
     uids: list[str]
     weights: torch.Tensor
     is_forget: torch.Tensor
+    is_noisy: torch.Tensor | None = None
+    features: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass
@@ -106,6 +110,7 @@ class _Raw:
     image: bytes
     caption: str
     chosen: SelectedSample
+    is_noisy: int
 
 
 @dataclass
@@ -230,6 +235,7 @@ class WeightedLoader:
             uids=[raw.chosen.uid for raw, _ in good],
             weights=torch.tensor([raw.chosen.weight for raw, _ in good], dtype=torch.float32),
             is_forget=torch.tensor([raw.chosen.is_forget for raw, _ in good]),
+            is_noisy=torch.tensor([raw.is_noisy for raw, _ in good], dtype=torch.int8),
         )
 
     def _replacement(
@@ -331,7 +337,9 @@ class WeightedLoader:
                     self.counts.add(sample.status.value)
                     yield None
                 else:
-                    yield _Raw(sample.image, sample.caption or "", known)
+                    truth = sample.metadata.get("is_noisy")
+                    is_noisy = int(truth) if isinstance(truth, (bool, int)) else -1
+                    yield _Raw(sample.image, sample.caption or "", known, is_noisy)
         except ShardError:
             self.counts.add("shard_error")
         self.counts.add("missing", piece.count - given)

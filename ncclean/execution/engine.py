@@ -26,6 +26,7 @@ class ModelRequest:
     precision: str = "auto"
     device: str = "auto"
     compiled: bool = False
+    space: str | None = None
 
     def load(self) -> Estimator:
         """Load it here. Raises `ModelError` if it cannot be."""
@@ -35,6 +36,7 @@ class ModelRequest:
             precision=self.precision,
             device=self.device,
             compiled=self.compiled,
+            space=self.space,
         )
 
 

@@ -33,6 +33,12 @@ class ModelSource:
     tag: str
     checkpoint: str | None = None
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a model that lies in one."""
+        prefix = "local-dir:"
+        return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
+
 
 def resolve(model: str, pretrained: str | None) -> ModelSource:
     """Tell which model is meant: bundled, `local-dir:`, `hf-hub:`, a folder, a file or a name.

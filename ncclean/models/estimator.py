@@ -22,6 +22,7 @@ from ncclean.errors import InputError, ModelError
 from ncclean.models import text_tower
 from ncclean.models.checkpoint import ModelSource, resolve
 from ncclean.models.devices import Cores, Uploads, cast_matrices
+from ncclean.models.heads import HeadedClip, headed
 
 logger = logging.getLogger(__name__)
 
@@ -112,9 +113,12 @@ class Estimator:
         precision: str = "auto",
         device: str = "auto",
         compiled: bool = False,
+        space: str | None = None,
     ) -> Estimator:
         """Load any open_clip model: a name with a tag or file, `hf-hub:`, `local-dir:`, `demo`.
 
+        Where a folder holds DisNCL's heads beside the model, `space` takes embeddings in one of
+        their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
         `compiled` passes the image tower through `torch.compile`, which takes a minute once.
 
         Raises `ModelError` if there is no such model, its weights cannot be had or the device is
@@ -124,12 +128,14 @@ class Estimator:
         resolve_precision(precision, chosen)  # before minutes of loading
         source = resolve(model, pretrained)
         network, tokenizer, preprocessing = _build(source)
+        network = headed(network, source.folder, space)
+        in_space = f", {network.space} space" if isinstance(network, HeadedClip) else ""
         return cls(
             network,
             tokenizer,
             preprocessing,
             label=source.label,
-            tag=source.tag,
+            tag=source.tag + in_space,
             precision=precision,
             device=chosen,
             compiled=compiled,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
@@ -31,14 +30,15 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     return torch.where(is_full, tokens.shape[1], kept)
 
 
-def encode_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """(N, L) token ids -> (N, d) L2-normalised embeddings, for any L up to the context length.
+def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) -> torch.Tensor:
+    """(N, L) token ids -> (N, d) embeddings, for any L up to the context length.
 
     open_clip's towers take the full context only; a shorter one runs on the leading rows of the
     positional embedding and the mask, with the parameters otherwise untouched, so gradients flow
     as usual. Raises whatever the tower raises if it cannot take a shorter context.
     """
-    tower = getattr(model, "text", model)
+    name = "text" if hasattr(model, "text") else ""
+    tower = model.get_submodule(name)
     length = tokens.shape[1]
     overrides: dict[str, Any] = {}
     positions = getattr(tower, "positional_embedding", None)
@@ -48,10 +48,21 @@ def encode_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         if (mask := getattr(tower, "attn_mask", None)) is not None:
             overrides["attn_mask"] = mask[:length, :length]
     if not overrides:
-        encoded: torch.Tensor = model.encode_text(tokens, normalize=True)  # type: ignore[operator]
+        encoded: torch.Tensor = model.encode_text(tokens, normalize=normalize)  # type: ignore[operator]
         return encoded
-    if tower is not model:
-        return F.normalize(functional_call(tower, overrides, args=(tokens,)), dim=-1)
-    output = functional_call(model, overrides, kwargs={"text": tokens})
-    features: torch.Tensor = output["text_features"] if isinstance(output, dict) else output[1]
-    return features
+    prefix = f"model.{name}." if name else "model."
+    named = {prefix + key: value for key, value in overrides.items()}
+    shortened: torch.Tensor = functional_call(_TextOf(model), named, args=(tokens, normalize))
+    return shortened
+
+
+class _TextOf(nn.Module):
+    """A model called as `encode_text`, which `functional_call` cannot name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, normalize: bool) -> torch.Tensor:
+        encoded: torch.Tensor = self.model.encode_text(tokens, normalize=normalize)  # type: ignore[operator]
+        return encoded

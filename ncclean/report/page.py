@@ -45,7 +45,7 @@ class Page:
 
 def render(numbers: ReportNumbers, page: Page) -> str:
     """The HTML. Raises `InputError` if it would be larger than `LARGEST_PAGE`."""
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("report.js")
     pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
     facts = numbers.facts
     html = _environment().get_template("report.html").render(
@@ -71,8 +71,8 @@ def render(numbers: ReportNumbers, page: Page) -> str:
         style=Markup(style),
         script=Markup(script),
         data=script_json(_data(numbers, page)),
-        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
+        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'",
     )  # fmt: skip
     size = len(html.encode())
     if size > LARGEST_PAGE:
@@ -169,9 +169,11 @@ def _environment() -> Environment:
     return environment
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of the templates, such as the style that other pages of ncclean share."""
     return files("ncclean.report").joinpath("templates", name).read_text("utf-8").strip()
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
+    """The source of an inline style or script in a content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

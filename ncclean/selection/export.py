@@ -169,10 +169,8 @@ def _digest(values: object) -> str:
 def _claim(out: UPath, identity: dict[str, Any], overwrite: bool) -> None:
     """Make `out` the place of this export, or of its continuation."""
     record = out / _RECORD
-    ours = [*listed(out, "*.tar"), *listed(out, "*_stats.json"), *listed(out, "sizes.json")]
     if overwrite:
-        for path in [record, *ours]:
-            stores.ask("remove", path, path.unlink, missing_ok=True)
+        clear_export(out)
     elif stores.ask("read", record, record.exists):
         before = json.loads(stores.read_bytes(record))
         changed = [name for name in identity if before.get(name) != identity[name]]
@@ -183,10 +181,17 @@ def _claim(out: UPath, identity: dict[str, Any], overwrite: bool) -> None:
                 "Use --overwrite to start again, or another --out"
             )
         return
-    elif any(path.name.endswith(".tar") for path in ours):
+    elif listed(out, "*.tar"):
         raise InputError(f"{out} holds shards that no export made; choose another --out")
     with published(record) as aside:
         aside.write_text(json.dumps(identity, indent=2) + "\n")
+
+
+def clear_export(out: UPath) -> None:
+    """Remove what an export wrote, and nothing else."""
+    ours = [*listed(out, "*.tar"), *listed(out, "*_stats.json"), *listed(out, "sizes.json")]
+    for path in [out / _RECORD, *ours]:
+        stores.ask("remove", path, path.unlink, missing_ok=True)
 
 
 def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:

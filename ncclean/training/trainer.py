@@ -8,6 +8,7 @@ resumed goes on as if it had never stopped.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
@@ -26,17 +27,22 @@ from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
+from ncclean.training.adversary import Adversaries
 from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.grad_cache import backward_in_parts
 from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
     LocalObjective,
     Objective,
+    Observed,
+    OnFeatures,
     Phase,
     Terms,
 )
+from ncclean.training.objectives.pair_memory import pair_keys
 from ncclean.training.parts import freeze_all_but, make_optimizer, model_parts, set_learning_rates
 from ncclean.training.ranks import Ranks, average_gradients, average_over
 from ncclean.training.run_log import RunLog
@@ -104,7 +110,7 @@ class Trainer:
         self,
         estimator: Estimator,
         objective: Objective,
-        loader: WeightedLoader,
+        loader: WeightedLoader | CachedFeatures,
         options: TrainOptions,
         folder: Path,
         ranks: Ranks | None = None,
@@ -112,6 +118,7 @@ class Trainer:
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
+        self._adversaries: Adversaries | None = None
         self._model = estimator.model
         with torch.random.fork_rng():
             torch.manual_seed(options.seed)  # the same start on every rank, and in every run
@@ -165,8 +172,19 @@ class Trainer:
                     betas=self.options.betas,
                     eps=self.options.eps,
                 )
+                self._adversaries = Adversaries.of(
+                    self.objective,
+                    phase,
+                    self._parts,
+                    self._ranks,
+                    betas=self.options.betas,
+                    eps=self.options.eps,
+                    clip_norm=self.options.clip_norm,
+                )
                 if state is not None and number == progress.phase and state["optimizer"]:
                     optimizer.load_state_dict(state["optimizer"])
+                    if self._adversaries is not None:
+                        self._adversaries.load_state_dict(state["adversaries"])
                 steps = self._phase(phase, number, progress, optimizer)
                 for report, progress in steps:
                     on_step(report)
@@ -198,7 +216,10 @@ class Trainer:
             for step, batch in enumerate(self.loader.epoch(epoch, first), start=first):
                 in_phase = progress.total_steps - before
                 set_learning_rates(optimizer, in_phase, steps, phase.warmup)
-                terms, norm = self._step(batch, phase, optimizer, trained)
+                if self._adversaries is not None:
+                    self._adversaries.set_rate(in_phase, steps)
+                facts = self._gathered_facts(batch, progress.total_steps)
+                terms, norm = self._step(batch, facts, phase, optimizer, trained)
                 done += len(batch.captions) * self._ranks.size
                 progress = Progress(number, epoch, step + 1, progress.total_steps + 1)
                 yield (
@@ -218,17 +239,22 @@ class Trainer:
     def _step(
         self,
         batch: TrainBatch,
+        facts: GlobalBatch,
         phase: Phase,
         optimizer: torch.optim.Optimizer,
         trained: list[nn.Parameter],
     ) -> tuple[dict[str, float], float]:
         optimizer.zero_grad(set_to_none=True)
-        facts = self._gathered_facts(batch)
-        tokens = self._tokens(batch.captions)
+        features = batch.features
+        tokens = self._tokens(batch.captions) if features is None else torch.empty(0)
         rows = torch.arange(len(batch.captions)).chunk(self.options.parts)
         reported: dict[str, float] = {}
 
         def encode(part: torch.Tensor) -> Embeddings:
+            if features is not None:
+                assert isinstance(self.objective, OnFeatures)
+                image, text = (each[part].to(self.estimator.device) for each in features)
+                return self.objective.encode_features(image, text, phase)
             pixels = self.estimator.normalized(batch.pixels[part])
             with self.estimator.autocast():
                 return self.objective.encode(
@@ -237,6 +263,8 @@ class Trainer:
 
         def terms(local: Embeddings) -> Terms:
             whole = {name: gather_with_gradients(each) for name, each in local.items()}
+            if self._adversaries is not None:
+                self._adversaries.step(whole, facts)
             found = self._terms(whole, facts, phase)
             reported.update(self._finite(found, phase))
             return found
@@ -300,14 +328,18 @@ class Trainer:
             tokens = tokens[:, : int(token_lengths(tokens).max())]
         return tokens
 
-    def _gathered_facts(self, batch: TrainBatch) -> GlobalBatch:
+    def _gathered_facts(self, batch: TrainBatch, step: int) -> GlobalBatch:
+        """What is known of the pairs of all ranks, in the order of their embeddings."""
         device = self.estimator.device
-        facts = GlobalBatch(batch.weights.to(device), batch.is_forget.to(device))
-        if self._ranks.size == 1:
-            return facts
+        truth = batch.is_noisy
+        if truth is None:
+            truth = torch.full((len(batch.uids),), -1, dtype=torch.int8)
         return GlobalBatch(
-            gather_with_gradients(facts.weights),
-            gather_with_gradients(facts.is_forget.float()) > 0.5,
+            weights=gather_with_gradients(batch.weights.to(device)),
+            is_forget=gather_with_gradients(batch.is_forget.to(device)),
+            keys=gather_with_gradients(pair_keys(batch.uids).to(device)),
+            is_noisy=gather_with_gradients(truth.to(device)),
+            seed=_step_seed(self.options.seed, step),
         )
 
     def _log(self, log: RunLog, report: StepReport) -> None:
@@ -323,6 +355,7 @@ class Trainer:
                 "gradient_norm": report.gradient_norm,
                 "samples_per_second": round(report.samples_per_second, 1),
                 "skipped": sum(self.loader.counts.skipped.values()),
+                **(self.objective.statistics() if isinstance(self.objective, Observed) else {}),
             },
         )
 
@@ -340,6 +373,7 @@ class Trainer:
             "model": self._model.state_dict(),
             "own": {name: module.state_dict() for name, module in self._own.items()},
             "optimizer": optimizer.state_dict() if optimizer is not None else None,
+            "adversaries": self._adversaries.state_dict() if self._adversaries else None,
             "scaler": self._scaler.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "random": torch.get_rng_state(),
@@ -363,3 +397,9 @@ class Trainer:
                 f"{self.folder} was made with another model or method: {str(error).splitlines()[0]}"
             ) from error
         return progress, state
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """A seed of 63 bits for each step of a run; neighbouring steps have unrelated ones."""
+    digest = hashlib.blake2b(f"{seed} {step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

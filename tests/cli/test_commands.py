@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -160,12 +161,16 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(corpus, tmp_path):
     assert run(*arguments).returncode == 0
 
 
+@pytest.mark.slow
 def test_demo(tmp_path):
     result = run("demo", "--out", tmp_path / "d", "--pairs", 1000, "--json", "--quiet")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["summary"]["rows"] == 1000
-    assert found["noise"]["auroc"]["noise_probability"]["ncr"] >= 0.98
+    assert found["noise"]["auroc"]["noise_probability"]["ncr"] >= 0.95
     again = run("demo", "--out", tmp_path / "d", "--pairs", 1000)
+    assert again.stderr.count("unchanged, skipped") == len(found["run"]["stages"])
     assert "AUROC against clean pairs" in again.stdout
+    assert re.search(r"figure +demo-noisy +repaired +oracle", again.stdout)
     assert again.stdout.count("$ ncclean query") == 3
+    assert (tmp_path / "d" / "index.html").is_file()

@@ -26,7 +26,7 @@ SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("loader") / "shards"
-    write_corpus(out, CorpusOptions(pairs=330, shard_size=90, noise={}, seed=3), 2)
+    write_corpus(out, CorpusOptions(pairs=330, shard_size=90, noise={"ncr": 0.2}, seed=3), 2)
     return out
 
 
@@ -209,3 +209,28 @@ def test_crops_are_distributed_as_torchvisions():
         spread = theirs[:, column].std()
         assert found[:, column].mean() == pytest.approx(theirs[:, column].mean(), abs=0.1 * spread)
         assert np.quantile(found[:, column], [0.1, 0.9]) == pytest.approx([low, high], abs=4)
+
+
+def test_the_truth_travels_where_the_json_has_it(shards, tmp_path):
+    truth = {
+        sample.metadata["uid"]: sample.metadata["is_noisy"]
+        for shard in resolve_shards([str(shards)])
+        for sample in TarSamples(shard)
+    }
+    found = {
+        uid: noisy
+        for batch in loader(shards).epoch(0)
+        for uid, noisy in zip(batch.uids, batch.is_noisy.tolist(), strict=True)
+    }
+    assert len(found) == 320
+    assert {truth[uid] for uid in found} == {True, False}
+    assert all(found[uid] == int(truth[uid]) for uid in found)
+    with tarfile.open(tmp_path / "bare.tar", "w") as tar:
+        for shard in resolve_shards([str(shards)])[:1]:
+            for sample in TarSamples(shard):
+                for name, data in (("jpg", sample.image), ("txt", sample.caption.encode())):
+                    info = tarfile.TarInfo(f"{sample.key}.{name}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    (batch, *_) = loader(tmp_path / "bare.tar").epoch(0)
+    assert batch.is_noisy.tolist() == [-1] * 20

@@ -41,9 +41,10 @@ class FixedBatches:
         return TrainBatch(
             pixels=pixels[mine],
             captions=[" ".join(WORDS[i] for i in picks[row]) for row in mine],
-            uids=[f"{seed}-{row}" for row in mine],
+            uids=[f"{seed % self.steps_per_epoch}-{row}" for row in mine],
             weights=torch.rand(self._rows, generator=generator)[mine],
             is_forget=(torch.arange(self._rows) % 4 == 0)[mine],
+            is_noisy=(torch.arange(self._rows) % 3 == 0).to(torch.int8)[mine],
         )
 
 
@@ -57,12 +58,18 @@ def train(
     ranks: Ranks | None = None,
     resume: bool = False,
     stop_after: int | None = None,
+    settings: dict[str, object] | None = None,
     **options: object,
 ) -> dict[str, torch.Tensor]:
     """The weights after training the patient; `stop_after` breaks the run off, as a crash would."""
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
-    settings = ObjectiveOptions(learning_rate=learning_rate, epochs=epochs, prompt_epochs=1)
-    chosen = objective or make_objective(method, settings, estimator.tokenize)
+    given = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "prompt_epochs": 1,
+        **(settings or {}),
+    }
+    chosen = objective or make_objective(method, ObjectiveOptions(**given), estimator.tokenize)
     trainer = Trainer(
         estimator,
         chosen,

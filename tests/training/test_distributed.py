@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.objectives.base import GlobalBatch, whole_model
+from ncclean.training.objectives.bayes import BayesOptions
+from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cyclip_loss
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
@@ -21,6 +24,7 @@ from ncclean.training.objectives.ncu import (
     unlearning_terms,
 )
 from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 from ncclean.training.ranks import Ranks, average_gradients, average_over
 
@@ -38,7 +42,24 @@ def _unlearning(v, t, n, s, weights):
     return sum(terms.values())
 
 
+def _objective(made):
+    """The loss of an objective that draws: every rank must draw the same for the joint batch."""
+
+    def loss(v, t, n, s, weights):
+        batch = GlobalBatch(weights, weights < 0.04, (1e6 * weights).long(), seed=5)
+        terms = made().terms({"image": v, "text": t}, s, batch, PHASES[0])
+        return sum(terms.values())
+
+    return loss
+
+
+PHASES = whole_model(1e-3, 1)
 OBJECTIVES = {
+    "bayes": _objective(lambda: Bayes(PHASES, BayesOptions(moving_average=0.5))),
+    "bayes_strict": _objective(lambda: Bayes(PHASES, BayesOptions(mode="strict"))),
+    "bayes_proper": _objective(lambda: Bayes(PHASES, BayesOptions(mode="proper_prior"))),
+    "decl": _objective(lambda: Decl(PHASES)),
+    "rince": lambda v, t, n, s, weights: rince_loss(v, t, s),
     "clip": lambda v, t, n, s, weights: clip_loss(v, t, s),
     "osa": lambda v, t, n, s, weights: osa_loss(v, t, s, weights),
     "osa_normalized": lambda v, t, n, s, weights: osa_loss(v, t, s, weights, normalize=True),

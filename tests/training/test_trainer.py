@@ -86,7 +86,7 @@ def test_gradient_checkpointing_changes_nothing(linear, tmp_path):
     assert largest_difference(linear, checkpointed) < 1e-6
 
 
-@pytest.mark.parametrize("method", ["clip", "osa", "ncu"])
+@pytest.mark.parametrize("method", ["clip", "osa", "ncu", "bayes"])
 def test_two_processes_train_as_one_with_the_joint_batch(tmp_path, method):
     expected = train(tmp_path / "one", method=method, **LINEAR)
     with socket.socket() as free:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -32,10 +33,18 @@ class Phase:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """What is known of the pairs of a step over all ranks: (N,) weights and forget marks."""
+    """What is known of the pairs of a step over all ranks, each (N,).
+
+    `keys` are int64 hashes of the uids, for what an objective remembers of a pair; `is_noisy` is
+    the truth as int8, 1, 0 or -1 where it is not known, and is for the log only. `seed` belongs to
+    the step, is the same on all ranks and again after resuming: draws that use it need no state.
+    """
 
     weights: torch.Tensor
     is_forget: torch.Tensor
+    keys: torch.Tensor | None = None
+    is_noisy: torch.Tensor | None = None
+    seed: int = 0
 
 
 class Objective(Protocol):
@@ -86,6 +95,49 @@ class LocalObjective(Protocol):
         ...
 
 
+@runtime_checkable
+class Observed(Protocol):
+    """An objective that has more to log than its terms."""
+
+    def statistics(self) -> dict[str, float]:
+        """Named numbers about the last step, asked for when it is logged."""
+        ...
+
+
+@runtime_checkable
+class Adversarial(Protocol):
+    """An objective with opponents: modules of its own with an optimiser and a loss of their own.
+
+    In each step they train first, on the detached embeddings of the step, and are frozen then.
+    """
+
+    def adversaries(self, phase: Phase) -> Mapping[str, float]:
+        """Which of the objective's modules they are, with their rates; none in some phases."""
+        ...
+
+    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
+        """Named scalars that sum to the loss of the opponents."""
+        ...
+
+
+@runtime_checkable
+class OnFeatures(Protocol):
+    """An objective that can train on the outputs of frozen towers, computed once."""
+
+    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
+        """(B, d) embeddings before normalisation -> what `encode` gives."""
+        ...
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """An objective whose own modules are part of the trained model."""
+
+    def save(self, folder: Path) -> None:
+        """Write them into the folder of the model."""
+        ...
+
+
 class PairObjective:
     """An objective over image and caption embeddings, with no modules of its own.
 
@@ -107,8 +159,10 @@ class PairObjective:
         return {"image": image.float(), "text": encode_text(model, tokens).float()}
 
 
-def whole_model(learning_rate: float, epochs: int, warmup: float = 0.1) -> tuple[Phase, ...]:
-    """One phase in which everything trains at one rate."""
-    parts = ("image", "text", "scale")
+def whole_model(
+    learning_rate: float, epochs: int, warmup: float = 0.1, *, train_scale: bool = True
+) -> tuple[Phase, ...]:
+    """One phase in which everything trains at one rate, the scale if asked for."""
+    parts = ("image", "text", "scale") if train_scale else ("image", "text")
     rates = dict.fromkeys(parts, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)

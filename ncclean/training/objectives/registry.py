@@ -17,12 +17,17 @@ from ncclean.training.objectives.base import (
     Terms,
     whole_model,
 )
+from ncclean.training.objectives.bayes import BayesOptions
+from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
+from ncclean.training.objectives.disncl import DisnclOptions
+from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import NcuOptions, forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
 from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 
 
@@ -32,6 +37,7 @@ class ObjectiveOptions:
 
     `learning_rate` and `epochs` default to the method's own. `normalize_weights` is OSA's;
     `ncu` also gives gradient ascent its split. `prompt_epochs` are NCU's phase HN.
+    `bayes.moving_average` is DeCL's too.
     """
 
     learning_rate: float | None = None
@@ -40,10 +46,14 @@ class ObjectiveOptions:
     normalize_weights: bool = False
     prompt_epochs: int = 2
     ncu: NcuOptions = field(default_factory=NcuOptions)
+    bayes: BayesOptions = field(default_factory=BayesOptions)
+    disncl: DisnclOptions = field(default_factory=DisnclOptions)
 
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self, *, train_scale: bool = True) -> tuple[Phase, ...]:
         """One phase over the whole model."""
-        return whole_model(self.learning_rate or 1e-5, self.epochs or 5, self.warmup)
+        return whole_model(
+            self.learning_rate or 1e-5, self.epochs or 5, self.warmup, train_scale=train_scale
+        )
 
 
 class Clip(PairObjective):
@@ -150,6 +160,18 @@ class CyClip(PairObjective):
         }
 
 
+class Rince(PairObjective):
+    """Saturates on pairs that cannot be fitted; at the scale that the model has."""
+
+    name = "rince"
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`contrastive`."""
+        return {"contrastive": rince_loss(embeddings["image"], embeddings["text"], scale)}
+
+
 def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
     return Ncu(
         options.ncu,
@@ -161,6 +183,15 @@ def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
     )
 
 
+def _disncl(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
+    return Disncl(
+        options.disncl,
+        learning_rate=options.learning_rate or 2e-4,
+        epochs=10 if options.epochs is None else options.epochs,
+        warmup=options.warmup,
+    )
+
+
 _FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
     "clip": lambda options, _: Clip(options.phases()),
     "osa": lambda options, _: Osa(options.phases(), options.normalize_weights),
@@ -168,6 +199,10 @@ _FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]]
     "gradient_ascent": lambda options, _: GradientAscent(options.phases(), options.ncu),
     "softclip": lambda options, _: SoftClip(options.phases()),
     "cyclip": lambda options, _: CyClip(options.phases()),
+    "disncl": _disncl,
+    "bayes": lambda options, _: Bayes(options.phases(), options.bayes),
+    "decl": lambda options, _: Decl(options.phases(), options.bayes.moving_average),
+    "rince": lambda options, _: Rince(options.phases(train_scale=False)),
 }
 METHODS = tuple(_FACTORIES)
 

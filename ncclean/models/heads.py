@@ -1,0 +1,184 @@
+"""Heads that split CLIP features into what both modalities share and what only one of them has.
+
+DisNCL's f_S, f_X, g_S, g_X. A run folder may hold them beside the model (`write_heads`).
+`HeadedClip` makes of both a model whose embeddings lie in one of the spaces, which everything that
+takes an estimator can use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from upath import UPath
+
+from ncclean.atomic import published
+from ncclean.errors import InputError, ModelError
+from ncclean.models.text_tower import encode_text
+
+WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
+# Cosines in: what both share, what one has alone, both halves with equal weight.
+SPACES = ("invariant", "exclusive", "joint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsConfig:
+    """Sizes of the heads; `temperature` is what their cosines are divided by in a softmax."""
+
+    feature_dim: int
+    hidden_dim: int = 256
+    dim: int = 512
+    temperature: float = 0.05
+
+
+class Heads(nn.Module):
+    """Four three-layer perceptrons on embeddings before normalisation."""
+
+    def __init__(self, config: HeadsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.image_invariant = _perceptron(config)
+        self.image_exclusive = _perceptron(config)
+        self.text_invariant = _perceptron(config)
+        self.text_exclusive = _perceptron(config)
+
+    def image(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, d) features F_V -> (N, dim) V_S and V_X, not normalised."""
+        return self.image_invariant(features), self.image_exclusive(features)
+
+    def text(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, d) features F_T -> (N, dim) T_S and T_X, not normalised."""
+        return self.text_invariant(features), self.text_exclusive(features)
+
+
+def in_space(invariant: torch.Tensor, exclusive: torch.Tensor, space: str) -> torch.Tensor:
+    """(N, dim) halves -> (N, dim) or, for `joint`, (N, 2 dim) L2-normalised embeddings.
+
+    A cosine in the joint space is the mean of those in the other two.
+    """
+    check_space(space)
+    halves = F.normalize(invariant.float(), dim=-1), F.normalize(exclusive.float(), dim=-1)
+    if space == "joint":
+        return torch.cat(halves, dim=-1) / math.sqrt(2)
+    return halves[SPACES.index(space)]
+
+
+def project(
+    heads: Heads, image: torch.Tensor, text: torch.Tensor, space: str = "invariant"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, d) image and (M, d) text features before normalisation -> embeddings in `space`."""
+    return in_space(*heads.image(image), space), in_space(*heads.text(text), space)
+
+
+def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Module:
+    """The model of a folder with embeddings in `space`, see `ncclean.models.Estimator.load`.
+
+    `None` leaves it as it is, and so does `auto` if there are no heads; with them it is
+    `invariant`. Raises `ModelError` if a space is asked for by name and there are no heads.
+    """
+    if space is None or (space == "auto" and (folder is None or not has_heads(folder))):
+        return model
+    if space == "auto":
+        space = "invariant"
+    check_space(space)
+    if folder is None:
+        raise ModelError(f"--space {space} needs a model folder that was trained with disncl")
+    return HeadedClip(model, read_heads(folder), space)
+
+
+def check_space(space: str) -> None:
+    """Raise `InputError` for an unknown space."""
+    if space not in SPACES:
+        raise InputError(f"the spaces are {', '.join(SPACES)}, got {space!r}")
+
+
+class HeadedClip(nn.Module):
+    """A CLIP model and the heads of one space, with the interface of a CLIP model.
+
+    Heads of the other spaces are left out, so that a fingerprint of the weights tells spaces apart.
+    """
+
+    def __init__(self, clip: nn.Module, heads: Heads, space: str) -> None:
+        super().__init__()
+        check_space(space)
+        self.clip, self.space = clip, space
+        parts = ("invariant", "exclusive") if space == "joint" else (space,)
+        self.image_heads = nn.ModuleDict({p: getattr(heads, f"image_{p}") for p in parts})
+        self.text_heads = nn.ModuleDict({p: getattr(heads, f"text_{p}") for p in parts})
+        temperature = heads.config.temperature
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=False)
+
+    @property
+    def context_length(self) -> Any:
+        return _of_clip(self.clip, "context_length")
+
+    @property
+    def vocab_size(self) -> Any:
+        return _of_clip(self.clip, "vocab_size")
+
+    def encode_image(self, pixels: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        """Embeddings in the space; they are normalised in any case."""
+        return self._projected(self.clip.encode_image(pixels), self.image_heads)  # type: ignore[operator]
+
+    def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        """Embeddings in the space, also of tokens shorter than the context."""
+        features = encode_text(self.clip, tokens, normalize=False)
+        return self._projected(features, self.text_heads)
+
+    def _projected(self, features: torch.Tensor, heads: nn.ModuleDict) -> torch.Tensor:
+        halves = [F.normalize(head(features).float(), dim=-1) for head in heads.values()]
+        return torch.cat(halves, dim=-1) / math.sqrt(len(halves))
+
+
+def _of_clip(clip: nn.Module, name: str) -> Any:
+    """An attribute of a CLIP model or of its text tower."""
+    return getattr(clip if hasattr(clip, name) else clip.text, name)
+
+
+def has_heads(folder: Path) -> bool:
+    """Whether a model folder holds heads."""
+    return (folder / CONFIG_NAME).is_file() and (folder / WEIGHTS_NAME).is_file()
+
+
+def write_heads(heads: Heads, folder: Path) -> None:
+    """Write the heads beside a model, each file published whole."""
+    from safetensors.torch import save_file
+
+    state = {name: value.detach().cpu().clone() for name, value in heads.state_dict().items()}
+    with published(UPath(folder / WEIGHTS_NAME)) as aside:
+        save_file(state, aside)
+        aside.chmod(0o644)  # it is written for its owner only
+    with published(UPath(folder / CONFIG_NAME)) as aside:
+        aside.write_text(json.dumps(dataclasses.asdict(heads.config), indent=2) + "\n")
+
+
+def read_heads(folder: Path) -> Heads:
+    """The heads of a model folder, in float32 on the CPU. Raises `ModelError` if there are none."""
+    from safetensors.torch import load_file
+
+    if not has_heads(folder):
+        raise ModelError(f"{folder} holds no {WEIGHTS_NAME}: it was not trained with disncl")
+    try:
+        heads = Heads(HeadsConfig(**json.loads((folder / CONFIG_NAME).read_text())))
+        heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
+    except Exception as error:
+        raise ModelError(f"the heads in {folder} cannot be read: {error}") from error
+    return heads.eval()
+
+
+def _perceptron(config: HeadsConfig) -> nn.Sequential:
+    hidden = config.hidden_dim
+    return nn.Sequential(
+        nn.Linear(config.feature_dim, hidden),
+        nn.LeakyReLU(0.2),
+        nn.Linear(hidden, hidden),
+        nn.LeakyReLU(0.2),
+        nn.Linear(hidden, config.dim),
+    )

@@ -1,0 +1,101 @@
+"""The other side of an alternating objective: opponents with an optimiser of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ncclean.errors import TrainingError
+from ncclean.training.grad_cache import total
+from ncclean.training.objectives.base import (
+    Adversarial,
+    Embeddings,
+    GlobalBatch,
+    Objective,
+    Phase,
+)
+from ncclean.training.parts import make_optimizer, set_learning_rates
+from ncclean.training.ranks import Ranks, average_gradients
+
+
+class Adversaries:
+    """Steps the opponents of one phase; they are frozen whenever they do not step.
+
+    They see the gathered embeddings, so each rank has their whole gradient; the mean over ranks
+    only keeps rounding from driving the ranks apart.
+    """
+
+    def __init__(
+        self,
+        objective: Adversarial,
+        phase: Phase,
+        rates: Mapping[str, float],
+        parts: Mapping[str, list[nn.Parameter]],
+        ranks: Ranks,
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        clip_norm: float,
+    ) -> None:
+        self._objective, self._phase, self._ranks = objective, phase, ranks
+        self._clip_norm = clip_norm
+        named = Phase(name=phase.name, epochs=phase.epochs, learning_rates=rates)
+        self._optimizer = make_optimizer(parts, named, weight_decay=0.0, betas=betas, eps=eps)
+        self._parameters = [p for name in rates for p in parts[name]]
+
+    @classmethod
+    def of(
+        cls,
+        objective: Objective,
+        phase: Phase,
+        parts: Mapping[str, list[nn.Parameter]],
+        ranks: Ranks,
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        clip_norm: float,
+    ) -> Adversaries | None:
+        """The opponents of the phase, or None where it has none."""
+        if not isinstance(objective, Adversarial):
+            return None
+        rates = objective.adversaries(phase)
+        if not rates:
+            return None
+        return cls(objective, phase, rates, parts, ranks, betas=betas, eps=eps, clip_norm=clip_norm)
+
+    def set_rate(self, step: int, steps: int) -> None:
+        """Follow the phase's schedule."""
+        set_learning_rates(self._optimizer, step, steps, self._phase.warmup)
+
+    def step(self, embeddings: Embeddings, batch: GlobalBatch) -> None:
+        """One step on detached embeddings of all ranks.
+
+        Raises `TrainingError`, before the step is taken, if the loss is not finite.
+        """
+        detached = {name: each.detach() for name, each in embeddings.items()}
+        for parameter in self._parameters:
+            parameter.requires_grad_(True)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = total(self._objective.adversary_terms(detached, batch, self._phase))
+        if not torch.isfinite(loss):
+            raise TrainingError(
+                f"the loss of the adversaries is {loss.item()} in phase {self._phase.name}; use a "
+                "smaller learning rate, or fp32"
+            )
+        loss.backward()
+        average_gradients(self._parameters, self._ranks)
+        nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.requires_grad_(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the optimiser; the opponents are saved with the objective's modules."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state)

@@ -1,0 +1,99 @@
+"""Training on the outputs of frozen towers: each pair is encoded once, then held in memory.
+
+In float16, a pair takes 4 d bytes: three million pairs of a 512-dimensional model take 6 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ncclean.data.weighted_loader import LoaderCounts, TrainBatch, WeightedLoader
+from ncclean.errors import InputError
+from ncclean.models.estimator import Estimator
+from ncclean.models.text_tower import encode_text, token_lengths
+
+
+class CachedFeatures:
+    """The pairs of a loader as batches of features, in the place of the loader.
+
+    A pair belongs to the rank that encoded it, and is shuffled among that rank's. The loader should
+    neither augment nor shuffle nor drop the last batch.
+    """
+
+    def __init__(
+        self, estimator: Estimator, loader: WeightedLoader, batch_size: int, seed: int = 0
+    ) -> None:
+        batches = list(_encoded(estimator, loader))
+        self.counts: LoaderCounts = loader.counts
+        self._all = _joined(batches)
+        self._batch_size, self._seed = batch_size, seed
+        self.samples = len(self._all.uids)
+        self.steps_per_epoch = self.samples // batch_size
+        if not self.steps_per_epoch:
+            raise InputError(f"{self.samples:,} samples make no batch of {batch_size}")
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        """The batches of an epoch from `first_step` on."""
+        order = np.random.default_rng([self._seed, epoch]).permutation(self.samples)
+        for step in range(first_step, self.steps_per_epoch):
+            yield _rows(self._all, order[step * self._batch_size : (step + 1) * self._batch_size])
+
+    def in_order(self) -> Iterator[TrainBatch]:
+        """All pairs in the order of the shards, the last batch smaller."""
+        for start in range(0, self.samples, self._batch_size):
+            yield _rows(self._all, np.arange(start, min(start + self._batch_size, self.samples)))
+
+
+@torch.no_grad()
+def encode_features(
+    estimator: Estimator, pixels: torch.Tensor, captions: list[str]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, 3, H, W) uint8 and B captions -> (B, d) features before normalisation, float32."""
+    tokens = estimator.tokenize(captions)
+    if estimator.trims_text:
+        tokens = tokens[:, : int(token_lengths(tokens).max())]
+    with estimator.autocast():
+        image = estimator.model.encode_image(estimator.normalized(pixels))  # type: ignore[operator]
+        text = encode_text(estimator.model, tokens.to(estimator.device), normalize=False)
+    return image.float(), text.float()
+
+
+def _encoded(estimator: Estimator, loader: WeightedLoader) -> Iterator[TrainBatch]:
+    for batch in loader.epoch(0):
+        image, text = encode_features(estimator, batch.pixels, batch.captions)
+        batch.features = image.half().cpu(), text.half().cpu()
+        batch.pixels = torch.empty(0)
+        yield batch
+
+
+def _joined(batches: list[TrainBatch]) -> TrainBatch:
+    """One batch of all. Those shown twice, in place of broken ones, stay: ranks keep in step."""
+    features = [batch.features for batch in batches if batch.features is not None]
+    truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]
+    return TrainBatch(
+        pixels=torch.empty(0),
+        captions=[caption for batch in batches for caption in batch.captions],
+        uids=[uid for batch in batches for uid in batch.uids],
+        weights=torch.cat([batch.weights for batch in batches]),
+        is_forget=torch.cat([batch.is_forget for batch in batches]),
+        is_noisy=torch.cat(truth) if len(truth) == len(batches) else None,
+        features=(torch.cat([f[0] for f in features]), torch.cat([f[1] for f in features])),
+    )
+
+
+def _rows(whole: TrainBatch, rows: np.ndarray) -> TrainBatch:
+    index = torch.from_numpy(rows)
+    assert whole.features is not None
+    image, text = whole.features
+    return TrainBatch(
+        pixels=whole.pixels,
+        captions=[whole.captions[row] for row in rows],
+        uids=[whole.uids[row] for row in rows],
+        weights=whole.weights[index],
+        is_forget=whole.is_forget[index],
+        is_noisy=None if whole.is_noisy is None else whole.is_noisy[index],
+        features=(image[index].float(), text[index].float()),
+    )

@@ -1,0 +1,166 @@
+"""DisNCL: what image and caption share is split from what only one of them has, and then aligned.
+
+"Disentangled Noisy Correspondence Learning". Its losses: retrieval (`disncl_alignment`),
+information (`disncl_information`), and here their sum, Eq. 8, over the clean pairs of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from ncclean.errors import InputError
+from ncclean.scoring.disncl import mutual_match
+from ncclean.training.objectives.base import Terms
+from ncclean.training.objectives.disncl_alignment import (
+    all_negatives_loss,
+    mean_over,
+    ranking_loss,
+    soft_alignment_loss,
+    soft_margin,
+)
+from ncclean.training.objectives.disncl_information import (
+    LEAKS,
+    OVERLAPS,
+    PAIRS,
+    Discriminators,
+    adversarial_bound,
+    jsd_bound,
+)
+from ncclean.training.objectives.similarity import cosines
+
+__all__ = [
+    "DisnclOptions",
+    "clean_pairs",
+    "discriminator_terms",
+    "encoder_terms",
+    "invariant_cosines",
+    "jsd_bound",
+    "ranking_loss",
+    "soft_alignment_loss",
+    "soft_margin",
+    "warm_up_terms",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisnclOptions:
+    """What DisNCL may be told; the defaults are the paper's.
+
+    `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control. `reverse`,
+    `mask_noisy` and `bounded_adversary` are the variants of the functions of these losses.
+    `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
+    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` is the
+    towers' learning rate as a share of the heads'. Raises `InputError` for a value out of range.
+    """
+
+    hidden_dim: int = 256
+    dim: int = 512
+    gamma: float = 0.5
+    beta1: float = 0.1
+    beta2: float = 0.1
+    beta3: float = 0.5
+    alpha: float = 0.2
+    m: float = 10.0
+    temperature: float = 0.05
+    reverse: bool = False
+    mask_noisy: bool = False
+    bounded_adversary: bool = False
+    disentangle: bool = True
+    warmup_epochs: int = 5
+    warmup_negatives: Literal["all", "hardest"] = "all"
+    freeze_towers: bool = False
+    tower_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "beta3"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must lie in [0, 1], got {getattr(self, name):g}")
+        for name in ("hidden_dim", "dim", "temperature", "tower_rate"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, got {getattr(self, name):g}")
+        if min(self.beta1, self.beta2, self.alpha, self.warmup_epochs) < 0:
+            raise InputError("beta1, beta2, alpha and warmup_epochs must not be negative")
+        if self.warmup_negatives not in ("all", "hardest"):
+            raise InputError(f"warmup_negatives takes all, hardest, got {self.warmup_negatives!r}")
+        if not self.m > 1:
+            raise InputError(f"m must be greater than 1, got {self.m:g}")
+
+
+def invariant_cosines(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """H, the (N, N) cosines of V_S and T_S."""
+    image, text = (F.normalize(parts[f"{side}_invariant"], dim=-1) for side in ("image", "text"))
+    return cosines(image, text)
+
+
+@torch.no_grad()
+def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
+    """Eq. 2: (N, N) H -> (N,) bool, the pairs that are each other's best match."""
+    return mutual_match(similarity)
+
+
+def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
+    """L_align alone, with a constant margin and no filter: there is nothing yet to filter by."""
+    if options.warmup_negatives == "all":
+        return {"align": all_negatives_loss(similarity, options.alpha)}
+    everyone = torch.ones(len(similarity), dtype=torch.bool, device=similarity.device)
+    return {"align": ranking_loss(similarity, everyone, options.alpha)}
+
+
+def encoder_terms(
+    parts: Mapping[str, torch.Tensor], discriminators: Discriminators, options: DisnclOptions
+) -> Terms:
+    """Eq. 8 for encoders and heads: named scalars that sum to the loss.
+
+    `parts` are the (N, ...) features `image` and `text` before normalisation and their
+    `_invariant` and `_exclusive` halves. `invariant` and `compression` are gamma L_S, `exclusive`
+    and `leaks` (1 - gamma) L_X in the form of Eq. 11, `overlap` L_reg.
+    """
+    similarity = invariant_cosines(parts)
+    clean = clean_pairs(similarity)
+    margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
+    terms = {
+        "align": ranking_loss(similarity, clean, margin),
+        "soft": soft_alignment_loss(
+            similarity, clean, options.temperature, options.beta3,
+            options.reverse, options.mask_noisy,
+        ),
+    }  # fmt: skip
+    if not options.disentangle:
+        return terms
+    chosen = {name: part[clean] for name, part in parts.items()}
+
+    def raised(name: str) -> torch.Tensor:
+        return jsd_bound(*discriminators.logits(name, chosen))
+
+    def lowered(names: Mapping[str, tuple[str, str]]) -> torch.Tensor:
+        bounds = [
+            adversarial_bound(*discriminators.logits(name, chosen), options.bounded_adversary)
+            for name in names
+        ]
+        return torch.stack(bounds).sum()
+
+    gamma = options.gamma
+    # KL of unit Gaussians is half the squared distance; with both directions, all of it.
+    distance = (parts["image_invariant"] - parts["text_invariant"]).float().square().sum(dim=1)
+    invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
+    exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
+    return {
+        **terms,
+        "invariant": -gamma * invariant,
+        "compression": gamma * options.beta1 * mean_over(distance, clean),
+        "exclusive": -(1 - gamma) * exclusive,
+        "leaks": (1 - gamma) * (1 + options.beta2) * lowered(LEAKS),
+        "overlap": lowered(OVERLAPS),
+    }
+
+
+def discriminator_terms(parts: Mapping[str, torch.Tensor], discriminators: Discriminators) -> Terms:
+    """Minus the bound of each of the eight discriminators, on the clean pairs of `parts`."""
+    clean = clean_pairs(invariant_cosines(parts))
+    chosen = {name: part[clean] for name, part in parts.items()}
+    return {name: -jsd_bound(*discriminators.logits(name, chosen)) for name in PAIRS}

@@ -1,0 +1,87 @@
+"""DisNCL's retrieval losses on the cosines H of the modality-invariant space.
+
+"Disentangled Noisy Correspondence Learning", Eqs. 3 to 6. The paper sums over clean pairs; here it
+is the mean, so that the terms keep their proportion whatever the share of clean pairs. Without a
+clean pair each loss is a zero that is attached to the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# exp(-1e4) is 0 in every precision, and 0 times it is 0, which is not so for -inf.
+_NEVER = -1e4
+_SMALLEST_LOG = -4.0
+
+
+@torch.no_grad()
+def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> torch.Tensor:
+    """(N,) cosines of the pairs -> alpha (m^h - 1) / (m - 1), h clamped to [0, 1]; no gradient.
+
+    Below Eq. 3, which does not say what becomes of negative cosines: their margin is 0 here.
+    """
+    return alpha * (m ** similarity.clamp(0, 1) - 1) / (m - 1)
+
+
+def ranking_loss(
+    similarity: torch.Tensor, clean: torch.Tensor, margin: torch.Tensor | float
+) -> torch.Tensor:
+    """Eq. 3: hinge with the hardest negative of both directions, mean over clean pairs, a scalar.
+
+    similarity (N, N) cosines, clean (N,) bool, margin (N,) or one for all: pair i's own in both
+    directions. Negatives are taken from the whole batch, noisy pairs included.
+    """
+    own = similarity.diagonal()
+    eye = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    others = similarity.masked_fill(eye, _NEVER)
+    hinges = (margin - own + others.amax(dim=1)).relu() + (margin - own + others.amax(dim=0)).relu()
+    return mean_over(hinges, clean)
+
+
+def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
+    """The hinge of Eq. 3 with every negative in place of the hardest: their mean, a scalar.
+
+    For heads that start from random weights. There the hardest negative of an image is as close as
+    its own caption, and the loss soon rests at 2 alpha, with all pairs at one point.
+    """
+    own = similarity.diagonal()
+    hinges = (margin - own[:, None] + similarity).relu() + (margin - own + similarity).relu()
+    eye = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    return hinges.masked_fill(eye, 0).sum() / max(1, len(own) * (len(own) - 1))
+
+
+def soft_alignment_loss(
+    similarity: torch.Tensor,
+    clean: torch.Tensor,
+    temperature: float = 0.05,
+    beta3: float = 0.5,
+    reverse: bool = False,
+    mask_noisy: bool = False,
+) -> torch.Tensor:
+    """Eq. 6: cross-entropy to bootstrapped targets, both directions summed, mean over clean pairs.
+
+    similarity (N, N) cosines, clean (N,) bool. The target y of a direction is beta3 one-hot +
+    (1 - beta3) times the softmax of the *opposite* direction, detached. The loss is -sum y log p;
+    `reverse` is -sum p log y, which Theorem 3 needs, with log y at least -4. Eq. 4 zeroes the rows
+    of noisy pairs, which changes nothing as they are never read; `mask_noisy` takes noisy
+    candidates out of the softmax, the likely intent.
+    """
+    logits = similarity / temperature
+    noisy = ~clean[None, :] & mask_noisy
+    i2t, t2i = (each.masked_fill(noisy, _NEVER).log_softmax(dim=1) for each in (logits, logits.T))
+    onehot = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+    total = torch.zeros(len(logits), dtype=logits.dtype, device=logits.device)
+    for log_p, opposite in ((i2t, t2i), (t2i, i2t)):
+        target = beta3 * onehot + (1 - beta3) * opposite.detach().exp()
+        if reverse:
+            # The clamp comes before the logarithm: no infinity where the target is 0.
+            log_target = target.clamp_min(torch.tensor(_SMALLEST_LOG).exp().item()).log()
+            total = total - (log_p.exp() * log_target).sum(dim=1)
+        else:
+            total = total - (target * log_p).sum(dim=1)
+    return mean_over(total, clean)
+
+
+def mean_over(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """(N,) values, (N,) bool -> the mean of the chosen; an attached zero if there are none."""
+    return values[chosen].sum() / max(1, int(chosen.sum()))

@@ -1,0 +1,139 @@
+"""DisNCL as the trainer sees it: heads that train with the towers or alone, and their opponents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ncclean.models.heads import Heads, HeadsConfig, write_heads
+from ncclean.models.text_tower import encode_text
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
+from ncclean.training.objectives.disncl import (
+    DisnclOptions,
+    clean_pairs,
+    discriminator_terms,
+    encoder_terms,
+    invariant_cosines,
+    warm_up_terms,
+)
+from ncclean.training.objectives.disncl_information import Discriminators
+
+WARM_UP, DISENTANGLING = "warm-up", "disentangling"
+
+
+class Disncl:
+    """Phase one aligns all pairs, phase two filters, disentangles and aligns what is clean."""
+
+    name = "disncl"
+
+    def __init__(
+        self,
+        options: DisnclOptions,
+        *,
+        learning_rate: float = 2e-4,
+        epochs: int = 10,
+        warmup: float = 0.1,
+    ) -> None:
+        """`learning_rate` is that of heads and discriminators; `epochs` those of phase two."""
+        self.options = options
+        rates = {"heads": learning_rate}
+        if not options.freeze_towers:
+            rates |= dict.fromkeys(("image", "text"), options.tower_rate * learning_rate)
+        phases = (
+            Phase(name=WARM_UP, epochs=options.warmup_epochs, learning_rates=rates, warmup=warmup),
+            Phase(name=DISENTANGLING, epochs=epochs, learning_rates=rates, warmup=warmup),
+        )
+        self.phases = tuple(phase for phase in phases if phase.epochs)
+        self._rate = learning_rate
+        self._heads: Heads | None = None
+        self._discriminators: Discriminators | None = None
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """`heads` and, unless there is nothing to disentangle, `discriminators`."""
+        dim = feature_dim(model)
+        config = HeadsConfig(
+            feature_dim=dim,
+            hidden_dim=self.options.hidden_dim,
+            dim=self.options.dim,
+            temperature=self.options.temperature,
+        )
+        self._heads = Heads(config)
+        self._discriminators = Discriminators(dim, self.options.dim, self.options.hidden_dim)
+        return {"heads": self._heads, "discriminators": self._discriminators}
+
+    def encode(
+        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
+    ) -> Embeddings:
+        """Features `image` and `text` before normalisation, and their halves."""
+        image = model.encode_image(pixels)  # type: ignore[operator]
+        return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
+
+    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
+        """The same from (B, d) features that are known already."""
+        assert self._heads is not None, "modules() comes first"
+        heads = self._heads
+        parts = {
+            "image_invariant": heads.image_invariant(image),
+            "text_invariant": heads.text_invariant(text),
+        }
+        if phase.name == DISENTANGLING and self.options.disentangle:
+            parts |= {
+                "image": image, "image_exclusive": heads.image_exclusive(image),
+                "text": text, "text_exclusive": heads.text_exclusive(text),
+            }  # fmt: skip
+        return {name: part.float() for name, part in parts.items()}
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """L_align in phase one, Eq. 8 in phase two."""
+        assert self._discriminators is not None, "modules() comes first"
+        similarity = invariant_cosines(embeddings).detach()
+        self._last = similarity.diagonal(), clean_pairs(similarity), batch.is_noisy
+        if phase.name == WARM_UP:
+            return warm_up_terms(invariant_cosines(embeddings), self.options)
+        self._discriminators.eval()  # no power iteration: they must not change in this step
+        return encoder_terms(embeddings, self._discriminators, self.options)
+
+    def adversaries(self, phase: Phase) -> Mapping[str, float]:
+        """The discriminators, in phase two."""
+        trains = phase.name == DISENTANGLING and self.options.disentangle
+        return {"discriminators": self._rate} if trains else {}
+
+    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
+        """Minus the bound of each discriminator."""
+        assert self._discriminators is not None, "modules() comes first"
+        self._discriminators.train()
+        return discriminator_terms(embeddings, self._discriminators)
+
+    def statistics(self) -> dict[str, float]:
+        """Share of the batch that passes the filter, and what of it is noise where that is known.
+
+        `clean/noisy_share` is the share of noisy pairs that pass, `clean/clean_share` of clean
+        ones.
+        """
+        if self._last is None:
+            return {}
+        own, clean, is_noisy = self._last
+        found = {"clean/share": float(clean.float().mean()), "similarity": float(own.mean())}
+        for name, value in (("clean", 0), ("noisy", 1)):
+            if is_noisy is not None and bool((is_noisy == value).any()):
+                found[f"clean/{name}_share"] = float(clean[is_noisy == value].float().mean())
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the heads beside the model."""
+        assert self._heads is not None, "modules() comes first"
+        write_heads(self._heads, folder)
+
+
+@torch.no_grad()
+def feature_dim(model: nn.Module) -> int:
+    """Length of the embeddings of a model, found by encoding a text of one token."""
+    device = next(model.parameters()).device
+    tokens = torch.ones(1, 1, dtype=torch.long, device=device)
+    return int(encode_text(model, tokens, normalize=False).shape[1])

@@ -1,0 +1,34 @@
+"""RINCE: a contrastive loss that saturates on pairs it cannot fit.
+
+Chuang et al. 2022, "Robust Contrastive Learning against Noisy Views", Eq. 6. As q goes to 0 it
+becomes InfoNCE plus log lambda; at q = 1 it is symmetric, and robust to mismatched positives.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ncclean.training.objectives.similarity import cosines
+
+
+def rince_loss(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    scale: torch.Tensor | float,
+    q: float = 0.1,
+    density: float = 0.01,
+) -> torch.Tensor:
+    """Mean over pairs and both directions of -pos^q / q + (density sum_all)^q / q, a scalar.
+
+    `image` and `text` are (N, d) L2-normalised; pos = exp(scale cos) of the own partner, sum_all
+    that of all N candidates with it. Powers are taken of logarithms: finite in float32 while
+    q scale stays below 88. The loss has no lower bound in the scale, which must not be trained.
+    """
+    logits = scale * cosines(image, text)
+    log_density = torch.tensor(density, dtype=logits.dtype, device=logits.device).log()
+    positive = (q * logits.diagonal()).exp()
+    directions = [
+        (-positive + (q * (log_density + logits.logsumexp(dim=dim))).exp()).mean() / q
+        for dim in (1, 0)
+    ]
+    return (directions[0] + directions[1]) / 2

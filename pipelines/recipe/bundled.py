@@ -1,0 +1,39 @@
+"""The recipes that come with ncclean. Imports nothing heavy: listing them is instant."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import yaml
+
+from .errors import RecipeError
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+
+
+def bundled_recipes() -> dict[str, str]:
+    """What each bundled recipe does, by name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        content = yaml.safe_load(path.read_text("utf-8"))
+        found[path.stem] = str(content.get("about") or "")
+    return found
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: a path, or the name of a bundled one. Raises `RecipeError`."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise RecipeError(f"{name} does not exist")
+        return path
+    inside = FOLDER / f"{name}.yaml"
+    if inside.is_file():
+        return inside
+    names = sorted(each.stem for each in FOLDER.glob("*.yaml"))
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise RecipeError(
+        f"{name} is neither a file nor a bundled recipe{hint}; there are {', '.join(names)}"
+    )

@@ -1,0 +1,117 @@
+"""The page of a run: results, stages with their figures, files and logs, the recipe, versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ncclean import stores
+from ncclean.report.page import asset, content_hash
+
+from .folder import RunFolder, StageRecord
+from .load import Recipe
+from .tables import result_tables
+from .versions import versions
+
+_LEADS = 2  # figures beside the number of stages and the time
+
+
+def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRecord]) -> None:
+    """Write `index.html`; it needs no other file, and links those of the run."""
+    style = asset("report.css")
+    html = _environment().get_template("run.html").render(
+        recipe=recipe,
+        stages=[_stage_row(recipe, folder, name, records.get(name)) for name in recipe.stages],
+        done=sum(record.done for record in records.values()),
+        seconds=sum(record.seconds for record in records.values()),
+        finished=max((record.finished or "" for record in records.values()), default="")[:16]
+        .replace("T", " "),
+        leads=_leads(records),
+        tables=list(result_tables(recipe, records)),
+        failures=[
+            (name, what, reason)
+            for name, record in records.items()
+            for what, reason in record.failures.items()
+        ],
+        text=(folder.path / "recipe.yaml").read_text("utf-8"),
+        versions=versions(),
+        style=Markup(style),
+        policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+    folder.write(folder.page, html)
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `12 min 5 s`, `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def _stage_row(
+    recipe: Recipe, folder: RunFolder, name: str, record: StageRecord | None
+) -> dict[str, Any]:
+    stage = recipe.stages[name]
+    return {
+        "name": name,
+        "command": stage.command.name,
+        "about": stage.about,
+        "record": record,
+        "log": f"logs/{quote(name)}.log",
+        "files": [
+            (folder.place(path), _link(folder, folder.place(path)))
+            for path in (record.made if record else [])
+        ],
+    }
+
+
+def _link(folder: RunFolder, path: str) -> str | None:
+    """Relative to the page where it can be, so that the folder may be moved."""
+    if stores.is_url(path):
+        return None
+    try:
+        relative = os.path.relpath(Path(path).resolve(), folder.path.resolve())
+    except ValueError:
+        return None
+    return quote(relative)
+
+
+def _leads(records: Mapping[str, StageRecord]) -> list[tuple[str, str, str]]:
+    """The noise rate if there is one, then the first figure of the last stages that have one."""
+    found = [
+        ("noise rate", record.figures["noise rate"], name)
+        for name, record in records.items()
+        if "noise rate" in record.figures
+    ][:1]
+    for name, record in reversed(list(records.items())):
+        if len(found) == _LEADS:
+            break
+        figure = next(iter(record.figures.items()), None)
+        if figure is not None and record.command in ("select", "finetune", "export"):
+            found.append((figure[0], figure[1], name))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__ or "ncclean_pipelines.recipe"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["duration"] = duration
+    return environment

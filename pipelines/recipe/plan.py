@@ -1,0 +1,147 @@
+"""What a run would do, and how long it would take: `ncclean run --dry-run`.
+
+Only what takes hours is estimated: `score` and `finetune`. Pairs are counted where they are known,
+and estimated from the shards or handed on from the stages before; the speed is the recipe's
+`pairs_per_second`, else that of one batch of the model on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import NccleanError
+from ncclean.models.estimator import Estimator
+from ncclean.training.objectives.registry import make_objective
+
+from ..cost import Rates, estimate
+from ..finetune import FinetuneRequest
+from ..score import ScoreRequest
+from .check import inputs_of
+from .commands import Reads
+from .decide import Decision, decide_all
+from .folder import RunFolder, StageRecord
+from .load import Recipe, Stage
+from .references import names_in
+from .run import check
+
+# A training step: forward, and backward at twice its cost; NCU encodes the captions twice more.
+_STEP_PER_FORWARD = 3.0
+_SLOWER = {"ncu": 1.4}
+_PROBED_BATCH = 64
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage of a plan. `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None where
+    they are not known; `basis` says where the hours come from, or why there are none."""
+
+    name: str
+    command: str
+    action: str
+    reason: str
+    pairs: int | None = None
+    hours: float | None = None
+    basis: str = ""
+
+
+def plan(
+    recipe: Recipe, start_from: str | None = None, *, probe: bool = True
+) -> list[PlannedStage]:
+    """What `run` would do. Without `probe` only stated speeds are used, and no model is loaded.
+
+    Raises what `run` raises before it starts anything.
+    """
+    check(recipe, start_from)
+    pairs: dict[str, int | None] = {}
+    planned = []
+    for decision in decide_all(recipe, RunFolder(recipe.folder), start_from):
+        stage = decision.stage
+        taken = _pairs_into(stage, pairs)
+        pairs[stage.name] = _pairs_out_of(
+            stage, taken, decision.record if not decision.runs else None
+        )
+        planned.append(_planned(decision, taken, probe))
+    return planned
+
+
+def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage:
+    stage = decision.stage
+    if not decision.runs:
+        return PlannedStage(stage.name, stage.command.name, "skip", decision.reason)
+    action = "resume" if decision.reason == "interrupted" else "run"
+    hours, basis = None, ""
+    if stage.command.name in ("score", "finetune"):
+        hours, basis = _hours(stage, pairs, probe)
+    return PlannedStage(
+        stage.name, stage.command.name, action, decision.reason, pairs, hours, basis
+    )
+
+
+def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, str]:
+    if pairs is None:
+        return None, "the number of pairs is not known yet"
+    speed, basis = stage.pairs_per_second, "stated speed"
+    request = stage.request
+    passes, workers = 1.0, 1
+    if isinstance(request, FinetuneRequest):
+        objective = make_objective(request.method, request.objective)
+        passes = sum(phase.epochs for phase in objective.phases)
+    elif isinstance(request, ScoreRequest):
+        workers = request.cluster.workers or 1
+    if speed is None:
+        if not probe:
+            return None, "no pairs_per_second is stated"
+        speed, basis = _probed(stage)
+        if speed is None:
+            return None, basis
+    # Embeddings and bytes do not matter for the hours.
+    cost = estimate(int(pairs * passes), Rates(pairs_per_second=speed, input_bytes=0.0),
+                    workers=workers)  # fmt: skip
+    times = f"{passes:g} passes, " if passes != 1 else ""
+    return cost.hours, f"{times}{basis} {speed:,.0f} pairs/s"
+
+
+def _probed(stage: Stage) -> tuple[float | None, str]:
+    """The speed of one batch on this machine, and what was measured."""
+    request: ScoreRequest | FinetuneRequest = stage.request
+    if names_in(stage.symbolic.get("model", "")):
+        return None, "the model is not made yet: state pairs_per_second"
+    try:
+        estimator = Estimator.load(
+            request.model, request.pretrained, precision=request.precision, device=request.device
+        )
+    except NccleanError as error:
+        return None, str(error)
+    speed = _PROBED_BATCH / estimator.seconds_per_batch(_PROBED_BATCH)
+    if isinstance(request, FinetuneRequest):
+        slower = _STEP_PER_FORWARD * _SLOWER.get(request.method, 1.0)
+        return speed / slower, f"a forward pass here, times {slower:g}:"
+    return speed, "a batch here:"
+
+
+def _pairs_into(stage: Stage, known: Mapping[str, int | None]) -> int | None:
+    """The pairs that a stage goes through: those of its selection, its table, or its shards."""
+    for option in ("selection", "scores", "embeddings", "shards"):
+        names = names_in(stage.symbolic.get(option))
+        made_by = [name.split(".")[0] for name in names]
+        if made_by:
+            return known.get(made_by[0])
+    sources = [value for _, kind, value in inputs_of(stage) if kind is Reads.SHARDS]
+    if sources:
+        return estimate_samples(resolve_shards(sources))
+    return stage.request.pairs if stage.command.name == "synth" else None
+
+
+def _pairs_out_of(stage: Stage, taken: int | None, record: StageRecord | None) -> int | None:
+    """The pairs that a stage hands on: as recorded if it is done, else at most what it takes."""
+    if record is not None:
+        for key in ("kept", "samples", "rows", "pairs"):
+            if isinstance(record.result.get(key), int):
+                return int(record.result[key])
+    if taken is None:
+        return None
+    fraction = stage.values.get("keep_fraction")
+    return taken if fraction is None else round(taken * float(fraction))

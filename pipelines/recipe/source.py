@@ -1,0 +1,122 @@
+"""A YAML file as plain values that remember the line they were written in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import RecipeError
+
+Path_ = tuple[str | int, ...]
+
+
+@dataclass
+class Source:
+    """The values of a recipe, where each came from, and the text for the record.
+
+    `lines` are counted from 1, by the keys that lead to a value; `changed` are those given by
+    `--set`.
+    """
+
+    name: str
+    text: str
+    values: dict[str, Any]
+    lines: dict[Path_, int]
+    changed: set[Path_] = field(default_factory=set)
+
+    def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
+        """The error for a value: the line of it, or of the nearest thing around it."""
+        at = tuple(where)
+        while at and at not in self.lines and at not in self.changed:
+            at = at[:-1]
+        if at in self.changed:
+            return RecipeError(f"--set {'.'.join(map(str, _shown(at)))}: {sentence}")
+        return RecipeError(f"{self.name}, line {self.lines.get(at, 1)}: {sentence}")
+
+    def change(self, assignment: str) -> None:
+        """Apply one `--set KEY=VALUE`; the value is YAML.
+
+        `stage.option=2` sets an option of a stage, `name=/data` one of `vars`. Raises
+        `RecipeError` for a stage or a variable that the recipe does not have.
+        """
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"--set takes KEY=VALUE, got {assignment!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise RecipeError(f"--set {key}: {text!r} is not YAML") from error
+        first, _, rest = key.partition(".")
+        stages, variables = self.values.get("stages"), self.values.get("vars")
+        if not rest or first == "vars":
+            first, rest = "vars", rest or first
+            if not isinstance(variables, dict) or rest not in variables:
+                raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}")
+            variables[rest] = value
+            self.changed.add(("vars", rest))
+        elif first == "engine":
+            self.values.setdefault("engine", {})[rest] = value
+            self.changed.add(("engine", rest))
+        else:
+            if not isinstance(stages, dict) or first not in stages:
+                known = ", ".join(stages) if isinstance(stages, dict) else "none"
+                raise RecipeError(f"--set {key}: no stage {first!r}; the stages are {known}")
+            if stages[first] is None:
+                stages[first] = {}
+            stages[first][rest] = value
+            self.changed.add(("stages", first, rest))
+
+
+def read_source(path: Path) -> Source:
+    """Raises `RecipeError` if the file is not there, is not YAML, or repeats a key."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} cannot be read: {error}") from error
+    return parse(text, path.name)
+
+
+def parse(text: str, name: str) -> Source:
+    """The source of a recipe that is called `name` in messages."""
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise RecipeError(f"{name}, line {line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{name} is not YAML: {error}") from error
+    lines: dict[Path_, int] = {}
+    if not isinstance(node, yaml.MappingNode):
+        raise RecipeError(f"{name}, line 1: a recipe is a mapping with the key `stages`")
+    _number(node, (), lines, name)
+    return Source(name, text, values, lines)
+
+
+def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> None:
+    """Note the line of every value. PyYAML takes the last of two equal keys, we neither."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*at, key.value)
+            line = key.start_mark.line + 1
+            if inner in lines:
+                raise RecipeError(
+                    f"{name}, line {line}: {key.value} is there already, in line {lines[inner]}"
+                )
+            lines[inner] = line
+            _number(value, inner, lines, name)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            lines[(*at, number)] = value.start_mark.line + 1
+            _number(value, (*at, number), lines, name)
+
+
+def _shown(at: Path_) -> Path_:
+    return at[1:] if at[0] in ("stages", "vars") else at

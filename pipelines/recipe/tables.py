@@ -1,0 +1,105 @@
+"""The results of a run as tables: the noise that scores found, and what models can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ncclean.evaluation.noise_evaluation import ALL
+
+from .evaluations import shown
+from .folder import StageRecord
+from .load import Recipe
+
+_MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
+# What is shown of each task; all of it is in the results.
+_LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
+KIND_NAMES = {
+    ALL: "all noise",
+    "ncr": "permuted caption",
+    "decl": "permuted image",
+    "per_batch": "permuted in a batch",
+    "hard": "one wrong word",
+    "junk": "boilerplate caption",
+}
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table to show; the first column names the rows, the others are numbers as text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[ResultTable]:
+    """The tables that the finished stages have results for."""
+    for name, record in records.items():
+        if record.done and record.command == "evaluate noise":
+            yield from _noise_tables(name, record.result)
+    found = [
+        each
+        for record in records.values()
+        if record.done and record.command in _MODEL_COMMANDS
+        for each in record.result["results"]
+    ]
+    if found:
+        yield _model_table(recipe, found)
+
+
+def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[ResultTable]:
+    kinds = list(found["noisy"])
+    heads = tuple(f"{KIND_NAMES.get(k, k)} ({found['noisy'][k]:,})" for k in kinds)
+    rows = []
+    for score in found["scores"]:
+        by_kind = {one["kind"]: one["report"]["auroc"] for one in score["kinds"]}
+        rows.append((score["column"], *(_decimal(by_kind.get(kind)) for kind in kinds)))
+    yield ResultTable(f"{stage}: AUROC against clean pairs", ("score", *heads), tuple(rows))
+    rules = tuple(
+        (
+            rule["rule"],
+            *(_share(rule["noise_caught"].get(kind)) for kind in kinds),
+            _share(None if rule["clean_kept"] is None else 1 - rule["clean_kept"]),
+        )
+        for rule in found["rules"]
+    )
+    if rules:
+        title = f"{stage}: share flagged as noisy"
+        yield ResultTable(title, ("rule", *heads, "clean pairs"), rules)
+
+
+def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> ResultTable:
+    """A row for each leading figure of each data set, a column for each model."""
+    rows: dict[str, dict[str, str]] = {}
+    models: list[str] = []
+    for each in found:
+        name = _model_name(recipe, each)
+        models += [name] if name not in models else []
+        for metric in _LEADING:
+            value = each["metrics"].get(metric)
+            if value is not None:
+                row = rows.setdefault(f"{each['dataset']} {metric}", {})
+                row[name] = shown(metric, value)
+    return ResultTable(
+        "Models on held-out data",
+        ("figure", *models),
+        tuple((label, *(row.get(name, "") for name in models)) for label, row in rows.items()),
+    )
+
+
+def _model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
+    """The stage that made the model, else the model's own name."""
+    for stage in recipe.stages.values():
+        if stage.command.makes_model and result["model"] == stage.command.reference(stage.out):
+            return stage.name
+    return str(result["model"])
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

@@ -1,0 +1,21 @@
+"""What a run ran with."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import ncclean
+
+_PACKAGES = ("torch", "open_clip_torch", "torchvision", "numpy", "pyarrow", "duckdb", "ray")
+
+
+def versions() -> dict[str, str]:
+    """The versions of ncclean, Python and the libraries that results may depend on."""
+    found = {"ncclean": ncclean.__version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,100 @@
+import dataclasses
+import json
+
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ncclean.errors import InputError, ModelError
+from ncclean.models.checkpoint import resolve
+from ncclean.models.estimator import Estimator
+from ncclean.models.heads import (
+    CONFIG_NAME,
+    HeadedClip,
+    Heads,
+    HeadsConfig,
+    has_heads,
+    in_space,
+    project,
+    read_heads,
+    write_heads,
+)
+from ncclean.models.saving import write_model
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder: the bundled patient with heads beside it."""
+    folder = tmp_path_factory.mktemp("heads") / "run"
+    estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    write_model(estimator.model, resolve("demo-noisy", None), estimator.tokenizer, folder)
+    torch.manual_seed(3)
+    write_heads(Heads(HeadsConfig(feature_dim=128, hidden_dim=32, dim=24)), folder)
+    return folder
+
+
+def test_survive_the_folder_which_stays_a_model_of_open_clip(run):
+    heads = read_heads(run)
+    torch.manual_seed(3)
+    expected = Heads(HeadsConfig(feature_dim=128, hidden_dim=32, dim=24)).state_dict()
+    assert all(torch.equal(heads.state_dict()[name], expected[name]) for name in expected)
+    model = open_clip.create_model(f"local-dir:{run}")
+    patient = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
+    assert torch.equal(model.visual.proj, patient.visual.proj)
+    assert json.loads((run / CONFIG_NAME).read_text()) == dataclasses.asdict(heads.config)
+
+
+def test_an_estimator_in_each_space(run):
+    """Cosines are those of the heads on features before normalisation; fingerprints differ."""
+    heads = read_heads(run)
+    plain = Estimator.load(f"local-dir:{run}", precision="fp32", device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (3, 3, 64, 64), generator=generator, dtype=torch.uint8)
+    captions = ["a red star", "two blue rings on a white background", "x"]
+    with torch.no_grad():
+        image = plain.model.encode_image(plain.normalized(pixels))
+        text = plain.model.encode_text(plain.tokenize(captions))
+    fingerprints = {plain.identity.fingerprint}
+    for space in ("invariant", "exclusive", "joint"):
+        estimator = Estimator.load(run.as_posix(), precision="fp32", device="cpu", space=space)
+        with torch.no_grad():
+            expected = project(heads, image, text, space)
+        assert torch.allclose(estimator.encode_image(pixels), expected[0], atol=1e-5)
+        assert torch.allclose(estimator.encode_text(captions), expected[1], atol=1e-5)
+        assert estimator.trims_text
+        assert estimator.scale == pytest.approx(20, rel=1e-6)
+        assert estimator.identity.pretrained == f"local, {space} space"
+        fingerprints.add(estimator.identity.fingerprint)
+    assert len(fingerprints) == 4
+    auto = Estimator.load(run.as_posix(), precision="fp32", device="cpu", space="auto")
+    assert auto.identity.pretrained == "local, invariant space"
+
+
+def test_spaces():
+    invariant, exclusive = torch.randn(4, 3), torch.randn(4, 3)
+    joint = in_space(invariant, exclusive, "joint")
+    halves = F.normalize(invariant, dim=1), F.normalize(exclusive, dim=1)
+    assert torch.allclose(joint @ joint.T, sum(half @ half.T for half in halves) / 2, atol=1e-6)
+    assert torch.equal(in_space(invariant, exclusive, "exclusive"), halves[1])
+    with pytest.raises(InputError, match="the spaces are"):
+        in_space(invariant, exclusive, "outer")
+
+
+def test_models_without_heads(tmp_path):
+    assert not has_heads(tmp_path)
+    with pytest.raises(ModelError, match="not trained with disncl"):
+        read_heads(tmp_path)
+    with pytest.raises(ModelError, match="not trained with disncl"):
+        Estimator.load("demo", space="invariant", precision="fp32", device="cpu")
+    auto = Estimator.load("demo", space="auto", precision="fp32", device="cpu")
+    assert not isinstance(auto.model, HeadedClip)
+
+
+def test_broken_heads_are_named(run, tmp_path):
+    for path in run.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / CONFIG_NAME).read_text())
+    (tmp_path / CONFIG_NAME).write_text(json.dumps({**config, "dim": 7}))
+    with pytest.raises(ModelError, match=r"the heads in .* cannot be read"):
+        read_heads(tmp_path)

@@ -1,0 +1,62 @@
+"""The recipes that come with ncclean."""
+
+import re
+
+import pytest
+
+from pipelines.recipe.bundled import FOLDER, bundled_recipes, find_recipe
+from pipelines.recipe.check import check_columns
+from pipelines.recipe.errors import RecipeError
+from pipelines.recipe.load import load_recipe
+from pipelines.recipe.plan import plan
+
+NAMES = list(bundled_recipes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_recipe_is_valid_whatever_the_data(name, tmp_path):
+    recipe = load_recipe(find_recipe(name), tmp_path)
+    check_columns(recipe, look=False)
+    assert recipe.about
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_header_says_what_it_takes_and_what_to_expect(name):
+    head = re.match(r"(?:#.*\n)+", find_recipe(name).read_text())
+    assert head is not None
+    for word in ("What it does:", "Hardware and time:", "Data:", "Expected:"):
+        assert word in head[0], f"{name} does not say {word}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_places_of_data_are_variables(name):
+    stages = find_recipe(name).read_text().partition("\nstages:")[2]
+    assert not re.search(r"(?<!\})/data|s3://", stages)
+
+
+@pytest.mark.parametrize(
+    ("name", "percent", "gamma"),
+    [("ncu_cc3m", 10, 0.7), ("ncu_cc12m", 5, 0.7), ("ncu_yfcc15m", 1, 0.3)],
+)
+def test_ncu_recipes_have_the_settings_of_the_supplement(name, percent, gamma, tmp_path):
+    request = load_recipe(find_recipe(name), tmp_path).stages["repaired"].request
+    ncu, training = request.objective.ncu, request.training
+    assert (ncu.forget_percent, ncu.gamma, ncu.epsilon) == (percent, gamma, 0.03)
+    assert (ncu.alpha, ncu.beta, ncu.negative_weight) == (-0.7, -0.2, 10)
+    assert (training.betas, training.eps, training.weight_decay) == ((0.9, 0.98), 1e-8, 0.2)
+    assert (request.objective.prompt_epochs, request.objective.epochs) == (2, 8)
+    assert (request.batch_size, request.objective.learning_rate) == (2048, 5e-5)
+
+
+def test_the_demo_needs_nothing_from_outside(tmp_path):
+    stages = plan(load_recipe(find_recipe("demo"), tmp_path / "run", ["pairs=500"]), probe=False)
+    assert stages[0].pairs == 500
+    assert {stage.action for stage in stages} == {"run"}
+
+
+def test_a_name_that_is_none_suggests_one(tmp_path):
+    assert find_recipe("demo") == FOLDER / "demo.yaml"
+    with pytest.raises(RecipeError, match=r"did you mean ncu_cc3m\?"):
+        find_recipe("ncu_cc3")
+    with pytest.raises(RecipeError, match=r"x\.yaml does not exist"):
+        find_recipe(str(tmp_path / "x.yaml"))

@@ -1,0 +1,105 @@
+"""Inputs that are not there and columns that nothing produces, found before anything starts."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.recipe.check import check_columns, check_inputs, inputs_of
+from pipelines.recipe.commands import Reads
+from pipelines.recipe.errors import RecipeError
+
+from .recipes import made
+
+SCORE = "stages:\n  score:\n    shards: /s\n    model: demo\n    embeddings: true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages:\n  score:\n    shards: {here}/none.tar\n", "line 3: {here}/none.tar does not"),
+        ("stages:\n  score:\n    shards: [{here}/a.tar, {here}/b.tar]\n    model: demo\n",
+         "line 3: {here}/b.tar does not exist"),
+        ("stages:\n  score:\n    shards: '{here}/{{0..2}}.tar'\n", "line 3: {here}/0.tar does not"),
+        ("stages:\n  score:\n    shards: {here}/a.tar\n    model: demi\n",
+         "line 4: no model called 'demi'; did you mean demo"),
+        ("stages:\n  score:\n    shards: {here}/a.tar\n    model: local-dir:{here}\n",
+         "line 4: {here} holds no open_clip_config.json"),
+        ("stages:\n  score:\n    shards: {here}/a.tar\n    model: {here}/x.pt\n",
+         "line 4: {here}/x.pt does not exist"),
+        ("stages:\n  score:\n    shards: {here}/a.tar\n    model: ViT-B-32\n    pretrained: x\n",
+         "line 4: --pretrained x is neither"),
+        ("stages:\n  select:\n    scores: {here}/s.parquet\n", "line 3: {here}/s.parquet does not"),
+        ("stages:\n  neighbours:\n    embeddings: {here}/e\n", "line 3: {here}/e does not exist"),
+    ],
+)  # fmt: skip
+def test_an_input_that_is_not_there_is_named_with_the_line(tmp_path, text, message):
+    (tmp_path / "a.tar").touch()
+    recipe = made(text.format(here=tmp_path), tmp_path / "run")
+    with pytest.raises(RecipeError) as raised:
+        check_inputs(recipe)
+    assert str(raised.value).startswith(f"r.yaml, {message.format(here=tmp_path)}")
+
+
+def test_what_stages_make_is_not_looked_for(tmp_path):
+    (tmp_path / "a.tar").touch()
+    recipe = made(
+        "stages:\n"
+        f"  score:\n    shards: {tmp_path}/a.tar\n    model: demo\n"
+        "  select:\n    scores: ['${score}', '${run}/more.parquet']\n"
+        f"  a:\n    command: finetune\n    method: clip\n    "
+        f"shards: ['{tmp_path}/a.tar', '${{run}}/x']\n"
+        "    selection: ${select}\n    model: demo\n"
+        "  b:\n    command: score\n    shards: ${run}/x\n    model: ${a}\n",
+        tmp_path / "run",
+    )
+    check_inputs(recipe)
+    assert list(inputs_of(recipe.stages["a"])) == [
+        ("shards", Reads.SHARDS, f"{tmp_path}/a.tar"),
+        ("model", Reads.MODEL, "demo"),
+        ("pretrained", Reads.WEIGHTS, "laion2b_s34b_b79k"),  # a file here would be watched
+    ]
+    assert list(inputs_of(recipe.stages["select"])) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "line", "column"),
+    [
+        ("  select:\n    scores: ${score}\n    score: beauty\n    threshold: 1\n", 8, "beauty"),
+        ("  select:\n    scores: ${score}\n    weights: osa_wait\n", 8, "osa_wait"),
+        ("  select:\n    scores: ${score}\n    where: width > 3 AND hight > 3\n", 8, "hight"),
+        ("  n:\n    command: evaluate noise\n    scores: ${score}\n    column: [similarity, x]\n",
+         9, "'x'"),
+        ("  n:\n    command: evaluate noise\n    scores: ${score}\n    threshold: {similar: 0.2}\n",
+         9, "similar"),
+        ("  n:\n    command: evaluate noise\n    scores: ${score}\n    rule: [width > 3, depth < 2]"
+         "\n", 9, "depth"),
+        ("  export:\n    selection: x\n    shards: /s\n    scores: ${score}\n"
+         "    columns: [similarity, age]\n", 10, "age"),
+    ],
+)  # fmt: skip
+def test_a_column_that_no_stage_produces_is_named_with_the_line(tmp_path, stage, line, column):
+    with pytest.raises(RecipeError) as raised:
+        check_columns(made(SCORE + stage, tmp_path))
+    assert str(raised.value).startswith(f"r.yaml, line {line}: ")
+    assert column in str(raised.value)
+
+
+def test_columns_come_from_all_tables_that_a_stage_reads(tmp_path):
+    joined = SCORE + (
+        "  neighbours:\n    embeddings: ${score.embeddings}\n"
+        "  n:\n    command: evaluate noise\n    scores: ${score}\n    join: ${neighbours}\n"
+        "    column: [lemon_score]\n    rule: better_captions > 3\n"
+    )
+    check_columns(made(joined, tmp_path))
+    with pytest.raises(RecipeError, match="'lemon_score'"):
+        check_columns(made(joined.replace("    join: ${neighbours}\n", ""), tmp_path))
+
+
+def test_a_table_from_outside_is_asked_for_its_columns(tmp_path):
+    pq.write_table(pa.table({"uid": ["a"], "beauty": [0.5]}), tmp_path / "t.parquet")
+    text = "stages:\n  select:\n    scores: {}\n    score: {}\n    threshold: 1\n"
+    check_columns(made(text.format(tmp_path / "t.parquet", "beauty"), tmp_path))
+    wrong = made(text.format(tmp_path / "t.parquet", "age"), tmp_path)
+    with pytest.raises(RecipeError, match=r"line 4: .*'age'"):
+        check_columns(wrong)
+    check_columns(wrong, look=False)

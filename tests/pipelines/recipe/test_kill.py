@@ -1,0 +1,88 @@
+"""SIGKILL at random moments of a recipe, then the same command: the result of one run."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from tests.pipelines.test_score import assert_same_rows, read
+
+from .recipes import whole
+
+COMMAND = "import sys; from cli.app import main; main()"
+
+
+def command(recipe, out):
+    return [sys.executable, "-c", COMMAND, "run", str(recipe), "--out", str(out), "--quiet"]
+
+
+def shards_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.tar")}
+
+
+@pytest.mark.slow
+def test_killed_three_times_and_resumed(tmp_path):
+    write_corpus(tmp_path / "shards", CorpusOptions(pairs=300, shard_size=50, noise={"ncr": 0.2}))
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(whole(tmp_path / "shards"))
+    begin = time.monotonic()
+    subprocess.run(command(recipe, tmp_path / "one"), check=True)
+    lasted = time.monotonic() - begin
+    rng = random.Random(1)
+    killed = 0
+    while killed < 3:
+        process = subprocess.Popen(command(recipe, tmp_path / "many"))
+        try:
+            # Some of the time is start-up: aim behind it, at all of the stages.
+            process.wait(timeout=lasted * (0.2 + 0.6 * rng.random()))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        killed += 1
+    subprocess.run(command(recipe, tmp_path / "many"), check=True)
+    one, many = tmp_path / "one", tmp_path / "many"
+    assert_same_rows(read(many / "score/scores.parquet"), read(one / "score/scores.parquet"))
+    selections = (pq.read_table(run / "clean" / "selection.parquet") for run in (many, one))
+    assert next(selections).equals(next(selections))
+    assert shards_of(many / "kept") == shards_of(one / "kept") != {}
+    assert (many / "noise/noise.json").read_text() == (one / "noise/noise.json").read_text()
+    weights, expected = (
+        load_file(run / "repaired" / "open_clip_model.safetensors") for run in (many, one)
+    )
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    for record in (many / "stages").glob("*.json"):
+        assert json.loads(record.read_text())["done"], record.name
+
+
+@pytest.mark.slow
+def test_killed_while_it_replaces_a_training(tmp_path):
+    """The checkpoints of the earlier options must not be taken for those of the new ones."""
+    write_corpus(tmp_path / "shards", CorpusOptions(pairs=200, shard_size=100), 1)
+    recipe = tmp_path / "r.yaml"
+    text = whole(tmp_path / "shards")
+    recipe.write_text(text)
+    subprocess.run(command(recipe, tmp_path / "many"), check=True)
+    changed = text.replace("noise-probability", "osa")  # another selection, same settings
+    recipe.write_text(changed)
+    process = subprocess.Popen(command(recipe, tmp_path / "many"))
+    record = tmp_path / "many" / "stages" / "repaired.json"
+    while process.poll() is None and json.loads(record.read_text())["done"]:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not json.loads(record.read_text())["done"]
+    subprocess.run(command(recipe, tmp_path / "many"), check=True)
+    subprocess.run(command(recipe, tmp_path / "one"), check=True)
+    weights, expected = (
+        load_file(tmp_path / run / "repaired" / "open_clip_model.safetensors")
+        for run in ("many", "one")
+    )
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)

@@ -1,0 +1,146 @@
+"""Recipes to requests; every mistake is one sentence with the line."""
+
+from pathlib import Path
+
+import pytest
+
+from ncclean.config import ClusterOptions
+from pipelines.recipe.errors import RecipeError
+from pipelines.recipe.load import load_recipe
+
+from .recipes import made
+
+FOLDER = Path("runs/r")
+HEAD = "vars:\n  size: 128\n  data: /data\nstages:\n"
+
+
+def test_stages_are_wired_by_name():
+    recipe = made(
+        HEAD
+        + """\
+  score:
+    shards: ["${data}/a.tar", "${data}/b.tar"]
+    batch_size: ${size}
+    embeddings: true
+  neighbours:
+    embeddings: ${score.embeddings}
+  a:
+    command: finetune
+    method: ncu
+    shards: /s
+    learning_rate: 5e-5
+    gamma: 0.3
+    decode_threads: 3
+  b:
+    command: score
+    shards: ${run}/x.tar
+    model: ${a}
+    out: /elsewhere/s
+""",
+        FOLDER,
+    )
+    score, neighbours, a, b = (recipe.stages[name].request for name in recipe.stages)
+    assert score.shards == ["/data/a.tar", "/data/b.tar"]
+    assert score.options.batch_size == 128
+    assert score.out == "runs/r/score/scores.parquet"
+    assert neighbours.embeddings == score.options.embeddings == "runs/r/score/embeddings"
+    assert neighbours.out == "runs/r/neighbours/neighbours.parquet"
+    assert (a.objective.learning_rate, a.objective.ncu.gamma) == (5e-5, 0.3)
+    assert a.loader.threads == 3
+    assert a.out == "runs/r/a"
+    assert b.model == "local-dir:runs/r/a"
+    assert b.shards == ["runs/r/x.tar"]
+    assert b.out == "/elsewhere/s"
+    assert recipe.stages["b"].uses == ("a",)
+    assert recipe.stages["neighbours"].uses == ("score",)
+
+
+def test_engine_options_are_for_all_score_stages():
+    recipe = made(
+        "engine: {ray_address: auto, workers: 8}\n"
+        "stages:\n  score:\n    shards: x\n  other:\n    command: score\n    shards: x\n"
+        "    workers: 2\n",
+        FOLDER,
+    )
+    assert recipe.stages["score"].request.cluster == ClusterOptions(address="auto", workers=8)
+    assert recipe.stages["other"].request.cluster.workers == 2
+
+
+def test_set_wins_over_the_file(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text("vars:\n  data: /a\nstages:\n  score:\n    shards: ${data}\n")
+    recipe = load_recipe(path, FOLDER, ["data=/b", "score.block_size=100"])
+    assert recipe.name == "small"
+    assert recipe.stages["score"].request.shards == ["/b"]
+    assert recipe.stages["score"].request.options.block_size == 100
+    with pytest.raises(RecipeError, match=r"^--set score\.block_size: block_size: input should be"):
+        load_recipe(path, FOLDER, ["score.block_size=many"])
+
+
+SCORE = HEAD + "  score:\n    shards: /s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages:\n", "line 1: stages: input should be a valid dictionary"),
+        ("about: x\n", "line 1: a recipe needs stages"),
+        ("stages: {}\n", "line 1: stages: dictionary should have at least 1 item"),
+        ("stage:\n  score:\n", "line 1: a recipe has no option 'stage' (did you mean stages?)"),
+        ("about: x\nengine:\n  worker: 3\nstages:\n  score: {shards: x}\n",
+         "line 3: engine has no option 'worker' (did you mean workers?)"),
+        ("stages:\n  Score:\n    shards: x\n", "line 2: 'Score' is no name"),
+        ("vars:\n  a: 1\n  my data: 2\nstages:\n  score: {shards: x}\n",
+         "line 3: 'my data' is no name"),
+        ("vars:\n  a:\nstages:\n  score: {shards: x}\n", "line 2: a has no value"),
+        ("vars:\n  score: 1\nstages:\n  score: {shards: x}\n", "line 2: 'score' is a stage too"),
+        ("vars:\n  a: ${b}\n  b: 1\nstages:\n  score: {shards: x}\n",
+         "line 2: no variable 'b' before 'a'"),
+        ("stages:\n  run:\n    command: score\n    shards: x\n", "line 2: ${run} is the folder"),
+        ("stages:\n  mine:\n    shards: x\n", "line 2: no command 'mine'; there are"),
+        ("stages:\n  mine:\n    command: scor\n", 
+         "line 3: no command 'scor' (did you mean score?)"),
+        (SCORE + "    shard: /t\n", "line 7: score has no option 'shard' (did you mean shards?)"),
+        (HEAD + "  score:\n    model: demo\n", "line 5: score needs shards"),
+        (HEAD + "  score:\n", "line 5: score needs shards"),
+        (SCORE + "    batch_size: many\n", "line 7: batch_size: input should be a valid integer"),
+        (SCORE + "    batch_size: 0\n", "line 7: --batch-size must be at least 1, got 0"),
+        (SCORE + "    precision: fp32\n    shift: much\n", "line 8: --shift takes noise"),
+        (SCORE + "    pairs_per_second: 0\n", "line 7: pairs_per_second: input should be greater"),
+        (SCORE + "    model: ${modle}\n", "line 7: ${modle} is no variable or earlier stage; "
+         "there are size, data, run"),
+        (SCORE + "    model: ${score}\n", "line 7: the stage 'score' refers to itself"),
+        (SCORE + "    model: ${a}\n  a:\n    command: finetune\n",
+         "line 7: the stage 'a' comes later: put it before 'score'"),
+        (SCORE + "  neighbours:\n    embeddings: ${score.embeddings}\n",
+         "line 8: the stage 'score' is given no 'embeddings'; it has shards, out"),
+        (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: magic\n",
+         "line 10: --method takes"),
+        (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: ncu\n    gamma: 3\n",
+         "line 11: gamma must lie in [0, 1]"),
+        (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: ncu\n    split: half\n",
+         "line 11: split: input should be 'model' or 'table'"),
+        (SCORE + "  select:\n    scores: ${score}\n    keep_fraction: 0.3\n",
+         "line 9: --keep-fraction needs --score"),
+        (SCORE + "  select:\n    scores: ${score}\n    where: 1 1\n",
+         "line 9: --where takes one SQL expression"),
+        (SCORE + "  n:\n    command: evaluate noise\n    scores: ${score}\n    plot: x.txt\n",
+         "line 10:"),
+        (SCORE + "  n:\n    command: inject-noise\n    shards: x\n    kind: ncr\n",
+         "line 10: 1 times --kind and 0 times --rate"),
+        (SCORE + "  export:\n    selection: x\n", "line 7: export needs --shards"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_with_the_line(text, message):
+    with pytest.raises(RecipeError) as raised:
+        made(text, FOLDER)
+    assert str(raised.value).startswith(f"r.yaml, {message}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "noise", ["{ncr: 0.2, hard: 0.05}", "ncr=0.2,hard=0.05", "[ncr=0.2, hard=0.05]"]
+)
+def test_rates_may_be_a_mapping_or_as_on_the_command_line(noise):
+    text = f"stages:\n  inject-noise:\n    shards: x\n    noise: {noise}\n"
+    assert made(text, FOLDER).stages["inject-noise"].request.rates == {"ncr": 0.2, "hard": 0.05}

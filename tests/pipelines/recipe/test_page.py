@@ -1,0 +1,74 @@
+"""The page of a run and its tables."""
+
+import re
+from datetime import datetime, timezone
+
+from pipelines.recipe.folder import RunFolder, StageRecord
+from pipelines.recipe.outcome import Outcome
+from pipelines.recipe.page import duration, write_page
+from pipelines.recipe.tables import result_tables
+
+from .recipes import made
+
+TEXT = """\
+about: A <b>bold</b> recipe.
+stages:
+  score:
+    shards: x.tar
+    model: demo
+  a:
+    command: finetune
+    method: clip
+    shards: x.tar
+"""
+
+
+def record(stage, command, **outcome):
+    begun = StageRecord(stage=stage, command=command, fingerprint="f")
+    finished = datetime(2026, 1, 2, tzinfo=timezone.utc).isoformat()
+    return begun.finish(Outcome(outcome.pop("result", {}), **outcome), 65.0, finished)
+
+
+def test_the_page_has_figures_files_and_failures_and_loads_nothing(tmp_path):
+    recipe, folder = made(TEXT, tmp_path), RunFolder(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("stages: {}\n")
+    done = record(
+        "score",
+        "score",
+        figures={"noise rate": "12.5%"},
+        made=["${run}/score/scores.parquet", "s3://bucket/e"],
+        failures={"00001": "<script>alert(1)</script>"},
+    )
+    write_page(recipe, folder, {"score": done})
+    html = folder.page.read_text()
+    assert "12.5%" in html
+    assert 'href="score/scores.parquet"' in html
+    assert 'href="logs/score.log"' in html
+    assert "s3://bucket/e" in html
+    assert "1 min 5 s" in html
+    assert "1 of 2" in html
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert "<b>bold" not in html
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', html)
+
+
+def test_models_are_columns_named_after_their_stages(tmp_path):
+    def result(model, dataset, metrics):
+        return {"model": model, "dataset": dataset, "metrics": metrics}
+
+    recipe = made(TEXT, tmp_path)
+    found = {
+        "results": [
+            result("demo", "shapes", {"acc1": 0.5, "acc5": 0.9}),
+            result(f"local-dir:{tmp_path}/a", "shapes", {"acc1": 0.75}),
+            result("demo", "pairs", {"rsum": 400.0}),
+        ]
+    }
+    (table,) = result_tables(recipe, {"z": record("z", "evaluate zeroshot", result=found)})
+    assert table.heads == ("figure", "demo", "a")
+    assert table.rows == (("shapes acc1", "50.0%", "75.0%"), ("pairs rsum", "400.0", ""))
+
+
+def test_durations():
+    assert [duration(s) for s in (4.21, 725, 12_000)] == ["4.2 s", "12 min 5 s", "3 h 20 min"]

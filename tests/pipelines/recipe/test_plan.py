@@ -1,0 +1,60 @@
+"""What a run would do, and the hours it would take."""
+
+import pytest
+
+from pipelines.recipe.plan import plan
+
+from .recipes import made
+
+TEXT = """\
+stages:
+  corpus:
+    command: synth
+    pairs: 36000
+  score:
+    shards: ${corpus}
+    model: demo
+    pairs_per_second: 100
+    engine: ray
+    workers: 10
+  best:
+    command: select
+    scores: ${score}
+    score: similarity
+    keep_fraction: 0.5
+  a:
+    command: finetune
+    method: ncu
+    shards: ${corpus}
+    selection: ${best}
+    model: demo-noisy
+    epochs: 3
+    prompt_epochs: 1
+    pairs_per_second: 10
+  b:
+    command: score
+    shards: ${corpus}
+    model: ${a}
+"""
+
+
+def test_pairs_are_handed_on_and_hours_follow_from_stated_speeds(tmp_path):
+    stages = {stage.name: stage for stage in plan(made(TEXT, tmp_path / "run"), probe=False)}
+    assert {stage.action for stage in stages.values()} == {"run"}
+    assert stages["score"].pairs == 36_000
+    assert stages["score"].hours == pytest.approx(36_000 / 100 / 3600 / 10)
+    assert stages["a"].pairs == 18_000
+    assert stages["a"].hours == pytest.approx(18_000 * 4 / 10 / 3600)  # four passes
+    assert stages["a"].basis == "4 passes, stated speed 10 pairs/s"
+    assert stages["b"].hours is None
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_stated_speed_the_model_is_tried(tmp_path):
+    text = TEXT.replace("    pairs_per_second: 100\n", "").replace("ncu", "clip")
+    text = text.replace("    pairs_per_second: 10\n", "").replace("    prompt_epochs: 1\n", "")
+    stages = {stage.name: stage for stage in plan(made(text, tmp_path / "run"))}
+    assert stages["score"].hours > 0
+    assert stages["score"].basis.startswith("a batch here: ")
+    assert stages["a"].basis.startswith("3 passes, a forward pass here, times 3: ")
+    assert stages["b"].basis == "the model is not made yet: state pairs_per_second"

@@ -1,0 +1,147 @@
+"""Running recipes: what is skipped, what runs again, and what a run leaves behind."""
+
+import json
+import os
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError, NccleanError
+from pipelines.recipe.errors import RecipeError
+from pipelines.recipe.folder import RunFolder
+from pipelines.recipe.run import run
+
+from .recipes import made, whole
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("recipe") / "shards"
+    write_corpus(out, CorpusOptions(pairs=120, shard_size=40, noise={"ncr": 0.2}, seed=3), 1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def finished(shards, tmp_path_factory):
+    """A whole run, once."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return run(made(whole(shards), folder)), folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A run of one's own to change: paths in a run's folder do not count for its fingerprints."""
+    shutil.copytree(finished[1], tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_run_leaves_recipe_versions_records_logs_and_a_page(finished):
+    summary, folder = finished
+    assert summary.ran == ("score", "noise", "clean", "kept", "repaired", "report")
+    assert summary.failures == {}
+    names = {path.name for path in folder.iterdir()}
+    assert {"recipe.yaml", "versions.json", "stages", "logs", "index.html", "score"} <= names
+    assert json.loads((folder / "versions.json").read_text())["ncclean"]
+    record = summary.records["clean"]
+    assert record.result["kept"] == pq.read_metadata(folder / "clean/selection.parquet").num_rows
+    assert record.figures["kept"] == f"{record.result['kept']} of 120"
+    log = (folder / "logs" / "repaired.log").read_text()
+    assert "training demo-noisy with clip" in log
+    assert "done in" in log
+    noise = summary.tables[0]
+    assert noise.title == "noise: AUROC against clean pairs"
+    assert dict(noise.rows)["similarity"] == "1.000"
+
+
+def test_nothing_changed_nothing_runs(shards, copied):
+    before = (copied / "score" / "scores.parquet").stat().st_mtime_ns
+    again = run(made(whole(shards), copied))
+    assert again.ran == ()
+    assert (copied / "score" / "scores.parquet").stat().st_mtime_ns == before
+    assert again.records["score"].figures["rows"] == "120"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ran"),
+    [
+        ("batch_size: 64", "batch_size: 32", ()),  # changes no result
+        ("pairs: 2", "pairs: 3", ("report",)),
+        ("method: noise-probability", "method: osa", ("clean", "kept")),
+        # The finished parts are good for another shift: but for calibration, nothing is scored.
+        ("shift: 0.2", "shift: 0.3", ("score", "noise", "clean", "kept")),
+    ],
+)
+def test_what_changed_runs_again_and_what_uses_it(shards, copied, old, new, ran):
+    text = whole(shards, only=None if ran == ("report",) else 4)
+    again = run(made(text.replace(old, new), copied))
+    assert again.ran == ran
+
+
+def test_a_changed_shard_runs_everything_that_depends_on_it(shards, copied, tmp_path):
+    own = shutil.copytree(shards, tmp_path / "shards")
+    text = whole(own, only=3)
+    assert run(made(text, copied)).ran == ("score", "noise", "clean")  # they lie elsewhere
+    assert run(made(text, copied)).ran == ()
+    os.utime(own / "00001.tar", ns=(1, 1))
+    assert run(made(text, copied)).ran == ("score", "noise", "clean")
+
+
+def test_an_output_that_is_gone_is_made_again(shards, copied):
+    (copied / "clean" / "selection.parquet").unlink()
+    again = run(made(whole(shards, only=4), copied))
+    assert again.ran == ("clean", "kept")
+
+
+def test_from_runs_a_stage_and_all_after_it(shards, copied):
+    again = run(made(whole(shards, only=4), copied), start_from="clean")
+    assert again.ran == ("clean", "kept")
+    with pytest.raises(InputError, match="--from clear: no such stage; the stages are score"):
+        run(made(whole(shards, only=4), copied), start_from="clear")
+
+
+def test_nothing_starts_if_a_later_stage_is_wrong(shards, tmp_path):
+    text = whole(shards).replace("    method: noise-probability", "    where: hight > 3")
+    with pytest.raises(RecipeError, match=r"line 17: where: .*hight"):
+        run(made(text, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_that_fails_is_named_and_logged(shards, tmp_path):
+    text = whole(shards, only=3).replace(
+        "    method: noise-probability", "    where: error('boom') = 1"
+    )
+    with pytest.raises(NccleanError, match=r"r\.yaml, stage 'clean': the selection failed: .*boom"):
+        run(made(text, tmp_path / "run"))
+    assert "boom" in (tmp_path / "run" / "logs" / "clean.log").read_text()
+    record = RunFolder(tmp_path / "run").record("clean")
+    assert record is not None
+    assert not record.done
+    mended = whole(shards, only=3)
+    assert run(made(mended, tmp_path / "run")).ran == ("clean",)
+
+
+def test_broken_shards_are_failures_and_the_run_goes_on(shards, tmp_path):
+    own = shutil.copytree(shards, tmp_path / "shards")
+    (own / "bad.tar").write_bytes(b"<html>" * 1000)
+    summary = run(made(whole(own, only=2), tmp_path / "run"))
+    assert list(summary.failures) == ["score"]
+    assert "cannot be read" in summary.failures["score"]["bad"]
+    assert summary.ran == ("score", "noise")
+    assert "cannot be read" in (tmp_path / "run" / "index.html").read_text()
+    assert run(made(whole(own, only=2), tmp_path / "run")).ran == ()
+
+
+def test_a_second_run_in_the_folder_is_kept_out(shards, tmp_path):
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(InputError, match="another run is at work"),
+    ):
+        run(made(whole(shards, only=1), tmp_path / "run"))
+
+
+def test_a_record_that_is_none_is_refused(shards, copied):
+    (copied / "stages" / "score.json").write_text("{}")
+    with pytest.raises(InputError, match=r"score\.json is no record of a stage"):
+        run(made(whole(shards, only=1), copied))

@@ -1,0 +1,92 @@
+import pytest
+import torch
+
+from ncclean.errors import InputError
+from ncclean.training.objectives.base import GlobalBatch, whole_model
+from ncclean.training.objectives.bayes import BayesOptions
+from ncclean.training.objectives.bayes_objective import Bayes, Decl
+from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.run_log import read_results
+from tests.training.batches import train
+from tests.training.objectives.samples import embeddings
+
+PHASES = whole_model(1e-3, 1)
+SCALE = torch.tensor(10.0)
+
+
+def batch(pairs: int = 6, seed: int = 0, keys: bool = True) -> GlobalBatch:
+    return GlobalBatch(
+        torch.ones(pairs), torch.zeros(pairs, dtype=torch.bool),
+        torch.arange(pairs) if keys else None,
+        (torch.arange(pairs) % 2).to(torch.int8), seed,
+    )  # fmt: skip
+
+
+def loss_of(objective, image, text, facts):
+    return sum(objective.terms({"image": image, "text": text}, SCALE, facts, PHASES[0]).values())
+
+
+@pytest.mark.parametrize("make", [lambda: Bayes(PHASES, BayesOptions()), lambda: Decl(PHASES)])
+def test_draws_depend_on_the_seed_of_the_step_alone(make):
+    image, text = embeddings(2)
+    torch.manual_seed(1)
+    first = loss_of(make(), image, text, batch())
+    torch.manual_seed(2)
+    assert loss_of(make(), image, text, batch()) == first
+    assert loss_of(make(), image, text, batch(seed=1)) != first
+
+
+def test_concentrated_priors_give_the_clip_loss():
+    """Shapes and rates of a million fix every weight at 1."""
+    image, text = embeddings(2)
+    options = BayesOptions(a_pos=1e6, a_neg=1e6, b_pos=1e6, b_neg=1e6)
+    found = loss_of(Bayes(PHASES, options), image, text, batch())
+    assert found.item() == pytest.approx(clip_loss(image, text, SCALE).item(), abs=0.02)
+
+
+def test_memory_is_of_both_directions_and_changes_the_next_draw():
+    image, text = embeddings(2)
+    with_memory = Bayes(PHASES, BayesOptions(mode="proper_prior", moving_average=0.9))
+    without = Bayes(PHASES, BayesOptions(mode="proper_prior"))
+    assert without.modules(torch.nn.Identity()) == {}
+    (memory,) = with_memory.modules(torch.nn.Identity()).values()
+    facts = batch()
+    assert loss_of(with_memory, image, text, facts) == loss_of(without, image, text, facts)
+    kept = memory.recall(facts.keys)
+    assert torch.isfinite(kept).all()
+    assert (kept[:, 0] != kept[:, 1]).all()
+    assert loss_of(with_memory, image, text, facts) != loss_of(without, image, text, facts)
+    with pytest.raises(InputError, match="uids"):
+        loss_of(with_memory, image, text, batch(keys=False))
+
+
+def test_statistics_of_the_weights():
+    image, text = embeddings(2, pairs=40)
+    objective = Bayes(PHASES, BayesOptions())
+    assert objective.statistics() == {}
+    noisy = batch(40)
+    with torch.no_grad():
+        text[1::2] = -image[1::2]  # the noisy pairs are dissimilar, so their w_pos is larger
+        text[::2] = image[::2]
+    loss_of(objective, image, text, noisy)
+    found = objective.statistics()
+    assert found["w_pos/q05"] < found["w_pos/q50"] < found["w_pos/q95"]
+    assert found["w_neg/q05"] < found["w_neg/q50"] < found["w_neg/q95"]
+    assert found["w_pos/clean_correlation"] < -0.5
+    unknown = GlobalBatch(noisy.weights, noisy.is_forget, is_noisy=torch.full((40,), -1))
+    loss_of(objective, image, text, unknown)
+    assert "w_pos/clean_correlation" not in objective.statistics()
+
+
+@pytest.mark.parametrize("method", ["bayes", "decl"])
+def test_trains_logs_and_resumes_with_its_memory(tmp_path, method):
+    """Broken off in the second epoch, where every pair has a remembered u."""
+    settings = {"bayes": BayesOptions(moving_average=0.8)}
+    options = {"method": method, "settings": settings, "save_steps": 2}
+    whole = train(tmp_path / "whole", **options)
+    train(tmp_path / "broken", stop_after=7, **options)
+    resumed = train(tmp_path / "broken", resume=True, **options)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    last = read_results(tmp_path / "broken")[-1]
+    assert last["loss/image_to_text"] + last["loss/text_to_image"] == pytest.approx(last["loss"])
+    assert ("w_pos/clean_correlation" in last) == (method == "bayes")
