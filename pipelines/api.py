@@ -226,7 +226,7 @@ def finetune(
     tower_rate: float = 0.05,
     batch_size: int = 256,
     engine: str = 'auto',
-    address: str | None = None,
+    ray_address: str | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     cpus_per_worker: float | None = None,

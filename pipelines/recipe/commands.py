@@ -170,6 +170,7 @@ COMMANDS: dict[str, Command] = {
                 FinetuneRequest,
                 {
                     "loader.threads": "decode_threads",
+                    "cluster.address": "ray_address",
                     "training.ema_decay": "ema",
                     "training.compiled": "compile",
                     "objective.bayes.mode": "bayes_mode",
@@ -184,7 +185,9 @@ COMMANDS: dict[str, Command] = {
                 "model": Reads.MODEL,
                 "pretrained": Reads.WEIGHTS,
             },
-            idle=_SPEED | {"save_steps", "save_minutes", "keep", "log_steps", "tensorboard"},
+            idle=_SPEED
+            | _CLUSTER
+            | {"save_steps", "save_minutes", "keep", "log_steps", "tensorboard"},
             makes_model=True,
             clear=stages.clear_finetune_stage,
         ),

@@ -282,9 +282,7 @@ class Corpora:
         model = CLIP(**PATIENT_CONFIG)
         if path.exists():
             model.load_state_dict(torch.load(path, weights_only=True))
-        estimator = Estimator(
-            model, open_clip.tokenizer.SimpleTokenizer(), PREPROCESSING, precision="auto"
-        )
+        estimator = estimator_of(model)
         if not path.exists():
             pairs = self.pairs(PATIENT_NOISE)
             tokens = estimator.tokenize(pairs.captions)
@@ -303,6 +301,11 @@ class Corpora:
             )
             torch.save(model.state_dict(), path)
         return estimator
+
+
+def estimator_of(model: CLIP) -> Estimator:
+    """The model in the machine's precision; it keeps copies of the weights, so one for each use."""
+    return Estimator(model, open_clip.tokenizer.SimpleTokenizer(), PREPROCESSING, precision="auto")
 
 
 def train_on(
@@ -371,7 +374,7 @@ def run(table: str, seeds: int, setting: Setting, folder: Path) -> list[dict[str
                 "seed": seed,
                 "setting": settings,
                 "seconds": round(seconds),
-                **held_out.measure(estimator),
+                **held_out.measure(estimator_of(cast(CLIP, estimator.model))),
             }
             records.append(record)
             with log.open("a") as stream:
