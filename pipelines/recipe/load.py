@@ -83,7 +83,7 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
     for stage_name, given in model.stages.items():
         values = dict(given or {})
         values.setdefault("command", stage_name)
-        if values["command"] == "score":
+        if values["command"] in ("score", "finetune"):
             values = {**engine, **values}
         if stage_name == RUN:
             raise source.error(("stages", RUN), f"{written(RUN)} is the folder: use another name")

@@ -19,7 +19,7 @@ _Name = Annotated[str, Field(pattern=NAME)]
 
 
 class EngineModel(BaseModel):
-    """Where scoring runs; for every `score` stage that does not say otherwise."""
+    """Where `score` and `finetune` stages run that do not say otherwise."""
 
     model_config = ConfigDict(extra="forbid")
 
