@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .disentanglement import disentanglement
 from .noise import noise
 
 evaluate = typer.Typer(
@@ -13,3 +14,4 @@ evaluate = typer.Typer(
     no_args_is_help=True,
 )
 evaluate.command()(noise)
+evaluate.command()(disentanglement)

@@ -146,7 +146,7 @@ def encoder_terms(
 
     gamma = options.gamma
     # KL of unit Gaussians is half the squared distance; with both directions, all of it.
-    distance = (parts["image_invariant"] - parts["text_invariant"]).float().square().sum(dim=1)
+    distance = (parts["image_invariant"] - parts["text_invariant"]).square().sum(dim=1)
     invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
     exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
     return {
