@@ -6,6 +6,7 @@ import typer
 
 from .disentanglement import disentanglement
 from .noise import noise
+from .weights import weights
 
 evaluate = typer.Typer(
     name="evaluate",
@@ -15,3 +16,4 @@ evaluate = typer.Typer(
 )
 evaluate.command()(noise)
 evaluate.command()(disentanglement)
+evaluate.command()(weights)

@@ -83,7 +83,8 @@ def _print(found: DisentanglementReport) -> None:
     if not found.facts:
         console.print("the shards do not say what the pairs show: no facts to probe")
         return
-    table = Table("fact", "shown by", *found.facts[0].read_from, box=SIMPLE_HEAD, show_edge=False)
+    names = (part.replace("_", "\n") for part in found.facts[0].read_from)
+    table = Table("fact", "shown by", *names, box=SIMPLE_HEAD, show_edge=False)
     for each in found.facts:
         values = ("-" if math.isnan(v) else f"{v:.2f}" for v in each.read_from.values())
         table.add_row(each.fact, each.shown_by, *values)

@@ -78,13 +78,28 @@ def disentanglement_report(
     }
     known = [index for index, each in enumerate(facts) if each is not None]
     probes = []
-    for fact, side in FACTS.items() if len(known) > 1 else ():
-        labels = np.array([(facts[index] or {})[fact] for index in known])
-        read = {
-            name: probe(part[known].cpu().numpy(), labels, seed) for name, part in parts.items()
+    if len(known) > 1:
+        reduced = {
+            name: leading_components(part[known].cpu().numpy()) for name, part in parts.items()
         }
-        probes.append(FactProbe(fact, side, read))
+        for fact, side in FACTS.items():
+            labels = np.array([(facts[index] or {})[fact] for index in known])
+            read = {name: probe(values, labels, seed) for name, values in reduced.items()}
+            probes.append(FactProbe(fact, side, read))
     return DisentanglementReport(pairs, information, retrieval, 1 / pairs, probes)
+
+
+def leading_components(features: np.ndarray, components: int = 64) -> np.ndarray:
+    """(N, d) -> (N, at most 64) whitened principal components.
+
+    All that a linear probe of a few hundred pairs could use, at a tenth of its time.
+    """
+    from sklearn.decomposition import PCA
+
+    if not np.ptp(features, axis=0).any():  # a half that has collapsed to one point
+        return np.zeros((len(features), 1))
+    count = min(components, *features.shape)
+    return np.asarray(PCA(count, whiten=True, random_state=0).fit_transform(features))
 
 
 def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
@@ -96,8 +111,6 @@ def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import recall_score
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     order = np.random.default_rng(seed).permutation(len(labels))
     train, test = order[: len(order) // 2], order[len(order) // 2 :]
@@ -105,9 +118,7 @@ def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
     classes = np.unique(labels[test])
     if len(np.unique(labels[train])) < 2 or len(classes) < 2:
         return float("nan")
-    model = make_pipeline(
-        StandardScaler(), LogisticRegression(C=0.1, class_weight="balanced", max_iter=200)
-    )
+    model = LogisticRegression(C=0.1, class_weight="balanced", max_iter=200)
     with warnings.catch_warnings():
         # A slow last digit of a probe is no news.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -29,11 +29,13 @@ def mutual_information(
 ) -> float:
     """(N, a) and (N, b) -> a lower bound on I(X; Y) in nats, at least 0.
 
-    Both are first reduced to their 32 leading principal components, whitened.
+    Both are first reduced to their 32 leading principal components, in proportion. Halves that are
+    functions of one input share infinitely much in components of vanishing size: whitening these
+    would measure nothing else.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator)
-    x, y = (_whitened(each, order)[order].float() for each in (x, y))
+    x, y = (_reduced(each, order)[order].float() for each in (x, y))
     train, choose, judge = order.new_tensor(range(len(x))).tensor_split(
         (len(x) // 2, 3 * len(x) // 4)
     )
@@ -74,10 +76,11 @@ def _bound(
     marginal = torch.cat(
         [critic(torch.cat([x, y.roll(turn, dims=0)], dim=1))[:, 0] for turn in turns]
     )
-    return joint - marginal.logsumexp(dim=0) + math.log(len(marginal))
+    bound: torch.Tensor = joint - marginal.logsumexp(dim=0) + math.log(len(marginal))
+    return bound
 
 
-def _whitened(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+def _reduced(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     from sklearn.decomposition import PCA
 
     array = values.detach().cpu().double().numpy()
@@ -85,5 +88,6 @@ def _whitened(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     if not np.ptp(array, axis=0).any():
         return torch.zeros(len(array), 1)
     components = min(_COMPONENTS, array.shape[1], len(array) // 2)
-    fitted = PCA(components, whiten=True, random_state=0).fit(array[order[: len(array) // 2]])
-    return torch.from_numpy(np.clip(fitted.transform(array), -10, 10))
+    half = array[order[: len(array) // 2].numpy()]
+    reduced = PCA(components, random_state=0).fit(half).transform(array)
+    return torch.from_numpy(np.clip(reduced / max(reduced.std(), 1e-12), -10, 10))
