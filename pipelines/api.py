@@ -224,6 +224,7 @@ def finetune(
     warmup_negatives: Literal['all', 'hardest'] = 'all',
     freeze_towers: bool = False,
     tower_rate: float = 0.05,
+    discriminator_rate: float = 10.0,
     batch_size: int = 256,
     engine: str = 'auto',
     ray_address: str | None = None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import typer
 
 from .compare import compare
+from .disentanglement import disentanglement
 from .linear_probe import linear_probe
 from .noise import noise
 from .retrieval import retrieval
 from .similarity import similarity
+from .weights import weights
 from .zeroshot import zeroshot
 
 evaluate = typer.Typer(
@@ -17,5 +19,14 @@ evaluate = typer.Typer(
     "Example: `ncclean evaluate noise scores.parquet`",
     no_args_is_help=True,
 )
-for function in (noise, zeroshot, retrieval, linear_probe, compare, similarity):
+for function in (
+    noise,
+    zeroshot,
+    retrieval,
+    linear_probe,
+    compare,
+    similarity,
+    disentanglement,
+    weights,
+):
     evaluate.command()(function)

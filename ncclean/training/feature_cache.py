@@ -41,11 +41,6 @@ class CachedFeatures:
         for step in range(first_step, self.steps_per_epoch):
             yield _rows(self._all, order[step * self._batch_size : (step + 1) * self._batch_size])
 
-    def in_order(self) -> Iterator[TrainBatch]:
-        """All pairs in the order of the shards, the last batch smaller."""
-        for start in range(0, self.samples, self._batch_size):
-            yield _rows(self._all, np.arange(start, min(start + self._batch_size, self.samples)))
-
 
 @torch.no_grad()
 def encode_features(

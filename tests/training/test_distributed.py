@@ -16,6 +16,13 @@ from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cyclip_loss
+from ncclean.training.objectives.disncl import (
+    DisnclOptions,
+    encoder_terms,
+    invariant_cosines,
+    warm_up_terms,
+)
+from ncclean.training.objectives.disncl_information import Discriminators
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
 from ncclean.training.objectives.ncu import (
     NcuOptions,
@@ -53,11 +60,26 @@ def _objective(made):
     return loss
 
 
+def _disncl(v, t, n, s, weights):
+    """Halves that are easily told apart; the discriminators are the same on every rank."""
+    torch.manual_seed(0)
+    options = DisnclOptions()
+    made = Discriminators(5, 5, 8).eval()
+    parts = {
+        "image": v, "text": t, "image_invariant": v + 2 * t, "text_invariant": t + 2 * v,
+        "image_exclusive": v.flip(1), "text_exclusive": t.flip(1),
+    }  # fmt: skip
+    terms = encoder_terms(parts, made, options)
+    assert all(value != 0 for value in terms.values())
+    return sum(terms.values()) + sum(warm_up_terms(invariant_cosines(parts), options).values()) * s
+
+
 PHASES = whole_model(1e-3, 1)
 OBJECTIVES = {
     "bayes": _objective(lambda: Bayes(PHASES, BayesOptions(moving_average=0.5))),
     "bayes_strict": _objective(lambda: Bayes(PHASES, BayesOptions(mode="strict"))),
     "bayes_proper": _objective(lambda: Bayes(PHASES, BayesOptions(mode="proper_prior"))),
+    "disncl": _disncl,
     "decl": _objective(lambda: Decl(PHASES)),
     "rince": lambda v, t, n, s, weights: rince_loss(v, t, s),
     "clip": lambda v, t, n, s, weights: clip_loss(v, t, s),

@@ -54,8 +54,9 @@ class DisnclOptions:
     `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control. `reverse`,
     `mask_noisy` and `bounded_adversary` are the variants of the functions of these losses.
     `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
-    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` is the
-    towers' learning rate as a share of the heads'. Raises `InputError` for a value out of range.
+    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
+    `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
+    halves outrun what should judge them. Raises `InputError` for a value out of range.
     """
 
     hidden_dim: int = 256
@@ -75,12 +76,13 @@ class DisnclOptions:
     warmup_negatives: Literal["all", "hardest"] = "all"
     freeze_towers: bool = False
     tower_rate: float = 0.05
+    discriminator_rate: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("gamma", "beta3"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must lie in [0, 1], got {getattr(self, name):g}")
-        for name in ("hidden_dim", "dim", "temperature", "tower_rate"):
+        for name in ("hidden_dim", "dim", "temperature", "tower_rate", "discriminator_rate"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name):g}")
         if min(self.beta1, self.beta2, self.alpha, self.warmup_epochs) < 0:
@@ -146,7 +148,7 @@ def encoder_terms(
 
     gamma = options.gamma
     # KL of unit Gaussians is half the squared distance; with both directions, all of it.
-    distance = (parts["image_invariant"] - parts["text_invariant"]).float().square().sum(dim=1)
+    distance = (parts["image_invariant"] - parts["text_invariant"]).square().sum(dim=1)
     invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
     exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
     return {

@@ -115,7 +115,8 @@ class Discriminators(nn.ModuleDict):
 
 def _direction(part: torch.Tensor) -> torch.Tensor:
     """(N, d) -> the same directions with elements of size 1 on average."""
-    return F.normalize(part.float(), dim=1) * math.sqrt(part.shape[1])
+    precise = part.to(torch.promote_types(part.dtype, torch.float32))
+    return F.normalize(precise, dim=1) * math.sqrt(part.shape[1])
 
 
 def _mean(values: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,7 @@ class Disncl:
         epochs: int = 10,
         warmup: float = 0.1,
     ) -> None:
-        """`learning_rate` is that of heads and discriminators; `epochs` those of phase two."""
+        """`learning_rate` is that of the heads; `epochs` those of phase two."""
         self.options = options
         rates = {"heads": learning_rate}
         if not options.freeze_towers:
@@ -47,7 +47,7 @@ class Disncl:
             Phase(name=DISENTANGLING, epochs=epochs, learning_rates=rates, warmup=warmup),
         )
         self.phases = tuple(phase for phase in phases if phase.epochs)
-        self._rate = learning_rate
+        self._rate = options.discriminator_rate * learning_rate
         self._heads: Heads | None = None
         self._discriminators: Discriminators | None = None
         self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None

@@ -1,0 +1,99 @@
+"""DisNCL end to end: heads on frozen towers, the run folder as a scoring model, the evidence."""
+
+import json
+
+import open_clip
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from cli.app import app
+from ncclean.data.weighted_loader import LoaderOptions
+from ncclean.errors import InputError
+from ncclean.models.checkpoint import resolve
+from ncclean.models.heads import has_heads
+from ncclean.training.objectives.disncl import DisnclOptions
+from ncclean.training.objectives.registry import ObjectiveOptions
+from ncclean.training.run_log import read_results
+from ncclean.training.trainer import TrainOptions
+from pipelines.finetune import FinetuneRequest, finetune
+from pipelines.score import ScoreRequest, score
+
+
+def request(corpus, out, **options):
+    disncl = DisnclOptions(freeze_towers=True, warmup_epochs=6, dim=64, hidden_dim=64)
+    return FinetuneRequest(
+        method="disncl", shards=[str(corpus)], out=str(out), model="demo", batch_size=128,
+        objective=ObjectiveOptions(learning_rate=1e-3, epochs=3, disncl=disncl),
+        loader=LoaderOptions(), training=TrainOptions(log_steps=1, tensorboard=False), **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("disncl") / "run"
+    finetune(request(corpus, out))
+    return out
+
+
+def test_heads_learn_on_frozen_towers(run):
+    results = read_results(run)
+    assert results[0]["phase"] == "warm-up"
+    assert results[-1]["phase"] == "disentangling"
+    assert results[-1]["clean/clean_share"] > results[0]["clean/clean_share"] + 0.1
+    assert results[-1]["clean/noisy_share"] < results[-1]["clean/clean_share"]
+    assert has_heads(run)
+    trained, start = (
+        open_clip.create_model(f"local-dir:{folder}").state_dict()
+        for folder in (run, resolve("demo", None).folder)
+    )
+    assert all((trained[name] == start[name]).all() for name in start)
+
+
+def test_score_takes_cosines_in_the_invariant_space(run, corpus, tmp_path):
+    tables = {}
+    for name, model in (("heads", f"local-dir:{run}"), ("plain", "demo")):
+        out = tmp_path / f"{name}.parquet"
+        score(ScoreRequest(shards=[str(corpus)], out=str(out), model=model, shift=0.0))
+        tables[name] = pq.read_table(out)
+    metadata = {name: table.schema.metadata for name, table in tables.items()}
+    assert metadata["heads"][b"pretrained"] == b"local, invariant space"
+    assert metadata["heads"][b"weights_fingerprint"] != metadata["plain"][b"weights_fingerprint"]
+    ok = tables["heads"].to_pandas().query("status == 'ok'")
+    assert not (ok.similarity == tables["plain"].to_pandas().loc[ok.index].similarity).all()
+    noisy = ok.is_noisy.astype(bool)
+    assert ok.disncl_clean[~noisy].mean() > ok.disncl_clean[noisy].mean()
+    assert ok.similarity[~noisy].mean() > ok.similarity[noisy].mean() + 0.1
+
+
+def test_evidence_and_beliefs(run, corpus, tmp_path):
+    figure = tmp_path / "halves.png"
+    found = CliRunner().invoke(
+        app,
+        ["evaluate", "disentanglement", str(run), "--shards", str(corpus), "--pairs", "150",
+         "--plot", str(figure), "--json"],
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)
+    assert report["pairs"] == 150
+    assert report["retrieval"]["invariant"] > report["retrieval"]["exclusive"]
+    assert len(report["facts"]) == 11
+    assert figure.stat().st_size > 10_000
+    found = CliRunner().invoke(app, ["evaluate", "weights", str(run), "--json"])
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)
+    beliefs = {each["name"]: each for each in report["beliefs"]}
+    assert beliefs["similarity"]["auroc"] > 0.7
+    assert beliefs["bayes_weight"]["auroc"] < 0.5  # the less alike, the larger
+    table = pq.read_table(run / "beliefs.parquet")
+    assert table.num_rows == report["pairs"] == len(set(table["uid"].to_pylist()))
+    assert report["noisy"] == sum(bool(each) for each in table["is_noisy"].to_pylist())
+
+
+def test_what_cannot_be_measured_is_refused(corpus, tmp_path):
+    found = CliRunner().invoke(app, ["evaluate", "weights", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "no run of finetune" in found.output
+    options = TrainOptions(ema_decay=0.9)
+    with pytest.raises(InputError, match="--ema averages the towers alone"):
+        FinetuneRequest(method="disncl", shards=[str(corpus)], out="x", training=options)

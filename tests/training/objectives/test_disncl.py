@@ -1,0 +1,226 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ncclean.errors import InputError
+from ncclean.models.estimator import Estimator
+from ncclean.models.heads import read_heads
+from ncclean.training.adversary import Adversaries
+from ncclean.training.objectives.base import GlobalBatch
+from ncclean.training.objectives.disncl import (
+    DisnclOptions,
+    discriminator_terms,
+    encoder_terms,
+    invariant_cosines,
+    warm_up_terms,
+)
+from ncclean.training.objectives.disncl_information import PAIRS, Discriminators
+from ncclean.training.objectives.disncl_objective import DISENTANGLING, Disncl, feature_dim
+from ncclean.training.ranks import Ranks
+from ncclean.training.run_log import read_results
+from tests.training.batches import train
+
+NAMES = (
+    "image",
+    "text",
+    *(f"{s}_{h}" for s in ("image", "text") for h in ("invariant", "exclusive")),
+)
+FACTS = GlobalBatch(torch.ones(6), torch.zeros(6, dtype=torch.bool))
+STEP = {"betas": (0.9, 0.98), "eps": 1e-8, "clip_norm": 1.0}
+
+
+def parts(clean: bool = True, pairs: int = 6, dtype: torch.dtype = torch.float32):
+    """Random parts; the pairs match, or none does."""
+    generator = torch.Generator().manual_seed(0)
+    made = {name: torch.randn(pairs, 5, generator=generator, dtype=torch.float64) for name in NAMES}
+    made["text_invariant"] = made["image_invariant"] + 0.05 * made["text_invariant"]
+    if not clean:
+        made["text_invariant"] = -made["image_invariant"]
+    return {name: part.to(dtype).requires_grad_() for name, part in made.items()}
+
+
+def discriminators() -> Discriminators:
+    torch.manual_seed(0)
+    return Discriminators(5, 5, 8).eval()
+
+
+def test_untrained_discriminators_see_nothing():
+    """With their last layer at 0 every bound is -2 ln 2; only what is not information differs."""
+    made, given = discriminators(), parts()
+    for each in made.values():
+        nn.init.zeros_(each.output.weight)
+        nn.init.zeros_(each.output.bias)
+    terms = encoder_terms(given, made, DisnclOptions())
+    nothing = 2 * math.log(2)
+    assert terms["invariant"].item() == pytest.approx(0.5 * 2 * nothing, abs=1e-5)
+    assert terms["exclusive"].item() == pytest.approx(0.5 * 2 * nothing, abs=1e-5)
+    assert terms["leaks"].item() == pytest.approx(-0.5 * 1.1 * 2 * nothing, abs=1e-5)
+    assert terms["overlap"].item() == pytest.approx(-2 * nothing, abs=1e-5)
+    apart = (given["image_invariant"] - given["text_invariant"]).square().sum(dim=1).mean()
+    assert terms["compression"].item() == pytest.approx(0.5 * 0.1 * apart.item(), abs=1e-6)
+    for term in discriminator_terms(given, made).values():
+        assert term.item() == pytest.approx(nothing, abs=1e-5)
+
+
+def test_no_clean_pair_gives_zeros_attached_to_the_graph():
+    given = parts(clean=False)
+    terms = encoder_terms(given, discriminators(), DisnclOptions())
+    assert len(terms) == 7
+    assert all(term == 0 for term in terms.values())
+    sum(terms.values()).backward()
+    assert all((part.grad == 0).all() for part in given.values() if part.grad is not None)
+    made = discriminators().train()
+    terms = discriminator_terms(parts(clean=False), made)
+    sum(terms.values()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in made.parameters())
+
+
+def test_only_clean_pairs_count():
+    """A pair that fails the filter can carry anything in its exclusive half."""
+    given = parts()
+    with torch.no_grad():
+        given["text_invariant"][2] = -given["image_invariant"][2]
+        changed = {name: part.clone() for name, part in given.items()}
+        changed["image_exclusive"][2] += 7
+        made = discriminators()
+        before, after = (encoder_terms(each, made, DisnclOptions()) for each in (given, changed))
+        assert all(torch.allclose(before[name], after[name]) for name in before)
+        changed["image_exclusive"][3] += 7
+        after = encoder_terms(changed, made, DisnclOptions())
+    assert not torch.allclose(before["leaks"], after["leaks"])
+
+
+def test_entangled_control_and_extremes():
+    terms = encoder_terms(parts(), discriminators(), DisnclOptions(disentangle=False))
+    assert set(terms) == {"align", "soft"}
+    given = {name: 1e4 * torch.ones(6, 5) for name in NAMES}
+    terms = encoder_terms(given, discriminators(), DisnclOptions())
+    assert all(torch.isfinite(term) for term in terms.values())
+
+
+def test_warm_up_variants():
+    similarity = invariant_cosines(parts(clean=False))
+    gentle = warm_up_terms(similarity, DisnclOptions())["align"]
+    hard = warm_up_terms(similarity, DisnclOptions(warmup_negatives="hardest"))["align"]
+    assert 0 < gentle < hard
+
+
+def test_gradients():
+    """Float64 through all terms, with targets (beta3 1) and margins (alpha 0) held constant."""
+    torch.manual_seed(0)
+    made = Discriminators(5, 5, 4).double().eval()
+    options = DisnclOptions(beta3=1.0, alpha=0.0, temperature=0.5)
+
+    def loss(*values):
+        terms = encoder_terms(dict(zip(NAMES, values, strict=True)), made, options)
+        return tuple(terms.values())
+
+    given = parts(pairs=3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(loss, tuple(given[name] for name in NAMES))
+
+
+@pytest.fixture
+def objective():
+    made = Disncl(DisnclOptions(dim=16, hidden_dim=8, warmup_epochs=1), epochs=1)
+    model = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
+    return made, made.modules(model), made.phases[1]
+
+
+def matched(objective, phase):
+    """Features whose invariant halves match, by construction of equal heads."""
+    made, modules, _ = objective
+    modules["heads"].text_invariant.load_state_dict(modules["heads"].image_invariant.state_dict())
+    image = torch.randn(6, 128, generator=torch.Generator().manual_seed(0))
+    return made.encode_features(image, image + 0.01, phase)
+
+
+def state(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(before, module):
+    return all(torch.equal(value, module.state_dict()[name]) for name, value in before.items())
+
+
+def test_discriminator_step_leaves_encoders_alone_and_the_reverse(objective):
+    made, modules, phase = objective
+    heads, opponents = modules["heads"], modules["discriminators"]
+    own = {name: list(module.parameters()) for name, module in modules.items()}
+    for parameter in opponents.parameters():
+        parameter.requires_grad_(False)  # as the trainer freezes what the phase does not train
+    adversaries = Adversaries.of(made, phase, own, Ranks(), **STEP)
+    before = state(heads), state(opponents)
+    adversaries.set_rate(5, 10)
+    adversaries.step(matched(objective, phase), FACTS)
+    before = state(heads), before[1]
+    assert all(p.grad is None for p in heads.parameters())
+    assert not same(before[1], opponents)
+    before = state(heads), state(opponents)
+    adversaries.step(matched(objective, phase), FACTS)
+    assert same(before[0], heads)
+    before = state(heads), state(opponents)
+    optimizer = torch.optim.SGD(heads.parameters(), 0.1)
+    terms = made.terms(matched(objective, phase), torch.tensor(1.0), FACTS, phase)
+    sum(terms.values()).backward()
+    optimizer.step()
+    assert same(before[1], opponents)  # buffers of the spectral norm included
+    assert all(p.grad is None for p in opponents.parameters())
+    assert not same(before[0], heads)
+
+
+def test_opponents_are_of_phase_two_alone(objective):
+    made, _, phase = objective
+    assert made.adversaries(made.phases[0]) == {}
+    assert set(made.adversaries(phase)) == {"discriminators"}
+    control = Disncl(DisnclOptions(disentangle=False))
+    assert control.adversaries(control.phases[1]) == {}
+
+
+def test_frozen_towers_train_heads_alone():
+    phases = Disncl(DisnclOptions(freeze_towers=True)).phases
+    assert [set(phase.learning_rates) for phase in phases] == [{"heads"}] * 2
+    assert set(Disncl(DisnclOptions()).phases[1].learning_rates) == {"heads", "image", "text"}
+
+
+def test_feature_dim():
+    model = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
+    assert feature_dim(model) == 128
+
+
+def test_trains_resumes_and_saves_its_heads(tmp_path):
+    """Broken off in phase two: discriminators and their optimiser go on as if nothing had been."""
+    settings = {"disncl": DisnclOptions(dim=16, hidden_dim=8, warmup_epochs=1)}
+    options = {"method": "disncl", "epochs": 2, "settings": settings, "save_steps": 2}
+    whole = train(tmp_path / "whole", **options)
+    train(tmp_path / "broken", stop_after=7, **options)
+    resumed = train(tmp_path / "broken", resume=True, **options)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    own = [
+        torch.load(max((tmp_path / run / "checkpoints").iterdir()), weights_only=True)["own"]
+        for run in ("whole", "broken")
+    ]
+    for name in ("heads", "discriminators"):
+        assert all(torch.equal(own[0][name][key], own[1][name][key]) for key in own[0][name])
+    results = read_results(tmp_path / "whole")
+    assert [record["phase"] for record in results] == ["warm-up"] * 4 + [DISENTANGLING] * 8
+    assert "loss/overlap" in results[-1]
+    assert 0 <= results[-1]["clean/noisy_share"] <= 1
+
+
+def test_saving(objective, tmp_path):
+    made, modules, _ = objective
+    made.save(tmp_path)
+    found = read_heads(tmp_path).state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in state(modules["heads"]).items())
+
+
+def test_options_out_of_range():
+    with pytest.raises(InputError, match="gamma must lie in"):
+        DisnclOptions(gamma=2)
+    with pytest.raises(InputError, match="warmup_negatives takes"):
+        DisnclOptions(warmup_negatives="some")
+    with pytest.raises(InputError, match="m must be greater"):
+        DisnclOptions(m=1)
+    assert len(PAIRS) == 8
