@@ -28,6 +28,7 @@ from ncclean.evaluation.zeroshot import class_depth, classifier_weights
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.estimator import Estimator
 
+DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 # Names of `recall_at_k` to those of clip_benchmark: an image is retrieved by a caption.
 _DIRECTIONS = (
     ("text_to_image_R@", "image_retrieval_recall@"),
@@ -56,6 +57,29 @@ class EvaluationRequest:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"--model {twice[0]} is given twice")
+
+
+def model_requests(
+    models: Sequence[str],
+    pretrained: Sequence[str] | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    space: str = "auto",
+) -> list[ModelRequest]:
+    """One for each model; `space` is that of the embeddings where a model has DisNCL's heads.
+
+    Raises `InputError` if the tags are neither one nor as many as the models.
+    """
+    tags = list(pretrained or [DEFAULT_PRETRAINED])
+    tags = tags * len(models) if len(tags) == 1 else tags
+    if len(tags) != len(models):
+        raise InputError(
+            f"{len(tags)} --pretrained for {len(models)} --model: give one, or one for each"
+        )
+    return [
+        ModelRequest(model=model, pretrained=tag, precision=precision, device=device, space=space)
+        for model, tag in zip(models, tags, strict=True)
+    ]
 
 
 Stage = Callable[[str], None]

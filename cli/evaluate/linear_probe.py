@@ -16,9 +16,9 @@ from .options import (
     OutOption,
     PrecisionOption,
     PretrainedOption,
+    SpaceOption,
     ThreadsOption,
     embedding_options,
-    model_requests,
 )
 from .tables import show_results, stage_printer
 
@@ -32,6 +32,7 @@ def linear_probe(
     solver: Annotated[str, typer.Option(help="`lbfgs` or `adamw`.")] = "lbfgs",
     epochs: Annotated[int, typer.Option(help="Passes of adamw.", min=1)] = 60,
     learning_rate: Annotated[float, typer.Option(help="First learning rate of adamw.")] = 3e-4,
+    space: SpaceOption = "auto",
     batch_size: BatchSizeOption = 256,
     precision: PrecisionOption = "auto",
     device: DeviceOption = "auto",
@@ -47,12 +48,16 @@ def linear_probe(
 
     Example: `ncclean evaluate linear-probe --model demo --data shards/heldout`
     """
-    from ncclean_pipelines.evaluate_model import EvaluationRequest, evaluate_linear_probe
+    from ncclean_pipelines.evaluate_model import (
+        EvaluationRequest,
+        evaluate_linear_probe,
+        model_requests,
+    )
 
     from ncclean.evaluation.linear_probe import ProbeOptions
 
     request = EvaluationRequest(
-        models=model_requests(model, pretrained, precision, device),
+        models=model_requests(model, pretrained, precision, device, space),
         data=data,
         out=out,
         embedding=embedding_options(batch_size, decode_threads),

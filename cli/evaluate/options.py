@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from ncclean.evaluation.embedding import EmbeddingOptions
-    from ncclean.execution.engine import ModelRequest
 
 DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 
@@ -43,24 +41,12 @@ ThreadsOption = Annotated[
 ]
 
 
-def model_requests(
-    models: Sequence[str], pretrained: Sequence[str] | None, precision: str, device: str
-) -> list[ModelRequest]:
-    """One for each model. Raises `InputError` if the tags are neither one nor as many."""
-    from ncclean.errors import InputError
-    from ncclean.execution.engine import ModelRequest
-
-    tags = list(pretrained or [DEFAULT_PRETRAINED])
-    if len(tags) == 1:
-        tags *= len(models)
-    if len(tags) != len(models):
-        raise InputError(
-            f"{len(tags)} --pretrained for {len(models)} --model: give one, or one for each"
-        )
-    return [
-        ModelRequest(model=model, pretrained=tag, precision=precision, device=device)
-        for model, tag in zip(models, tags, strict=True)
-    ]
+SpaceOption = Annotated[
+    str,
+    typer.Option(
+        help="Of a model with DisNCL's heads: `invariant` (auto), `exclusive` or `joint`."
+    ),
+]
 
 
 def embedding_options(batch_size: int, decode_threads: int | None) -> EmbeddingOptions:

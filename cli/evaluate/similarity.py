@@ -15,9 +15,9 @@ from .options import (
     DeviceOption,
     PrecisionOption,
     PretrainedOption,
+    SpaceOption,
     ThreadsOption,
     embedding_options,
-    model_requests,
 )
 from .tables import make_table, print_table, stage_printer
 
@@ -42,6 +42,7 @@ def similarity(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the figure to this `.png`, `.svg` or `.pdf`.")
     ] = None,
+    space: SpaceOption = "auto",
     batch_size: BatchSizeOption = 256,
     precision: PrecisionOption = "auto",
     device: DeviceOption = "auto",
@@ -56,11 +57,12 @@ def similarity(
 
     Example: `ncclean evaluate similarity --model demo-noisy --against demo --data shards/heldout/retrieval --plot f.pdf`
     """  # noqa: E501
+    from ncclean_pipelines.evaluate_model import model_requests
     from ncclean_pipelines.evaluate_similarity import SimilarityRequest, evaluate_similarity
 
     models = [*model, *([against] if against is not None else [])]
     request = SimilarityRequest(
-        models=model_requests(models, pretrained, precision, device),
+        models=model_requests(models, pretrained, precision, device, space),
         data=data,
         plot=plot,
         embedding=embedding_options(batch_size, decode_threads),

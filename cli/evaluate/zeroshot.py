@@ -12,9 +12,9 @@ from .options import (
     OutOption,
     PrecisionOption,
     PretrainedOption,
+    SpaceOption,
     ThreadsOption,
     embedding_options,
-    model_requests,
 )
 from .tables import show_results, stage_printer
 
@@ -25,6 +25,7 @@ def zeroshot(
     data: DataOption,
     pretrained: PretrainedOption = None,
     out: OutOption = None,
+    space: SpaceOption = "auto",
     batch_size: BatchSizeOption = 256,
     precision: PrecisionOption = "auto",
     device: DeviceOption = "auto",
@@ -39,10 +40,14 @@ def zeroshot(
 
     Example: `ncclean evaluate zeroshot --model demo-noisy --model demo --data shards/heldout`
     """
-    from ncclean_pipelines.evaluate_model import EvaluationRequest, evaluate_zeroshot
+    from ncclean_pipelines.evaluate_model import (
+        EvaluationRequest,
+        evaluate_zeroshot,
+        model_requests,
+    )
 
     request = EvaluationRequest(
-        models=model_requests(model, pretrained, precision, device),
+        models=model_requests(model, pretrained, precision, device, space),
         data=data,
         out=out,
         embedding=embedding_options(batch_size, decode_threads),

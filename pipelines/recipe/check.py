@@ -20,8 +20,8 @@ from ncclean.models.checkpoint import resolve as resolve_model
 from ncclean.selection.policy import identifier
 from ncclean.storage.tables import table_files
 
+from ..evaluate_model import DEFAULT_PRETRAINED
 from .commands import LOCAL_MODEL, Command, Reads
-from .evaluations import DEFAULT_PRETRAINED
 from .load import Recipe, Stage
 from .references import RUN, names_in
 

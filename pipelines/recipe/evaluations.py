@@ -21,13 +21,13 @@ from ..evaluate_model import (
     evaluate_linear_probe,
     evaluate_retrieval,
     evaluate_zeroshot,
+    model_requests,
 )
 from ..evaluate_similarity import SimilarityRequest, evaluate_similarity
 from .outcome import Outcome, Start
 from .reports import Reports
 from .stages import finite, write_json
 
-DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 # The one figure of each task that the summary of a stage shows.
 _LEADING = ("acc1", "lp_acc1", "rsum")
 
@@ -37,6 +37,7 @@ class ModelEvaluationStage:
     """What the evaluations of models take, as their commands take it."""
 
     model: Sequence[str]
+    space: str = "auto"
     data: Sequence[str]
     out: str
     pretrained: Sequence[str] = ()
@@ -53,16 +54,7 @@ class ModelEvaluationStage:
     @property
     def models(self) -> list[ModelRequest]:
         """Raises `InputError` if the tags are neither one nor as many."""
-        tags = list(self.pretrained or [DEFAULT_PRETRAINED])
-        tags = tags * len(self.model) if len(tags) == 1 else tags
-        if len(tags) != len(self.model):
-            raise InputError(
-                f"{len(tags)} --pretrained for {len(self.model)} --model: give one, or one for each"
-            )
-        return [
-            ModelRequest(model=model, pretrained=tag, precision=self.precision, device=self.device)
-            for model, tag in zip(self.model, tags, strict=True)
-        ]
+        return model_requests(self.model, self.pretrained, self.precision, self.device, self.space)
 
     @property
     def embedding(self) -> EmbeddingOptions:

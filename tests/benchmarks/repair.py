@@ -42,6 +42,7 @@ from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
 from ncclean.selection.policy import Policy
+from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.ncu import NcuOptions
 from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
 from ncclean.training.trainer import Trainer, TrainOptions
@@ -129,9 +130,12 @@ _ROBUST: dict[str, dict[str, Any]] = {
     "clip": {"method": "clip"},
     "rince": {"method": "rince"},
     "decl": {"method": "decl"},
-    "bayes, paper": {"method": "bayes", "options": {"bayes_mode": "paper"}},
-    "bayes, strict": {"method": "bayes", "options": {"bayes_mode": "strict"}},
-    "bayes, proper prior": {"method": "bayes", "options": {"bayes_mode": "proper_prior"}},
+    "bayes, paper": {"method": "bayes", "options": {"bayes": BayesOptions(mode="paper")}},
+    "bayes, strict": {"method": "bayes", "options": {"bayes": BayesOptions(mode="strict")}},
+    "bayes, proper prior": {
+        "method": "bayes",
+        "options": {"bayes": BayesOptions(mode="proper_prior")},
+    },
 }
 ROBUST = tuple(
     Arm(name=f"{name}, {noise:.0%} noise", noise=noise, **fields)
