@@ -20,7 +20,8 @@ _RENAMED = {
     ("finetune", "disncl_variant"): "bounded_adversary",
 }
 # Commands that are no step from shards to a model.
-_NO_STAGES = {"query", "run", "demo"}
+# The last two look into the folder of one run, beside what a stage would make.
+_NO_STAGES = {"query", "run", "demo", "evaluate disentanglement", "evaluate weights"}
 
 
 def commands():
