@@ -29,7 +29,7 @@ demo: install
 	$(BIN)/ncclean demo --out demo_run
 
 test: install
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow
