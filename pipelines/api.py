@@ -220,6 +220,8 @@ def finetune(
     mask_noisy: bool = False,
     bounded_adversary: bool = False,
     disentangle: bool = True,
+    soften: bool = True,
+    regularize: bool = True,
     alignment_epochs: int = 5,
     warmup_negatives: Literal['all', 'hardest'] = 'all',
     freeze_towers: bool = False,

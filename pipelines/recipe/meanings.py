@@ -30,6 +30,8 @@ MEANINGS: dict[tuple[str, str], str] = {
             "last_column": "ncu: mass of the opposite captions, `uniform` or `forget_share`.",
             "unlearn": "ncu: `both`, or `false_negatives` or `false_positives` (V3, V4).",
             "a_pos": "bayes: shape of the positive weights' prior.",
+            "soften": "disncl: with or without L_soft.",
+            "regularize": "disncl: with or without L_reg.",
             "discriminator_rate": "disncl: rate of the discriminators, in units of the heads'.",
             "a_neg": "bayes: shape of the negative weights' prior.",
             "b_pos": "bayes: rate of the positive weights' prior (default: by the mode).",

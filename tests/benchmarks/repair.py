@@ -30,6 +30,7 @@ from ncclean_pipelines import train_demo
 from ncclean_pipelines.score import ScoreRequest, score
 from ncclean_pipelines.select import SelectRequest, select
 from open_clip.model import CLIP
+from torch import nn
 
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder, Preprocessing
@@ -40,9 +41,13 @@ from ncclean.data.weighted_loader import LoaderCounts, LoaderOptions, TrainBatch
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.estimator import Estimator
+from ncclean.models.heads import headed
 from ncclean.models.text_tower import token_lengths
 from ncclean.selection.policy import Policy
+from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.objectives.base import Objective, Saved
 from ncclean.training.objectives.bayes import BayesOptions
+from ncclean.training.objectives.disncl import DisnclOptions
 from ncclean.training.objectives.ncu import NcuOptions
 from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
 from ncclean.training.trainer import Trainer, TrainOptions
@@ -142,7 +147,27 @@ ROBUST = tuple(
     for noise in (0.0, 0.2, 0.4, 0.6)
     for name, fields in _ROBUST.items()
 )
-TABLES = {"repair": REPAIR, "robust": ROBUST, "variants": VARIANTS}
+_DISNCL = {
+    "alignment": {"disentangle": False, "soften": False},
+    "alignment, L_Dis": {"soften": False, "regularize": False},
+    "alignment, L_Dis, L_soft": {"regularize": False},
+    "alignment, L_Dis, L_soft, L_reg": {},
+    "alignment, L_soft": {"disentangle": False},
+}
+# Heads on the frozen towers, measured in the invariant space.
+DISNCL = (
+    Arm(name="patient", method=None),
+    *(
+        Arm(
+            name=f"disncl: {name}",
+            method="disncl",
+            options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=3, **terms)},
+        )
+        for name, terms in _DISNCL.items()
+    ),
+)
+TABLES = {"repair": REPAIR, "robust": ROBUST, "variants": VARIANTS, "disncl": DISNCL}
+_DISNCL_EPOCHS, _DISNCL_RATE = 7, 5e-4
 
 
 class HeldOut:
@@ -307,7 +332,7 @@ class Corpora:
         return estimator
 
 
-def estimator_of(model: CLIP) -> Estimator:
+def estimator_of(model: nn.Module) -> Estimator:
     """The model in the machine's precision; it keeps copies of the weights, so one for each use."""
     return Estimator(model, open_clip.tokenizer.SimpleTokenizer(), PREPROCESSING, precision="auto")
 
@@ -320,40 +345,49 @@ def train_on(
     setting: Setting,
     seed: int,
     folder: Path,
-) -> None:
-    """Train the estimator's model in place, as `ncclean finetune` does."""
+) -> Objective:
+    """Train the estimator's model in place, as `ncclean finetune` does; the objective."""
+    objective = make_objective(method, options, estimator.tokenize)
+    loader = cast(WeightedLoader, MemoryLoader(pairs, setting.batch_size, seed))
+    frozen = method == "disncl" and options.disncl.freeze_towers
     trainer = Trainer(
         estimator,
-        make_objective(method, options, estimator.tokenize),
-        cast(WeightedLoader, MemoryLoader(pairs, setting.batch_size, seed)),
+        objective,
+        CachedFeatures(estimator, loader, setting.batch_size, seed) if frozen else loader,
         TrainOptions(seed=seed, tensorboard=False, save_minutes=1e6),
         folder,
     )
     trainer.run()
+    return objective
 
 
-def treat(arm: Arm, seed: int, setting: Setting, corpora: Corpora, folder: Path) -> Estimator:
-    """The patient after the arm's training."""
+def treat(arm: Arm, seed: int, setting: Setting, corpora: Corpora, folder: Path) -> nn.Module:
+    """The patient after the arm's training; with DisNCL, in the invariant space."""
     estimator = corpora.patient()
     if arm.method is None:
-        return estimator
+        return estimator.model
     pairs = corpora.pairs(arm.noise)
     if arm.selection is not None:
         pairs = pairs.chosen(corpora.selection(arm.noise, arm.selection))
-    epochs = setting.epochs
-    if arm.method == "ncu":
+    epochs, rate = setting.epochs, setting.learning_rate
+    if arm.method == "disncl":
+        epochs, rate = _DISNCL_EPOCHS, _DISNCL_RATE
+    elif arm.method == "ncu":
         epochs -= setting.prompt_epochs
     elif arm.selection == "clean":  # as many samples as the others see
         epochs = round(epochs * setting.pairs / len(pairs.uids))
     options = ObjectiveOptions(
-        learning_rate=setting.learning_rate,
+        learning_rate=rate,
         epochs=epochs,
         prompt_epochs=setting.prompt_epochs,
         ncu=NcuOptions(**{"forget_percent": 100 * arm.noise, **arm.ncu}),
         **arm.options,
     )
-    train_on(pairs, estimator, arm.method, options, setting, seed, folder)
-    return estimator
+    objective = train_on(pairs, estimator, arm.method, options, setting, seed, folder)
+    if arm.method != "disncl":
+        return estimator.model
+    cast(Saved, objective).save(folder)
+    return headed(estimator.model, folder, "invariant")
 
 
 def run(table: str, seeds: int, setting: Setting, folder: Path) -> list[dict[str, Any]]:
@@ -370,7 +404,7 @@ def run(table: str, seeds: int, setting: Setting, folder: Path) -> list[dict[str
                 continue
             start = time.perf_counter()
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                estimator = treat(arm, seed, setting, corpora, Path(scratch))
+                model = treat(arm, seed, setting, corpora, Path(scratch))
             seconds = time.perf_counter() - start
             held_out = held_out or HeldOut()
             record = {
@@ -378,7 +412,7 @@ def run(table: str, seeds: int, setting: Setting, folder: Path) -> list[dict[str
                 "seed": seed,
                 "setting": settings,
                 "seconds": round(seconds),
-                **held_out.measure(estimator_of(cast(CLIP, estimator.model))),
+                **held_out.measure(estimator_of(model)),
             }
             records.append(record)
             with log.open("a") as stream:

@@ -34,7 +34,7 @@ from ncclean.training.transport import masked_sinkhorn
 
 BATCH = 64
 # Design, section 6: relative to `clip` at the same batch.
-TARGETS = {"osa": 1.02, "bayes": 1.05, "disncl": 1.2, "ncu UL": 1.4}
+TARGETS = {"osa": 1.02, "bayes": 1.05, "disncl disentangling": 1.2, "ncu UL": 1.4}
 _SOLVER_PAIRS = 2048
 _SOLVER_SHARE = 0.05
 

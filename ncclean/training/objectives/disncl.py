@@ -51,7 +51,8 @@ __all__ = [
 class DisnclOptions:
     """What DisNCL may be told; the defaults are the paper's.
 
-    `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control. `reverse`,
+    `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control; with `soften` and
+    `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V. `reverse`,
     `mask_noisy` and `bounded_adversary` are the variants of the functions of these losses.
     `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
     `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
@@ -72,6 +73,8 @@ class DisnclOptions:
     mask_noisy: bool = False
     bounded_adversary: bool = False
     disentangle: bool = True
+    soften: bool = True
+    regularize: bool = True
     warmup_epochs: int = 5
     warmup_negatives: Literal["all", "hardest"] = "all"
     freeze_towers: bool = False
@@ -125,13 +128,12 @@ def encoder_terms(
     similarity = invariant_cosines(parts)
     clean = clean_pairs(similarity)
     margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
-    terms = {
-        "align": ranking_loss(similarity, clean, margin),
-        "soft": soft_alignment_loss(
+    terms = {"align": ranking_loss(similarity, clean, margin)}
+    if options.soften:
+        terms["soft"] = soft_alignment_loss(
             similarity, clean, options.temperature, options.beta3,
             options.reverse, options.mask_noisy,
-        ),
-    }  # fmt: skip
+        )  # fmt: skip
     if not options.disentangle:
         return terms
     chosen = {name: part[clean] for name, part in parts.items()}
@@ -151,14 +153,15 @@ def encoder_terms(
     distance = (parts["image_invariant"] - parts["text_invariant"]).square().sum(dim=1)
     invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
     exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
-    return {
-        **terms,
+    terms |= {
         "invariant": -gamma * invariant,
         "compression": gamma * options.beta1 * mean_over(distance, clean),
         "exclusive": -(1 - gamma) * exclusive,
         "leaks": (1 - gamma) * (1 + options.beta2) * lowered(LEAKS),
-        "overlap": lowered(OVERLAPS),
     }
+    if options.regularize:
+        terms["overlap"] = lowered(OVERLAPS)
+    return terms
 
 
 def discriminator_terms(parts: Mapping[str, torch.Tensor], discriminators: Discriminators) -> Terms:

@@ -95,6 +95,10 @@ def test_only_clean_pairs_count():
 def test_entangled_control_and_extremes():
     terms = encoder_terms(parts(), discriminators(), DisnclOptions(disentangle=False))
     assert set(terms) == {"align", "soft"}
+    everything = set(encoder_terms(parts(), discriminators(), DisnclOptions()))
+    for option, left_out in (("soften", {"soft"}), ("regularize", {"overlap"})):
+        terms = encoder_terms(parts(), discriminators(), DisnclOptions(**{option: False}))
+        assert everything - set(terms) == left_out
     given = {name: 1e4 * torch.ones(6, 5) for name in NAMES}
     terms = encoder_terms(given, discriminators(), DisnclOptions())
     assert all(torch.isfinite(term) for term in terms.values())
