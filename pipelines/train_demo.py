@@ -1,8 +1,8 @@
-"""Train the bundled estimators `demo` and `demo-noisy` on the rendered world.
+"""Train the bundled estimator `demo` on the rendered world.
 
     python -m pipelines.train_demo --out ncclean/models/demo
-    python -m pipelines.train_demo --out ncclean/models/demo_noisy --noise 0.4 \
-        --samples 300000 --facts-weight 0
+
+The patient `demo-noisy` is the one of `tests/benchmarks/repair.py --bundle`.
 
 Renders a training set, trains a small CLIP from random weights with the CLIP loss, writes it in
 open_clip's `local-dir:` layout (float16, vocabulary rows that training never touched set to zero)
@@ -273,10 +273,16 @@ def evaluate(model: CLIP, seed: int, images: int = 2000) -> dict[str, float]:
     return results
 
 
-def save(model: CLIP, out: Path, figures: dict[str, float], facts: dict[str, object]) -> None:
+def save(
+    model: CLIP,
+    out: Path,
+    figures: dict[str, float],
+    facts: dict[str, object],
+    model_config: dict[str, Any] = MODEL_CONFIG,
+) -> None:
     out.mkdir(parents=True, exist_ok=True)
     config = {
-        "model_cfg": MODEL_CONFIG,
+        "model_cfg": model_config,
         "preprocess_cfg": {
             "mean": MEAN,
             "std": STD,
@@ -288,18 +294,21 @@ def save(model: CLIP, out: Path, figures: dict[str, float], facts: dict[str, obj
     weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     save_file(weights, out / "open_clip_model.safetensors")
     (out / "open_clip_model.safetensors").chmod(0o644)  # it is written for its owner only
-    (out / "README.md").write_text(model_card(out.name, figures, facts))
+    (out / "README.md").write_text(model_card(out.name, model_config, figures, facts))
 
 
-def model_card(name: str, figures: dict[str, float], facts: dict[str, object]) -> str:
+def model_card(
+    name: str, model_config: dict[str, Any], figures: dict[str, float], facts: dict[str, object]
+) -> str:
+    vision, text = model_config["vision_cfg"], model_config["text_cfg"]
+    layers = f"{vision['layers']} image and {text['layers']} text layers of 128"
     rows = "\n".join(f"| {key} | {value:.1%} |" for key, value in figures.items())
     listed = "\n".join(f"- {key}: {value}" for key, value in facts.items())
     return f"""# {name.replace("_", "-")}
 
-A small CLIP (4 image layers of 128 on 64 px in 8 px patches, 3 text layers of 128, embedding
-128) trained by `pipelines/train_demo.py` on scenes rendered by `ncclean.data.synthetic`, with
-open_clip's tokenizer. It exists so that ncclean can be tried, taught and tested without a
-network.
+A small CLIP ({layers}, images of 64 px in {vision["patch_size"]} px patches, embedding of 128)
+trained on scenes rendered by `ncclean.data.synthetic`, with open_clip's tokenizer. It exists so
+that ncclean can be tried, taught and tested without a network.
 
 Training
 {listed}
