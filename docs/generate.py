@@ -351,9 +351,11 @@ Each takes the options of its command by the same names, and returns a `Result`.
 # fmt: off
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from ncclean.errors import InputError
 
 from .calls import Result, call
 from .recipe.bundled import find_recipe
@@ -369,6 +371,21 @@ def run(
 ) -> RunSummary:
     \"\"\"Run a recipe, a file or a bundled one; `set` holds `KEY=VALUE` texts.\"\"\"
     return run_recipe(load_recipe(find_recipe(recipe), Path(out), list(set)), None, start_from)
+
+
+Task = Literal["noise", "zeroshot", "retrieval", "linear-probe", "compare", "similarity"]
+
+
+def evaluate(task: Task, **options: Any) -> Result:
+    \"\"\"`ncclean evaluate TASK`; the functions `evaluate_...` list the options of each.\"\"\"
+    tasks: Mapping[str, Callable[..., Result]] = {
+        name.removeprefix("evaluate_").replace("_", "-"): function
+        for name, function in globals().items()
+        if name.startswith("evaluate_")
+    }
+    if task not in tasks:
+        raise InputError(f"evaluate takes {', '.join(sorted(tasks))}, got {task!r}")
+    return tasks[task](**options)
 """
 
 
@@ -389,7 +406,7 @@ def api_module() -> str:
             f'    """{" ".join(help_text.split())}"""\n    return call("{name}", locals())\n'
         )
         names.append(function)
-    listed = repr(sorted([*names, "run", "Result", "RunSummary"])).replace("'", '"')
+    listed = repr(sorted([*names, "evaluate", "run", "Result", "RunSummary"])).replace("'", '"')
     return _API_HEAD.replace("{names}", listed) + "\n\n" + "\n\n".join(functions)
 
 

@@ -11,6 +11,7 @@ from ncclean._version import __version__
 if TYPE_CHECKING:
     from ncclean_pipelines.api import (
         adapt,
+        evaluate,
         evaluate_compare,
         evaluate_linear_probe,
         evaluate_noise,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "adapt",
+    "evaluate",
     "evaluate_compare",
     "evaluate_linear_probe",
     "evaluate_noise",

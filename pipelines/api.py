@@ -8,9 +8,11 @@ Each takes the options of its command by the same names, and returns a `Result`.
 # fmt: off
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from ncclean.errors import InputError
 
 from .calls import Result, call
 from .recipe.bundled import find_recipe
@@ -18,7 +20,7 @@ from .recipe.load import load_recipe
 from .recipe.run import RunSummary
 from .recipe.run import run as run_recipe
 
-__all__ = ["Result", "RunSummary", "adapt", "evaluate_compare", "evaluate_linear_probe", "evaluate_noise", "evaluate_retrieval", "evaluate_similarity", "evaluate_zeroshot", "export", "finetune", "inject_noise", "neighbours", "run", "score", "select", "synth", "write_report"]
+__all__ = ["Result", "RunSummary", "adapt", "evaluate", "evaluate_compare", "evaluate_linear_probe", "evaluate_noise", "evaluate_retrieval", "evaluate_similarity", "evaluate_zeroshot", "export", "finetune", "inject_noise", "neighbours", "run", "score", "select", "synth", "write_report"]
 
 
 def run(
@@ -26,6 +28,21 @@ def run(
 ) -> RunSummary:
     """Run a recipe, a file or a bundled one; `set` holds `KEY=VALUE` texts."""
     return run_recipe(load_recipe(find_recipe(recipe), Path(out), list(set)), None, start_from)
+
+
+Task = Literal["noise", "zeroshot", "retrieval", "linear-probe", "compare", "similarity"]
+
+
+def evaluate(task: Task, **options: Any) -> Result:
+    """`ncclean evaluate TASK`; the functions `evaluate_...` list the options of each."""
+    tasks: Mapping[str, Callable[..., Result]] = {
+        name.removeprefix("evaluate_").replace("_", "-"): function
+        for name, function in globals().items()
+        if name.startswith("evaluate_")
+    }
+    if task not in tasks:
+        raise InputError(f"evaluate takes {', '.join(sorted(tasks))}, got {task!r}")
+    return tasks[task](**options)
 
 
 def synth(

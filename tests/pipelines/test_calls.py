@@ -30,6 +30,20 @@ def test_wrong_values_are_input_errors_and_unknown_options_are_pythons(tmp_path)
         ncclean.nonsense  # noqa: B018
 
 
+def test_evaluate_takes_the_task(tmp_path):
+    with pytest.raises(InputError, match="evaluate takes compare, linear-probe, noise"):
+        ncclean.evaluate("beauty")
+    with pytest.raises(TypeError, match="pears"):
+        ncclean.evaluate("noise", scores="s.parquet", out="n.json", pears=3)
+    ncclean.synth(str(tmp_path / "c"), pairs=60, shard_size=60, held_out=0, workers=1)
+    ncclean.score(str(tmp_path / "c"), str(tmp_path / "s.parquet"), model="demo", shift=0.1)
+    found = ncclean.evaluate(
+        "noise", scores=str(tmp_path / "s.parquet"), out=str(tmp_path / "noise.json")
+    )
+    assert found.command == "evaluate noise"
+    assert found["clean"] + sum(found["noisy"].values()) == 60
+
+
 def test_overwrite_is_the_commands(tmp_path):
     options = {"pairs": 20, "shard_size": 20, "held_out": 0, "workers": 1}
     ncclean.synth(str(tmp_path / "c"), **options)
