@@ -50,7 +50,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
         for line in block.splitlines():
             held += line + "\n"
             try:
-                words = shlex.split(held, comments=True)
+                words = shlex.split(held.replace("\\\n", " "), comments=True)
             except ValueError:  # a quote is still open
                 continue
             if not line.endswith("\\"):
