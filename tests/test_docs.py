@@ -50,7 +50,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
         for line in block.splitlines():
             held += line + "\n"
             try:
-                words = shlex.split(held, comments=True)
+                words = shlex.split(held.replace("\\\n", " "), comments=True)
             except ValueError:  # a quote is still open
                 continue
             if not line.endswith("\\"):
@@ -61,7 +61,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    names = ("index", "tutorial", "noise", "evaluation", "recipes")
+    names = ("index", "tutorial", "howto", "noise", "evaluation", "recipes")
     pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in names))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")
@@ -152,7 +152,7 @@ def test_readme_and_tutorial_show_commands() -> None:
     "code",
     [
         block
-        for name in ("python", "noise", "evaluation")
+        for name in ("python", "howto", "noise", "evaluation")
         for block in code_blocks(DOCS / f"{name}.md", "python")
     ],
 )

@@ -1,0 +1,98 @@
+"""Every snippet of docs/howto.md runs, and the examples of docs/methods.md give what they say."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from ncclean_cli.app import app
+from typer.testing import CliRunner
+
+import ncclean
+from tests.execution import clusters
+from tests.test_docs import DOCS, code_blocks, shell_commands
+
+PAGE = DOCS / "howto.md"
+NEEDS_A_CLUSTER = "Run on Ray"
+PAIRS = 260  # one step of the default batch size
+
+
+def snippets(page: Path) -> Iterator[tuple[str, str, str]]:
+    """The section, language and text of each block that is to be run, in order."""
+    for section in re.split(r"^## ", page.read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0]
+        for language, text in re.findall(r"^```(bash|python)\n(.*?)^```", section, re.S | re.M):
+            yield title, language, text
+
+
+def run_commands(block: Path) -> None:
+    """Run a block of commands, in this process: starting one takes seconds."""
+    for program, *words in shell_commands(block):
+        assert program == "ncclean"
+        if words[0] == "score" and "--model" not in words:
+            words += ["--model", "demo"]  # the default model needs a network
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{' '.join(words)}\n{result.output}"
+
+
+def run_snippet(language: str, text: str, folder: Path) -> None:
+    if language == "python":
+        exec(compile(text, str(PAGE), "exec"), {})
+        return
+    block = folder / "block.md"
+    block.write_text(f"```bash\n{text}```\n")
+    run_commands(block)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the page takes for given: `cc3m/`, `sets/` and `models/ours`."""
+    folder = tmp_path_factory.mktemp("howto")
+    shards = str(folder / "cc3m")
+    ncclean.synth(shards, pairs=PAIRS, shard_size=100, broken=0.02, held_out=20, workers=1)
+    (folder / "cc3m" / "heldout").rename(folder / "sets")
+    ours = Path(ncclean.__file__).parent / "models" / "demo_noisy"
+    shutil.copytree(ours, folder / "models" / "ours")
+    return folder
+
+
+def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
+    monkeypatch.chdir(rendered)
+    for section, language, text in snippets(PAGE):
+        if section != NEEDS_A_CLUSTER:
+            run_snippet(language, text, tmp_path)
+    kept = duckdb.sql("SELECT count(*) FROM 'clean.parquet'").fetchall()[0][0]
+    assert 0.7 * PAIRS < kept < 0.9 * PAIRS
+    assert len(np.load("uids.npy")) == kept
+    assert duckdb.sql("SELECT count(*) FROM 'download.parquet'").fetchall()[0][0] == kept
+    for folder in ("cc3m-clean", "cc3m-repeated", "cc3m-scored"):
+        assert (Path(folder) / "00000.tar").is_file()
+
+
+@pytest.mark.slow
+def test_the_ray_snippet_runs(rendered, tmp_path, monkeypatch):
+    monkeypatch.chdir(rendered)
+    found = [each for each in snippets(PAGE) if each[0] == NEEDS_A_CLUSTER]
+    assert found
+    with clusters.cluster(tmp_path / "nodes", [3]) as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)  # what `auto` means
+        for _, language, text in found:
+            run_snippet(language, text, tmp_path)
+    rows = duckdb.sql("SELECT count(*) FROM 'scores-ray.parquet'").fetchall()[0][0]
+    assert rows == PAIRS
+
+
+@pytest.mark.parametrize("number", range(len(code_blocks(DOCS / "methods.md", "pycon"))))
+def test_the_numbers_of_the_methods_page(number):
+    text = code_blocks(DOCS / "methods.md", "pycon")[number]
+    test = doctest.DocTestParser().get_doctest(text, {}, f"methods.md, example {number}", None, 0)
+    assert test.examples
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+    assert not failed, "".join(report)
