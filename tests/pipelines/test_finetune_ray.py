@@ -41,8 +41,8 @@ def request(corpus: Path, out: Path) -> FinetuneRequest:
         out=str(out),
         model="demo-noisy",
         precision="fp32",
-        objective=ObjectiveOptions(learning_rate=3e-4, epochs=3),
-        batch_size=80,
+        objective=ObjectiveOptions(learning_rate=3e-4, epochs=12),
+        batch_size=320,  # the whole corpus: the same batch however it is shared out
         loader=LoaderOptions(augment=False, shuffle=False, threads=1),
         training=TrainOptions(log_steps=1, save_steps=2, tensorboard=False),
     )
@@ -72,12 +72,10 @@ def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path):
     seen = []
     with cluster(tmp_path / "ray", [1, 1]) as made:
         summary = finetune(on_ray(alone, made, tmp_path / "ranks"), seen.append)
-    # Every epoch has the same batches' worth of pairs, though not in the same order.
     first, whole = losses(tmp_path / "ranks"), losses(tmp_path / "alone")
-    assert len(first) == len(whole) == summary.steps == len(seen) == 12
-    assert sum(first[:4]) == pytest.approx(sum(whole[:4]), rel=0.05)
-    assert sum(first[-4:]) == pytest.approx(sum(whole[-4:]), rel=0.05)
-    assert sum(first[-4:]) < sum(first[:4])
+    assert len(whole) == summary.steps == len(seen) == 12
+    assert first == pytest.approx(whole, abs=1e-4)
+    assert whole[-1] < whole[0]
     assert open_clip.create_model(f"local-dir:{tmp_path / 'ranks'}") is not None
 
 
