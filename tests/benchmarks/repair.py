@@ -5,9 +5,10 @@
 A corpus is rendered, the captions of a share of its pairs are permuted, and a small CLIP is trained
 on it from random weights: the patient. Every objective then goes on from the patient with the same
 number of samples, once for each seed (of the order of the pairs and of what the objective draws),
-and all are measured on held-out scenes. The images are decoded once and kept in memory; all else is
-what `ncclean finetune` does. Runs that are in `results.jsonl` already are not repeated, so the
-command can be interrupted and extended.
+and all are measured on held-out scenes. Tables `robust` and `disncl` ask what noise does to a model
+that has none yet: they go on from a novice, which has learnt from other, clean pairs. The images
+are decoded once and kept in memory; all else is what `ncclean finetune` does. Runs that are in
+`results.jsonl` already are not repeated, so the command can be interrupted and extended.
 """
 
 from __future__ import annotations
@@ -79,6 +80,19 @@ _HELD_OUT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """A model that arms go on from: trained on a corpus of `noise`, rendered with `corpus_seed`."""
+
+    name: str
+    noise: float
+    corpus_seed: int
+
+
+PATIENT = Start(name="patient", noise=PATIENT_NOISE, corpus_seed=0)
+NOVICE = Start(name="novice", noise=0.0, corpus_seed=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """One row of a table: an objective with options, on all pairs, on a selection or on none."""
 
@@ -88,6 +102,7 @@ class Arm:
     ncu: dict[str, Any] = field(default_factory=dict)
     selection: str | None = None  # `clean`, `weights` or `split`
     noise: float = PATIENT_NOISE
+    start: Start = PATIENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +110,7 @@ class Setting:
     """What all runs share. NCU has `prompt_epochs` of the epochs for its first phase."""
 
     pairs: int
-    patient_samples: int
+    start_samples: int
     epochs: int
     prompt_epochs: int
     batch_size: int
@@ -104,7 +119,7 @@ class Setting:
 
 DEFAULTS: dict[str, Any] = {
     "pairs": 16_000,
-    "patient_samples": 200_000,
+    "start_samples": 200_000,
     "epochs": 2,
     "prompt_epochs": 1,
     "batch_size": 256,
@@ -131,6 +146,7 @@ VARIANTS = (
     Arm(name="ncu, split by the score table", method="ncu", ncu={"split": "table"},
         selection="split"),
 )  # fmt: skip
+_NOISES = (0.0, 0.2, 0.4, 0.6)
 _ROBUST: dict[str, dict[str, Any]] = {
     "clip": {"method": "clip"},
     "rince": {"method": "rince"},
@@ -142,12 +158,25 @@ _ROBUST: dict[str, dict[str, Any]] = {
         "options": {"bayes": BayesOptions(mode="proper_prior")},
     },
 }
-ROBUST = tuple(
-    Arm(name=f"{name}, {noise:.0%} noise", noise=noise, **fields)
-    for noise in (0.0, 0.2, 0.4, 0.6)
-    for name, fields in _ROBUST.items()
+ROBUST = (
+    Arm(name="novice", method=None, start=NOVICE),
+    *(
+        Arm(name=f"{name}, {noise:.0%} noise", noise=noise, start=NOVICE, **fields)
+        for noise in _NOISES
+        for name, fields in _ROBUST.items()
+    ),
 )
-_DISNCL = {
+# Table 4 of the Bayesian paper; 10 is the default.
+PRIOR = tuple(
+    Arm(
+        name=f"bayes, paper, negatives' prior {prior}",
+        method="bayes",
+        options={"bayes": BayesOptions(mode="paper", a_neg=prior)},
+        start=NOVICE,
+    )
+    for prior in (1, 5, 20)
+)
+_DISNCL: dict[str, dict[str, Any]] = {
     "alignment": {"disentangle": False, "soften": False},
     "alignment, L_Dis": {"soften": False, "regularize": False},
     "alignment, L_Dis, L_soft": {"regularize": False},
@@ -155,18 +184,24 @@ _DISNCL = {
     "alignment, L_soft": {"disentangle": False},
 }
 # Heads on the frozen towers, measured in the invariant space.
-DISNCL = (
-    Arm(name="patient", method=None),
-    *(
-        Arm(
-            name=f"disncl: {name}",
-            method="disncl",
-            options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=3, **terms)},
-        )
-        for name, terms in _DISNCL.items()
-    ),
+DISNCL = tuple(
+    Arm(
+        name=f"{name}, {noise:.0%} noise",
+        method="disncl",
+        options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=3, **terms)},
+        noise=noise,
+        start=NOVICE,
+    )
+    for noise in _NOISES
+    for name, terms in _DISNCL.items()
 )
-TABLES = {"repair": REPAIR, "robust": ROBUST, "variants": VARIANTS, "disncl": DISNCL}
+TABLES = {
+    "repair": REPAIR,
+    "variants": VARIANTS,
+    "robust": ROBUST,
+    "prior": PRIOR,
+    "disncl": DISNCL,
+}
 _DISNCL_EPOCHS, _DISNCL_RATE = 7, 5e-4
 
 
@@ -253,30 +288,30 @@ class MemoryLoader:
 
 
 class Corpora:
-    """A corpus for each noise, with its scores and selections; and the patient."""
+    """A corpus for each noise, with its scores and selections; and the models to start from."""
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         self._folder, self._setting = folder, setting
-        self._held: tuple[float, Pairs] | None = None
+        self._held: tuple[tuple[float, int], Pairs] | None = None
 
-    def shards(self, noise: float) -> Path:
-        out = self._folder / f"shards-{noise:.0%}"
+    def shards(self, noise: float, seed: int = 0) -> Path:
+        out = self._folder / f"shards-{noise:.0%}-{seed}"
         if not out.exists():
-            options = CorpusOptions(pairs=self._setting.pairs, noise={"ncr": noise})
+            options = CorpusOptions(pairs=self._setting.pairs, noise={"ncr": noise}, seed=seed)
             write_corpus(out, options)
         return out
 
-    def pairs(self, noise: float) -> Pairs:
-        if self._held is None or self._held[0] != noise:
+    def pairs(self, noise: float, seed: int = 0) -> Pairs:
+        if self._held is None or self._held[0] != (noise, seed):
             loader = WeightedLoader(
-                resolve_shards([str(self.shards(noise))]),
+                resolve_shards([str(self.shards(noise, seed))]),
                 None,
                 PREPROCESSING,
                 LoaderOptions(shuffle=False, augment=False, drop_last=False),
             )
             batches = list(loader.epoch(0))
             self._held = (
-                noise,
+                (noise, seed),
                 Pairs(
                     torch.cat([batch.pixels for batch in batches]),
                     [caption for batch in batches for caption in batch.captions],
@@ -304,16 +339,16 @@ class Corpora:
             select(SelectRequest(scores=[str(scores)], out=str(out), policy=policy))
         return out
 
-    def patient(self) -> Estimator:
-        """A CLIP that has learnt from the corpus with `PATIENT_NOISE` as it is; trained once."""
-        path = self._folder / "patient.pt"
+    def start(self, start: Start) -> Estimator:
+        """A CLIP that has learnt from its corpus as it is; trained once."""
+        path = self._folder / f"{start.name}.pt"
         torch.manual_seed(0)
         model = CLIP(**PATIENT_CONFIG)
         if path.exists():
             model.load_state_dict(torch.load(path, weights_only=True))
         estimator = estimator_of(model)
         if not path.exists():
-            pairs = self.pairs(PATIENT_NOISE)
+            pairs = self.pairs(start.noise, start.corpus_seed)
             tokens = estimator.tokenize(pairs.captions)
             tokens = tokens[:, : int(token_lengths(tokens).max())]
             train_demo.train(
@@ -321,7 +356,7 @@ class Corpora:
                 train_demo.TrainingSet(
                     pairs.pixels, tokens[:, None], torch.zeros(len(tokens), len(train_demo.FACTS))
                 ),
-                samples=self._setting.patient_samples,
+                samples=self._setting.start_samples,
                 batch_size=128,
                 learning_rate=2e-3,
                 muon_rate=5e-3,
@@ -362,8 +397,8 @@ def train_on(
 
 
 def treat(arm: Arm, seed: int, setting: Setting, corpora: Corpora, folder: Path) -> nn.Module:
-    """The patient after the arm's training; with DisNCL, in the invariant space."""
-    estimator = corpora.patient()
+    """The start after the arm's training; with DisNCL, in the invariant space."""
+    estimator = corpora.start(arm.start)
     if arm.method is None:
         return estimator.model
     pairs = corpora.pairs(arm.noise)
@@ -424,8 +459,9 @@ def run(table: str, seeds: int, setting: Setting, folder: Path) -> list[dict[str
 def bundle(setting: Setting, folder: Path, out: Path) -> None:
     """Write the patient as the bundled model `demo-noisy`, with a card."""
     corpora = Corpora(folder, setting)
-    model = cast(CLIP, corpora.patient().model)
-    tokens = corpora.patient().tokenize(corpora.pairs(PATIENT_NOISE).captions)
+    patient = corpora.start(PATIENT)
+    model = cast(CLIP, patient.model)
+    tokens = patient.tokenize(corpora.pairs(PATIENT_NOISE).captions)
     unused = torch.ones(len(model.token_embedding.weight), dtype=torch.bool)
     unused[tokens.unique()] = False
     with torch.no_grad():  # rows that training never touched: zeros compress to nothing
@@ -439,7 +475,7 @@ def bundle(setting: Setting, folder: Path, out: Path) -> None:
             "scenes": f"the {setting.pairs:,} of `ncclean synth --pairs {setting.pairs} --noise "
             f"{PATIENT_NOISE}`, one caption each",
             "captions permuted": f"{PATIENT_NOISE:.0%}",
-            "samples seen": f"{setting.patient_samples:,}: enough to learn the noise by heart",
+            "samples seen": f"{setting.start_samples:,}: enough to learn the noise by heart",
             "objective": "CLIP loss, batch 128, Muon and AdamW, bf16 autocast",
             "made by": "`python tests/benchmarks/repair.py --bundle`",
             "vocabulary rows kept": int((~unused).sum()),
@@ -466,7 +502,7 @@ def _cell(values: list[float], name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=cast(str, __doc__).split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of corpora and results")
     parser.add_argument("--table", choices=list(TABLES), default="repair")
     parser.add_argument("--bundle", type=Path, help="write the patient here instead, and its card")

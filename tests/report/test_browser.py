@@ -234,7 +234,7 @@ def test_copying_says_so(driver):
     button.click()
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(driver, 3).until(lambda _: button.text == "Copied")
+    assert WebDriverWait(driver, 3).until(lambda _: button.text == "Copied")
 
 
 def test_no_error_and_no_request(made, driver):

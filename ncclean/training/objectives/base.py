@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,42 @@ class PairObjective:
         """L2-normalised `image` and `text`."""
         image = model.encode_image(pixels, normalize=True)  # type: ignore[operator]
         return {"image": image.float(), "text": encode_text(model, tokens).float()}
+
+
+class PerPairObjective(PairObjective, ABC):
+    """An objective whose one term, `contrastive`, is a mean over pairs: see `LocalObjective`.
+
+    Subclasses give `name` and `loss`.
+    """
+
+    @abstractmethod
+    def loss(
+        self,
+        image: torch.Tensor,
+        text: torch.Tensor,
+        scale: torch.Tensor,
+        batch: GlobalBatch,
+        rows: slice | None = None,
+    ) -> torch.Tensor:
+        """The mean over all pairs of the (N, d) embeddings, or over the pairs `rows`."""
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """`contrastive`."""
+        return {"contrastive": self.loss(embeddings["image"], embeddings["text"], scale, batch)}
+
+    def local_terms(
+        self,
+        embeddings: Embeddings,
+        rows: slice,
+        scale: torch.Tensor,
+        batch: GlobalBatch,
+        phase: Phase,
+    ) -> Terms:
+        """`contrastive` of these pairs."""
+        image, text = embeddings["image"], embeddings["text"]
+        return {"contrastive": self.loss(image, text, scale, batch, rows)}
 
 
 def whole_model(

@@ -13,6 +13,7 @@ from ncclean.training.objectives.base import (
     GlobalBatch,
     Objective,
     PairObjective,
+    PerPairObjective,
     Phase,
     Terms,
     whole_model,
@@ -56,30 +57,24 @@ class ObjectiveOptions:
         )
 
 
-class Clip(PairObjective):
+class Clip(PerPairObjective):
     """The CLIP objective: all pairs count as matched."""
 
     name = "clip"
 
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`contrastive`."""
-        return {"contrastive": clip_loss(embeddings["image"], embeddings["text"], scale)}
-
-    def local_terms(
+    def loss(
         self,
-        embeddings: Embeddings,
-        rows: slice,
+        image: torch.Tensor,
+        text: torch.Tensor,
         scale: torch.Tensor,
         batch: GlobalBatch,
-        phase: Phase,
-    ) -> Terms:
-        """`contrastive` of these pairs."""
-        return {"contrastive": clip_loss(embeddings["image"], embeddings["text"], scale, rows)}
+        rows: slice | None = None,
+    ) -> torch.Tensor:
+        """See `clip_loss`."""
+        return clip_loss(image, text, scale, rows)
 
 
-class Osa(PairObjective):
+class Osa(PerPairObjective):
     """Each pair's loss counts by the weight that the selection gives it."""
 
     name = "osa"
@@ -88,24 +83,16 @@ class Osa(PairObjective):
         super().__init__(phases)
         self._normalize = normalize
 
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`contrastive`, weighted."""
-        image, text = embeddings["image"], embeddings["text"]
-        return {"contrastive": osa_loss(image, text, scale, batch.weights, self._normalize)}
-
-    def local_terms(
+    def loss(
         self,
-        embeddings: Embeddings,
-        rows: slice,
+        image: torch.Tensor,
+        text: torch.Tensor,
         scale: torch.Tensor,
         batch: GlobalBatch,
-        phase: Phase,
-    ) -> Terms:
-        """`contrastive` of these pairs, weighted."""
-        image, text = embeddings["image"], embeddings["text"]
-        return {"contrastive": osa_loss(image, text, scale, batch.weights, self._normalize, rows)}
+        rows: slice | None = None,
+    ) -> torch.Tensor:
+        """See `osa_loss`."""
+        return osa_loss(image, text, scale, batch.weights, self._normalize, rows)
 
 
 class GradientAscent(PairObjective):
