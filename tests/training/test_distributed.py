@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from ncclean.training.adversary import Adversaries
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.objectives.base import GlobalBatch, whole_model
 from ncclean.training.objectives.bayes import BayesOptions
@@ -23,6 +24,7 @@ from ncclean.training.objectives.disncl import (
     warm_up_terms,
 )
 from ncclean.training.objectives.disncl_information import Discriminators
+from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
 from ncclean.training.objectives.ncu import (
     NcuOptions,
@@ -145,6 +147,55 @@ def train_step(name: str, rank: int = 0, world: int = 1) -> Result:
     return average_over(ranks, loss).item(), gradients
 
 
+def play_steps(rank: int = 0, world: int = 1) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Three times: discriminators step, then heads. All weights after it; the encoder's losses."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(2)
+    rows = slice(rank * PAIRS // world, (rank + 1) * PAIRS // world)
+    features = 3 * torch.randn(PAIRS, 5, generator=generator)[rows]
+    ranks = Ranks(rank, world)
+    objective = Disncl(DisnclOptions(warmup_epochs=0, hidden_dim=8, dim=6, freeze_towers=True))
+    (phase,) = objective.phases
+    modules = objective.modules(FeatureModel())
+    parts = {name: list(module.parameters()) for name, module in modules.items()}
+    adversaries = Adversaries.of(
+        objective, phase, parts, ranks, betas=(0.9, 0.98), eps=1e-8, clip_norm=1.0
+    )
+    assert adversaries is not None
+    heads = torch.optim.SGD(parts["heads"], 1e-2)
+    facts = GlobalBatch(torch.ones(PAIRS), torch.zeros(PAIRS) > 0, torch.arange(PAIRS), seed=0)
+    losses = []
+    for step in range(3):
+        adversaries.set_rate(step + 1, 4)
+        heads.zero_grad()
+        # The caption has the features of its image, so that pairs pass the filter.
+        encoded = objective.encode_features(features, features.clone(), phase)
+        gathered = {name: gather_with_gradients(part) for name, part in encoded.items()}
+        adversaries.step(gathered, facts)
+        terms = objective.terms(gathered, torch.tensor(1.0), facts, phase)
+        loss = sum(terms.values())
+        loss.backward()
+        average_gradients(parts["heads"], ranks)
+        heads.step()
+        losses.append(average_over(ranks, loss).item())
+    return {
+        f"{name}.{key}": value
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }, losses
+
+
+class FeatureModel(nn.Module):
+    """As much of a CLIP as tells Disncl that features have five elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(5))
+
+    def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return self.weight[None]
+
+
 def run_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -157,15 +208,21 @@ def run_rank(rank: int, folder: str) -> None:
         numbers = gather_with_gradients(torch.tensor([[rank, 7]]))
         assert numbers.tolist() == [[0, 7], [1, 7]]
         torch.save(found, f"{folder}/{rank}.pt")
+        torch.save(play_steps(rank, WORLD), f"{folder}/played-{rank}.pt")
     finally:
         dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Result]]:
-    folder: Path = tmp_path_factory.mktemp("ranks")
+def ranks_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
     torch.multiprocessing.spawn(run_rank, args=(str(folder),), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_rank(ranks_folder: Path) -> list[dict[str, Result]]:
+    return [torch.load(ranks_folder / f"{rank}.pt") for rank in range(WORLD)]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -178,6 +235,17 @@ def test_world_size_does_not_matter(name, by_rank):
             assert torch.allclose(found[key], gradient, atol=1e-5), key
     assert gradients["image.weight"].abs().max() > 1e-3
     assert (gradients["prompt"].abs().max() > 1e-3) == name.startswith("ncu")
+
+
+def test_the_game_does_not_depend_on_the_world_size(ranks_folder):
+    """Discriminators and heads of DisNCL stay the same on all ranks, and as in one process."""
+    weights, losses = play_steps()
+    assert len(set(losses)) == len(losses)  # each step changed something
+    for rank in range(WORLD):
+        found, found_losses = torch.load(ranks_folder / f"played-{rank}.pt")
+        assert found_losses == pytest.approx(losses, abs=1e-4)
+        for name, value in weights.items():
+            assert torch.allclose(found[name], value, atol=1e-4), name
 
 
 def test_one_process_is_left_alone():
