@@ -157,6 +157,8 @@ def play_steps(rank: int = 0, world: int = 1) -> tuple[dict[str, torch.Tensor], 
     objective = Disncl(DisnclOptions(warmup_epochs=0, hidden_dim=8, dim=6, freeze_towers=True))
     (phase,) = objective.phases
     modules = objective.modules(FeatureModel())
+    # The same head for the same features, so that pairs pass the filter.
+    modules["heads"].text_invariant.load_state_dict(modules["heads"].image_invariant.state_dict())
     parts = {name: list(module.parameters()) for name, module in modules.items()}
     adversaries = Adversaries.of(
         objective, phase, parts, ranks, betas=(0.9, 0.98), eps=1e-8, clip_norm=1.0
@@ -168,7 +170,6 @@ def play_steps(rank: int = 0, world: int = 1) -> tuple[dict[str, torch.Tensor], 
     for step in range(3):
         adversaries.set_rate(step + 1, 4)
         heads.zero_grad()
-        # The caption has the features of its image, so that pairs pass the filter.
         encoded = objective.encode_features(features, features.clone(), phase)
         gathered = {name: gather_with_gradients(part) for name, part in encoded.items()}
         adversaries.step(gathered, facts)
