@@ -130,6 +130,7 @@ def print_summary(summary: RunSummary) -> None:
             *each.heads, title=f"\n{each.title}", title_justify="left", box=SIMPLE_HEAD,
             show_edge=False,
         )  # fmt: skip
+        shown.columns[0].no_wrap = True  # names stay whole, the heads of the others break instead
         for column in shown.columns[1:]:
             column.justify = "right"
         for row in each.rows:

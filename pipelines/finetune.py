@@ -20,6 +20,7 @@ from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.execution.engine import ModelRequest
+from ncclean.execution.paths import absolute, absolute_model
 from ncclean.models.checkpoint import CONFIG_NAME, resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import CONFIG_NAME as HEADS_CONFIG
@@ -120,13 +121,13 @@ def finetune(
 def _on_cluster(request: FinetuneRequest, on_step: Callable[[StepReport], None]) -> FinetuneSummary:
     from ncclean.execution.ray_train import train_on_cluster
 
-    resolve_shards(request.shards)  # before a cluster is asked for anything
+    shards = resolve_shards(request.shards)  # before a cluster is asked for anything
     out = Path(request.out)
     _claim(out, request)
     try:
         result: FinetuneSummary = train_on_cluster(
             _train_claimed,
-            request,
+            _seen_from_nodes(request, shards),
             cluster=request.cluster,
             device=request.device,
             folder=out / RAY_FOLDER,
@@ -136,7 +137,20 @@ def _on_cluster(request: FinetuneRequest, on_step: Callable[[StepReport], None])
         if not (out / "checkpoints").exists():  # nothing to resume: the folder is free again
             (out / PARAMS).unlink()
         raise
-    return result
+    return dataclasses.replace(result, out=request.out)
+
+
+def _seen_from_nodes(request: FinetuneRequest, shards: list[ShardRef]) -> FinetuneRequest:
+    """The request with paths from the root: Ray Train's ranks work in a folder of their own."""
+    model = absolute_model(ModelRequest(model=request.model, pretrained=request.pretrained))
+    return dataclasses.replace(
+        request,
+        shards=[absolute(shard.url) for shard in shards],
+        out=absolute(request.out),
+        selection=request.selection and absolute(request.selection),
+        model=model.model,
+        pretrained=model.pretrained,
+    )
 
 
 def train_as_rank(

@@ -6,12 +6,10 @@ import typer
 
 from .compare import compare
 from .disentanglement import disentanglement
-from .linear_probe import linear_probe
+from .models import linear_probe, retrieval, zeroshot
 from .noise import noise
-from .retrieval import retrieval
 from .similarity import similarity
 from .weights import weights
-from .zeroshot import zeroshot
 
 evaluate = typer.Typer(
     name="evaluate",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 
 import ray
@@ -15,6 +14,7 @@ from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.execution.engine import ModelRequest, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.paths import absolute, absolute_model
 from ncclean.execution.ray_cluster import connect, get, worker_size
 from ncclean.execution.ray_run import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
@@ -40,7 +40,7 @@ class RayEngine:
         self._connected = connect(self._cluster.address)
         gpus, cpus = worker_size(self._cluster, model.device)
         self._pool = WorkerPool(
-            _absolute_model(model),
+            absolute_model(model),
             dataclasses.replace(options, decode_threads=max(1, int(cpus))),
             gpus=gpus,
             cpus=cpus,
@@ -82,7 +82,7 @@ class RayEngine:
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
         """Write the final table on the cluster: a folder by many workers, one file by one."""
         shards, metadata = manifest.done_shards(), calibration.metadata(manifest)
-        place = ScoreLayout(stores.location(_absolute(str(layout.out))))
+        place = ScoreLayout(stores.location(absolute(str(layout.out))))
         # CPU tasks that Ray retries; each file is published whole, so doing one again is harmless.
         remote = ray.remote(num_cpus=1, max_retries=5)
         if layout.is_single_file:
@@ -106,27 +106,11 @@ class RayEngine:
             self._connected = False
 
 
-def _absolute(path: str) -> str:
-    """Workers have other working directories."""
-    return path if stores.is_url(path) else os.path.abspath(path)
-
-
 def _absolute_task(task: ShardTask) -> ShardTask:
-    shard = dataclasses.replace(task.shard, url=_absolute(task.shard.url))
+    shard = dataclasses.replace(task.shard, url=absolute(task.shard.url))
     return dataclasses.replace(task, shard=shard)
 
 
 def _absolute_writer(writer: PartWriter) -> PartWriter:
-    embeddings = None if writer.embeddings is None else _absolute(writer.embeddings)
-    return dataclasses.replace(writer, work=_absolute(writer.work), embeddings=embeddings)
-
-
-def _absolute_model(request: ModelRequest) -> ModelRequest:
-    model, pretrained = request.model, request.pretrained
-    if model.startswith("local-dir:"):
-        model = "local-dir:" + _absolute(model.removeprefix("local-dir:"))
-    elif os.path.exists(model):
-        model = _absolute(model)
-    if pretrained is not None and os.path.exists(pretrained):
-        pretrained = _absolute(pretrained)
-    return dataclasses.replace(request, model=model, pretrained=pretrained)
+    embeddings = None if writer.embeddings is None else absolute(writer.embeddings)
+    return dataclasses.replace(writer, work=absolute(writer.work), embeddings=embeddings)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ncclean.data.decode import Preprocessing
-from ncclean.errors import InputError, ModelError
 from ncclean.models import text_tower
-from ncclean.models.checkpoint import ModelSource, resolve
+from ncclean.models.building import build, weights_fingerprint
+from ncclean.models.checkpoint import resolve
 from ncclean.models.devices import Cores, Uploads, cast_matrices
 from ncclean.models.heads import HeadedClip, headed
+from ncclean.models.precision import DTYPES, resolve_device, resolve_precision
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Embeddings of one text must not depend on whether its batch was padded; this is what the
 # difference of two float32 evaluations of one tower may be.
 _TRIM_TOLERANCE = 1e-5
@@ -127,7 +123,7 @@ class Estimator:
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
         source = resolve(model, pretrained)
-        network, tokenizer, preprocessing = _build(source)
+        network, tokenizer, preprocessing = build(source)
         network = headed(network, source.folder, space)
         in_space = f", {network.space} space" if isinstance(network, HeadedClip) else ""
         return cls(
@@ -280,7 +276,7 @@ class Estimator:
         """The context in which the towers compute in the estimator's precision."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=_DTYPES[self.precision])
+        return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     @torch.no_grad()
     def _in_precision(self) -> nn.Module:
@@ -292,7 +288,7 @@ class Estimator:
         """
         if self.device.type != "cpu" or self.precision == "fp32":
             return self.model
-        cast = cast_matrices(self.model, _DTYPES[self.precision])
+        cast = cast_matrices(self.model, DTYPES[self.precision])
         pixels = torch.linspace(-1, 1, 3 * math.prod(self.image_size))
         probe = pixels.view(1, 3, *self.image_size)
         tokens = self.tokenizer(["a cat"]).to(self.device)
@@ -326,109 +322,6 @@ class Estimator:
         return True
 
 
-def resolve_device(device: str) -> torch.device:
-    """`auto` is the first GPU, else Apple's, else the CPU. Raises `ModelError` if not there."""
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].split(". ")[0]
-        raise ModelError(f"device {device!r} is not available here: {reason}") from error
-    return chosen
-
-
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` is bf16 where the device computes in it, else fp16 on GPUs and fp32 elsewhere."""
-    if precision not in PRECISIONS:
-        raise InputError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
-    if precision != "auto":
-        return precision
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    if device.type == "cpu":
-        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        native = any(getattr(torch.cpu, check, lambda: False)() for check in checks)
-        return "bf16" if native else "fp32"
-    return "fp32"
-
-
-def weights_fingerprint(model: nn.Module) -> str:
-    """32 hex digits over the names, shapes and bytes of all parameters and buffers."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _build(
-    source: ModelSource,
-) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
-    import open_clip
-
-    try:
-        with _quiet():
-            model = open_clip.create_model(
-                source.name,
-                pretrained=source.pretrained,
-                require_pretrained=source.checkpoint is None,
-                load_weights=source.checkpoint is None,
-                weights_only=True,
-            )
-            if source.checkpoint is not None:
-                open_clip.load_checkpoint(model, source.checkpoint)
-    except Exception as error:  # hub clients raise their own families
-        raise ModelError(_explain(source, error)) from error
-    try:
-        with _quiet():
-            tokenizer = open_clip.get_tokenizer(source.name)
-    except Exception as error:
-        raise ModelError(
-            f"the tokenizer of {source.label} cannot be loaded ({_first_line(error)}); models with "
-            "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "
-            "their tokenizer files in the folder of local-dir:"
-        ) from error
-    config = open_clip.get_model_preprocess_cfg(model)
-    size = config["size"]
-    preprocessing = Preprocessing(
-        size=(size, size) if isinstance(size, int) else (int(size[0]), int(size[1])),
-        mean=_triple(config["mean"]),
-        std=_triple(config["std"]),
-        interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
-        resize_mode=config.get("resize_mode") or "shortest",
-        fill_color=int(config.get("fill_color") or 0),
-    )
-    return model, tokenizer, preprocessing
-
-
-def _explain(source: ModelSource, error: Exception) -> str:
-    reason = _first_line(error)
-    fetches = source.name.startswith("hf-hub:") or (
-        source.pretrained is not None and source.pretrained == source.tag
-    )
-    if not fetches:
-        return f"{source.label} cannot be loaded: {reason}"
-    return (
-        f"the weights {source.tag} of {source.label} cannot be fetched ({reason}). Offline, copy "
-        "them from a machine that has them and pass --pretrained FILE, or use --model "
-        "local-dir:DIR; --model demo is bundled, for trying out"
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
-
-
-def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
-    values = np.broadcast_to(np.asarray(value, dtype=float), 3)
-    return float(values[0]), float(values[1]), float(values[2])
-
-
 def _parameter(model: nn.Module, name: str) -> torch.Tensor:
     value = getattr(model, name, None)
     return value.detach() if isinstance(value, torch.Tensor) else torch.tensor(math.log(100.0))
@@ -438,17 +331,3 @@ def _attribute(model: nn.Module, name: str, default: int) -> int:
     """An int of the model or of its text tower."""
     value = getattr(model, name, getattr(getattr(model, "text", None), name, default))
     return int(value)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """open_clip logs to the root logger; what matters comes back as exceptions."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        root.setLevel(level)

@@ -12,7 +12,9 @@ from sklearn.datasets import load_sample_images
 
 from ncclean.data.decode import ImageDecoder
 from ncclean.errors import InputError, ModelError
-from ncclean.models.estimator import Estimator, resolve_precision, weights_fingerprint
+from ncclean.models.building import weights_fingerprint
+from ncclean.models.estimator import Estimator
+from ncclean.models.precision import resolve_precision
 from tests import hostile
 from tests.conftest import write_model
 

@@ -66,12 +66,16 @@ def kill_a_rank(after: Path) -> int:
     return chosen
 
 
-def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path):
+def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path, monkeypatch):
     alone = request(corpus, tmp_path / "alone")
     finetune(alone)
     seen = []
+    # As one types it: the ranks work in a folder of their own.
+    monkeypatch.chdir(tmp_path)
+    relative = replace(alone, shards=[os.path.relpath(each) for each in alone.shards])
     with cluster(tmp_path / "ray", [1, 1]) as made:
-        summary = finetune(on_ray(alone, made, tmp_path / "ranks"), seen.append)
+        summary = finetune(on_ray(relative, made, Path("ranks")), seen.append)
+    assert summary.out == "ranks"
     first, whole = losses(tmp_path / "ranks"), losses(tmp_path / "alone")
     assert len(whole) == summary.steps == len(seen) == 12
     assert first == pytest.approx(whole, abs=1e-4)

@@ -1,0 +1,105 @@
+"""Models as open_clip makes them, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from ncclean.data.decode import Preprocessing
+from ncclean.errors import ModelError
+from ncclean.models.checkpoint import ModelSource
+
+
+def build(
+    source: ModelSource,
+) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
+    """The model, its tokenizer and what its images go through. Raises `ModelError`."""
+    import open_clip
+
+    try:
+        with _quiet():
+            model = open_clip.create_model(
+                source.name,
+                pretrained=source.pretrained,
+                require_pretrained=source.checkpoint is None,
+                load_weights=source.checkpoint is None,
+                weights_only=True,
+            )
+            if source.checkpoint is not None:
+                open_clip.load_checkpoint(model, source.checkpoint)
+    except Exception as error:  # hub clients raise their own families
+        raise ModelError(_explain(source, error)) from error
+    try:
+        with _quiet():
+            tokenizer = open_clip.get_tokenizer(source.name)
+    except Exception as error:
+        raise ModelError(
+            f"the tokenizer of {source.label} cannot be loaded ({_first_line(error)}); models with "
+            "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "
+            "their tokenizer files in the folder of local-dir:"
+        ) from error
+    config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
+    preprocessing = Preprocessing(
+        size=(size, size) if isinstance(size, int) else (int(size[0]), int(size[1])),
+        mean=_triple(config["mean"]),
+        std=_triple(config["std"]),
+        interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
+        resize_mode=config.get("resize_mode") or "shortest",
+        fill_color=int(config.get("fill_color") or 0),
+    )
+    return model, tokenizer, preprocessing
+
+
+def _explain(source: ModelSource, error: Exception) -> str:
+    reason = _first_line(error)
+    fetches = source.name.startswith("hf-hub:") or (
+        source.pretrained is not None and source.pretrained == source.tag
+    )
+    if not fetches:
+        return f"{source.label} cannot be loaded: {reason}"
+    return (
+        f"the weights {source.tag} of {source.label} cannot be fetched ({reason}). Offline, copy "
+        "them from a machine that has them and pass --pretrained FILE, or use --model "
+        "local-dir:DIR; --model demo is bundled, for trying out"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
+    values = np.broadcast_to(np.asarray(value, dtype=float), 3)
+    return float(values[0]), float(values[1]), float(values[2])
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """32 hex digits over the names, shapes and bytes of all parameters and buffers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """open_clip logs to the root logger; what matters comes back as exceptions."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)
