@@ -16,6 +16,7 @@ from .finetune_options import (
     DisnclVariantOption,
     FreezeTowersOption,
     MovingAverageOption,
+    SetOption,
     disncl_options,
 )
 from .options import (
@@ -103,6 +104,7 @@ def finetune(
     alignment_epochs: AlignmentEpochsOption = 5,
     disentangle: DisentangleOption = True,
     disncl_variant: DisnclVariantOption = None,
+    set_: SetOption = None,
     weight_decay: Annotated[float, typer.Option(help="Of matrices, not of gains.", min=0)] = 0.2,
     ema: Annotated[
         float | None, typer.Option(help="Decay of a moving average of the weights, such as 0.999.")
@@ -150,6 +152,7 @@ def finetune(
     """
     from ncclean_pipelines.finetune import FinetuneRequest
     from ncclean_pipelines.finetune import finetune as run
+    from ncclean_pipelines.recipe.settings import with_settings
 
     from ncclean.config import ClusterOptions
     from ncclean.data.weighted_loader import LoaderOptions
@@ -208,6 +211,7 @@ def finetune(
             seed=seed,
         ),
     )
+    request = with_settings("finetune", request, set_ or [])
     with TrainingProgress(quiet) as progress:
         summary = run(request, progress.step)
     if os.environ.get("RANK", "0") != "0":

@@ -46,6 +46,14 @@ DisnclVariantOption = Annotated[
         "the softmax) or `bounded-adversary`. Repeatable."
     ),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+    ),
+]
 _VARIANTS = ("reverse", "mask-noisy", "bounded-adversary")
 
 

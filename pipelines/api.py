@@ -244,6 +244,7 @@ def finetune(
     freeze_towers: bool = False,
     tower_rate: float = 0.05,
     discriminator_rate: float = 10.0,
+    discriminator_steps: int = 1,
     batch_size: int = 256,
     engine: str = 'auto',
     ray_address: str | None = None,

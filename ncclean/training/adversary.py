@@ -71,13 +71,19 @@ class Adversaries:
         set_learning_rates(self._optimizer, step, steps, self._phase.warmup)
 
     def step(self, embeddings: Embeddings, batch: GlobalBatch) -> None:
-        """One step on detached embeddings of all ranks.
+        """The steps on detached embeddings of all ranks that come before one of the rest.
 
-        Raises `TrainingError`, before the step is taken, if the loss is not finite.
+        Raises `TrainingError`, before a step is taken, if its loss is not finite.
         """
         detached = {name: each.detach() for name, each in embeddings.items()}
         for parameter in self._parameters:
             parameter.requires_grad_(True)
+        for _ in range(self._objective.adversary_steps):
+            self._step(detached, batch)
+        for parameter in self._parameters:
+            parameter.requires_grad_(False)
+
+    def _step(self, detached: Embeddings, batch: GlobalBatch) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         loss = total(self._objective.adversary_terms(detached, batch, self._phase))
         if not torch.isfinite(loss):
@@ -90,8 +96,6 @@ class Adversaries:
         nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        for parameter in self._parameters:
-            parameter.requires_grad_(False)
 
     def state_dict(self) -> dict[str, Any]:
         """That of the optimiser; the opponents are saved with the objective's modules."""

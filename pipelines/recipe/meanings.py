@@ -33,6 +33,7 @@ MEANINGS: dict[tuple[str, str], str] = {
             "soften": "disncl: with or without L_soft.",
             "regularize": "disncl: with or without L_reg.",
             "discriminator_rate": "disncl: rate of the discriminators, in units of the heads'.",
+            "discriminator_steps": "disncl: steps of the discriminators for each of the heads.",
             "a_neg": "bayes: shape of the negative weights' prior.",
             "b_pos": "bayes: rate of the positive weights' prior (default: by the mode).",
             "b_neg": "bayes: rate of the negative weights' prior (default: by the mode).",

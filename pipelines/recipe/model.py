@@ -95,7 +95,7 @@ def check_stage(source: Source, name: str, values: Mapping[str, Any]) -> dict[st
     """The options of a stage, of the right types. Raises `RecipeError` for the first mistake."""
     command = values["command"]
     if command not in COMMANDS:
-        close = _close(str(command), list(COMMANDS))
+        close = closest(str(command), list(COMMANDS))
         where = ("stages", name, "command")
         raise source.error(where, f"no command {command!r}{close}; there are {', '.join(COMMANDS)}")
     model = stage_model(command)
@@ -118,7 +118,7 @@ def _first(error: ValidationError) -> Any:
 def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
     option = str(error["loc"][-1 if owner == "engine" else 0])
     if error["type"] == "extra_forbidden":
-        return f"{owner} has no option {option!r}{_close(option, list(known))}"
+        return f"{owner} has no option {option!r}{closest(option, list(known))}"
     if error["type"] == "missing":
         return f"{owner} needs {option}"
     if "[key]" in error["loc"]:
@@ -128,7 +128,8 @@ def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
     return f"{place if owner == 'a recipe' else option}: {told}, got {error['input']!r}"
 
 
-def _close(word: str, known: Sequence[str]) -> str:
+def closest(word: str, known: Sequence[str]) -> str:
+    """` (did you mean ...?)`, or nothing if no known word is like it."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 

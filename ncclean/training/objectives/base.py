@@ -112,6 +112,11 @@ class Adversarial(Protocol):
     In each step they train first, on the detached embeddings of the step, and are frozen then.
     """
 
+    @property
+    def adversary_steps(self) -> int:
+        """How often they step before the rest steps once."""
+        ...
+
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
         """Which of the objective's modules they are, with their rates; none in some phases."""
         ...

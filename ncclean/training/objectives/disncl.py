@@ -57,7 +57,8 @@ class DisnclOptions:
     `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
     `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
     `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
-    halves outrun what should judge them. Raises `InputError` for a value out of range.
+    halves outrun what should judge them. The discriminators take `discriminator_steps` steps before
+    each one of the heads. Raises `InputError` for a value out of range.
     """
 
     hidden_dim: int = 256
@@ -80,6 +81,7 @@ class DisnclOptions:
     freeze_towers: bool = False
     tower_rate: float = 0.05
     discriminator_rate: float = 10.0
+    discriminator_steps: int = 1
 
     def __post_init__(self) -> None:
         for name in ("gamma", "beta3"):
@@ -92,6 +94,8 @@ class DisnclOptions:
             raise InputError("beta1, beta2, alpha and warmup_epochs must not be negative")
         if self.warmup_negatives not in ("all", "hardest"):
             raise InputError(f"warmup_negatives takes all, hardest, got {self.warmup_negatives!r}")
+        if self.discriminator_steps < 1:
+            raise InputError("discriminator_steps must be at least 1")
         if not self.m > 1:
             raise InputError(f"m must be greater than 1, got {self.m:g}")
 

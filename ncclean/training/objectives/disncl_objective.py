@@ -99,6 +99,11 @@ class Disncl:
         self._discriminators.eval()  # no power iteration: they must not change in this step
         return encoder_terms(embeddings, self._discriminators, self.options)
 
+    @property
+    def adversary_steps(self) -> int:
+        """Steps of the discriminators for each of the heads."""
+        return self.options.discriminator_steps
+
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
         """The discriminators, in phase two."""
         trains = phase.name == DISENTANGLING and self.options.disentangle

@@ -10,8 +10,8 @@ from ncclean_cli.app import app
 from pipelines.recipe.commands import COMMANDS
 from pipelines.recipe.options import build, flatten
 
-# Decided by the run, or about how a result is shown.
-_NOT_OPTIONS = {"json_", "quiet", "overwrite", "resume", "dry_run", "finalize_only"}
+# Decided by the run, about how a result is shown, or a way to set options.
+_NOT_OPTIONS = {"json_", "quiet", "overwrite", "resume", "dry_run", "finalize_only", "set_"}
 # Arguments and options that a recipe calls otherwise, by what they hold.
 _RENAMED = {
     ("select", "paths"): "scores",

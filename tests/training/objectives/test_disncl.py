@@ -174,6 +174,23 @@ def test_discriminator_step_leaves_encoders_alone_and_the_reverse(objective):
     assert not same(before[0], heads)
 
 
+def test_discriminators_may_take_several_steps_for_each_of_the_heads(objective):
+    _, modules, phase = objective
+    own = {name: list(module.parameters()) for name, module in modules.items()}
+    start, ends = state(modules["discriminators"]), []
+    for steps, calls in ((1, 3), (3, 1)):
+        modules["discriminators"].load_state_dict(start)
+        made = Disncl(DisnclOptions(discriminator_steps=steps))
+        made._discriminators = modules["discriminators"]
+        adversaries = Adversaries.of(made, phase, own, Ranks(), **STEP)
+        adversaries.set_rate(5, 10)
+        for _ in range(calls):
+            adversaries.step(matched(objective, phase), FACTS)
+        ends.append(state(modules["discriminators"]))
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+    assert not same(start, modules["discriminators"])
+
+
 def test_opponents_are_of_phase_two_alone(objective):
     made, _, phase = objective
     assert made.adversaries(made.phases[0]) == {}
