@@ -36,7 +36,8 @@ def disentanglement(
     """Measure how far a disncl model keeps apart what is shared and what is not.
 
     Mutual information between the halves (MINE), retrieval in each space, and for pairs that
-    `synth` rendered, how well each fact can be read from each half (0 is chance, 1 is always).
+    `synth` rendered, how well each fact can be read from each half (0 is chance, 1 is always) and
+    how much of each half's variance it explains.
 
     Example: `ncclean evaluate disentanglement runs/disncl --shards heldout/ --plot halves.pdf`
     """
@@ -57,15 +58,18 @@ def disentanglement(
     if json_:
         fields = dataclasses.asdict(found)
         for fact in fields["facts"]:
-            fact["read_from"] = {
-                part: value if math.isfinite(value) else None
-                for part, value in fact["read_from"].items()
-            }
+            fact["read_from"] = _finite(fact["read_from"])
+        fields["composition"] = {k: _finite(v) for k, v in found.composition.items()}
         typer.echo(json.dumps(fields))
     elif not quiet:
         _print(found)
         if plot is not None:
             typer.echo(f"figure written to {plot}")
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    """NaN has no JSON."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _print(found: DisentanglementReport) -> None:
@@ -83,9 +87,18 @@ def _print(found: DisentanglementReport) -> None:
     if not found.facts:
         console.print("the shards do not say what the pairs show: no facts to probe")
         return
-    names = (part.replace("_", "\n") for part in found.facts[0].read_from)
-    table = Table("fact", "shown by", *names, box=SIMPLE_HEAD, show_edge=False)
+    parts = [part.replace("_", "\n") for part in found.facts[0].read_from]
+    table = Table("fact", "shown by", *parts, box=SIMPLE_HEAD, show_edge=False)
     for each in found.facts:
-        values = ("-" if math.isnan(v) else f"{v:.2f}" for v in each.read_from.values())
-        table.add_row(each.fact, each.shown_by, *values)
+        table.add_row(each.fact, each.shown_by, *_cells(each.read_from, ".2f"))
+    console.print("\nread by a linear probe: 0 is chance, 1 is always right")
     console.print(table)
+    table = Table("facts", *parts, box=SIMPLE_HEAD, show_edge=False)
+    for side, shares in found.composition.items():
+        table.add_row(side, *_cells(shares, ".0%"))
+    console.print("\nshare of the variance that facts explain")
+    console.print(table)
+
+
+def _cells(values: dict[str, float], form: str) -> list[str]:
+    return ["-" if math.isnan(value) else format(value, form) for value in values.values()]

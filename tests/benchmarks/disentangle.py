@@ -23,7 +23,13 @@ from ncclean_pipelines.finetune import FinetuneRequest
 from ncclean_pipelines.recipe.settings import with_settings
 
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
-from ncclean.evaluation.disentanglement import PARTS, head_parts, leading_components, probe
+from ncclean.evaluation.disentanglement import (
+    PARTS,
+    explained,
+    head_parts,
+    leading_components,
+    probe,
+)
 from ncclean.evaluation.mine import mutual_information
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
@@ -128,19 +134,6 @@ def main() -> None:
     report(objective, world.pairs(HELD_OUT, 0.0, 2))
 
 
-def explained(part: torch.Tensor, facts: torch.Tensor) -> float:
-    """Share of the variance of (N, d) directions that a linear function of (N, k) facts explains.
-
-    A half may let a probe read what is a millionth of it; this says how much of it there is.
-    """
-    values = torch.nn.functional.normalize(part.double(), dim=1)
-    values = values - values.mean(dim=0)
-    shown = torch.nn.functional.one_hot(facts, VALUES).flatten(1).double()
-    shown = shown - shown.mean(dim=0)
-    left = values - shown @ torch.linalg.lstsq(shown, values, driver="gelsd").solution
-    return float(1 - left.square().sum() / values.square().sum())
-
-
 def report(objective: Disncl, known: Known) -> None:
     """Probes, retrieval and information, as Markdown."""
     heads = objective._heads
@@ -153,7 +146,7 @@ def report(objective: Disncl, known: Known) -> None:
         cells = []
         for name in PARTS:
             read = statistics.mean(probe(reduced[name], column.numpy()) for column in labels.T)
-            cells.append(f"{read:.2f}, {explained(parts[name], labels):.0%}")
+            cells.append(f"{read:.2f}, {explained(parts[name].numpy(), labels.numpy()):.0%}")
         print(f"| {kind} | " + " | ".join(cells) + " |")
     for space in SPACES:
         image, text = (

@@ -7,7 +7,13 @@ import torch
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
-from ncclean.evaluation.disentanglement import PARTS, disentanglement_report, head_parts, probe
+from ncclean.evaluation.disentanglement import (
+    PARTS,
+    disentanglement_report,
+    explained,
+    head_parts,
+    probe,
+)
 from ncclean.evaluation.disentanglement_figure import projected, save_figure
 from ncclean.evaluation.scene_facts import FACTS, scene_facts
 from ncclean.models.heads import Heads, HeadsConfig
@@ -56,6 +62,29 @@ def test_a_perfect_model_is_recognised(report):
             assert (read > 0.9) == (part in owners[each.shown_by]), (each.fact, part, read)
             if part not in owners[each.shown_by]:
                 assert abs(read) < 0.25
+
+
+def test_a_perfect_model_is_made_of_the_facts_it_should_hold(report):
+    shares = report.composition
+    assert shares["shared"]["image_invariant"] > 0.9
+    assert shares["image only"]["image_exclusive"] > 0.9
+    assert shares["text only"]["text_exclusive"] > 0.9
+    assert abs(shares["shared"]["image_exclusive"]) < 0.1
+    # The image holds four shared facts of three values and four of its own.
+    assert shares["shared"]["image"] == pytest.approx(0.5, abs=0.1)
+    assert shares["shared"]["image"] + shares["image only"]["image"] > 0.9
+
+
+def test_explained_variance_does_not_depend_on_how_readable_a_fact_is():
+    """Written in a hundredth of the amplitude, a probe reads it as well; it explains nothing."""
+    rng = np.random.default_rng(0)
+    fact = rng.integers(2, size=(800, 1))
+    features = np.column_stack([rng.normal(size=(800, 4)), 0.01 * fact])
+    whitened = features / features.std(axis=0)
+    assert probe(whitened, fact[:, 0]) > 0.9
+    assert abs(explained(features, fact)) < 0.02
+    assert explained(np.hstack([fact - 0.5, 0 * fact + 0.5]), fact) > 0.99
+    assert math.isnan(explained(np.ones((20, 3)), fact[:20]))
 
 
 def test_a_leak_is_seen(perfect):
