@@ -181,14 +181,13 @@ _DISNCL: dict[str, dict[str, Any]] = {
     "alignment, L_Dis": {"soften": False, "regularize": False},
     "alignment, L_Dis, L_soft": {"regularize": False},
     "alignment, L_Dis, L_soft, L_reg": {},
-    "alignment, L_soft": {"disentangle": False},
 }
 # Heads on the frozen towers, measured in the invariant space.
 DISNCL = tuple(
     Arm(
         name=f"{name}, {noise:.0%} noise",
         method="disncl",
-        options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=3, **terms)},
+        options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=2, **terms)},
         noise=noise,
         start=NOVICE,
     )
@@ -202,7 +201,7 @@ TABLES = {
     "prior": PRIOR,
     "disncl": DISNCL,
 }
-_DISNCL_EPOCHS, _DISNCL_RATE = 7, 5e-4
+_DISNCL_EPOCHS, _DISNCL_RATE = 4, 5e-4
 
 
 class HeldOut:
