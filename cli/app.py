@@ -28,21 +28,25 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
-app.command()(run)
-app.command()(score)
-app.command()(query)
-app.command()(select)
-app.command()(export)
-app.command()(neighbours)
-app.command()(adapt)
-app.command()(finetune)
-app.command()(report)
-app.command()(synth)
-app.command()(inject_noise)
+# One line each: longer first sentences of the docstrings would be cut off.
+for function, summary in (
+    (run, "Run a recipe, from raw shards to a repaired model."),
+    (score, "Score every pair of webdataset shards into Parquet."),
+    (query, "Ask DuckDB about score tables."),
+    (select, "Decide which pairs to keep, and with what weight."),
+    (export, "Write the selected samples as shards, byte for byte."),
+    (neighbours, "Find near-duplicates and false negatives."),
+    (adapt, "Warm an estimator up on strictly clean pairs."),
+    (finetune, "Train or repair a CLIP model on selected pairs."),
+    (report, "Show a score table as one HTML file."),
+    (synth, "Render a corpus with known noise, and held-out sets."),
+    (inject_noise, "Write shards with known noise."),
+):
+    app.command(short_help=summary)(function)
 app.add_typer(evaluate)
-app.command()(demo)
+app.command(short_help="See all of it work on a rendered corpus.")(demo)
 
 
 def _version(value: bool) -> None:

@@ -28,7 +28,10 @@ class LineProgress:
     def start(self, shards: int, samples: int) -> None:
         self._begin = self._last = time.monotonic()
         self._shards, self._expected = shards, samples
-        self._say(f"{shards} shards to {self._verb}, about {samples:,} samples")
+        if shards:
+            self._say(f"{shards} shards to {self._verb}, about {samples:,} samples")
+        else:
+            self._say(f"nothing left to {self._verb}: all shards are done")
 
     def samples(self, done: int) -> None:
         now = time.monotonic()

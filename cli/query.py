@@ -7,12 +7,15 @@ import json
 import math
 import shutil
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .errors import command
 from .options import JsonOption
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 @command()
@@ -31,21 +34,32 @@ def query(
 
     Example: `ncclean query "SELECT status, count(*) FROM scores GROUP BY 1" scores.parquet`
     """
+    import duckdb
+
+    from ncclean.errors import InputError
     from ncclean.storage.catalog import query as run
 
     relation = run(sql, paths)
-    if json_:
-        rows = [
-            {name: _json_value(value) for name, value in zip(relation.columns, row, strict=True)}
-            for row in relation.fetchall()
-        ]
-        typer.echo(json.dumps({"columns": relation.columns, "rows": rows}, default=str))
-    elif csv:
-        writer = csv_module.writer(sys.stdout)
-        writer.writerow(relation.columns)
-        writer.writerows(relation.fetchall())
-    else:
-        relation.show(max_rows=max_rows, max_width=shutil.get_terminal_size((120, 24)).columns)
+    try:
+        if json_:
+            _print_json(relation)
+        elif csv:
+            writer = csv_module.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(relation.columns)
+            writer.writerows(relation.fetchall())
+        else:
+            width = shutil.get_terminal_size((120, 24)).columns
+            relation.show(max_rows=max_rows, max_width=width)
+    except duckdb.Error as error:  # only when it runs does DuckDB see the values
+        raise InputError(f"the query failed: {error}") from error
+
+
+def _print_json(relation: duckdb.DuckDBPyRelation) -> None:
+    rows = [
+        {name: _json_value(value) for name, value in zip(relation.columns, row, strict=True)}
+        for row in relation.fetchall()
+    ]
+    typer.echo(json.dumps({"columns": relation.columns, "rows": rows}, default=str))
 
 
 def _json_value(value: object) -> object:

@@ -8,6 +8,7 @@ tests/test_docs.py fails when a page is not what this script makes.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import textwrap
 import typing
@@ -376,8 +377,8 @@ def run(
 Task = Literal["noise", "zeroshot", "retrieval", "linear-probe", "compare", "similarity"]
 
 
-def evaluate(task: Task, **options: Any) -> Result:
-    \"\"\"`ncclean evaluate TASK`; the functions `evaluate_...` list the options of each.\"\"\"
+def evaluate(task: Task, *inputs: Any, **options: Any) -> Result:
+    \"\"\"`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes.\"\"\"
     tasks: Mapping[str, Callable[..., Result]] = {
         name.removeprefix("evaluate_").replace("_", "-"): function
         for name, function in globals().items()
@@ -385,7 +386,7 @@ def evaluate(task: Task, **options: Any) -> Result:
     }
     if task not in tasks:
         raise InputError(f"evaluate takes {', '.join(sorted(tasks))}, got {task!r}")
-    return tasks[task](**options)
+    return tasks[task](*inputs, **options)
 """
 
 
@@ -394,7 +395,10 @@ def api_module() -> str:
     names, functions = [], []
     for name, command in COMMANDS.items():
         function = _FUNCTIONS.get(name, name.replace(" ", "_").replace("-", "_"))
-        options = sorted(command.options.values(), key=lambda each: not each.is_required)
+        options = sorted(
+            (_optional_out(name, each) for each in command.options.values()),
+            key=lambda each: not each.is_required,
+        )
         flags = [p.name for p in dict(_commands(typer.main.get_command(app)))[name].params]
         lines = [f"    {o.name}: {_source_type(o)}{_source_default(o)}," for o in options]
         needed = sum(option.is_required for option in options)
@@ -408,6 +412,13 @@ def api_module() -> str:
         names.append(function)
     listed = repr(sorted([*names, "evaluate", "run", "Result", "RunSummary"])).replace("'", '"')
     return _API_HEAD.replace("{names}", listed) + "\n\n" + "\n\n".join(functions)
+
+
+def _optional_out(command: str, option: Any) -> Any:
+    """An evaluation need not write its result: it is in the `Result`."""
+    if option.name != "out" or not command.startswith("evaluate "):
+        return option
+    return dataclasses.replace(option, takes=str | None, default=None)
 
 
 def _source_type(option: Any) -> str:

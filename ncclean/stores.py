@@ -59,6 +59,11 @@ def is_url(path: str | UPath) -> bool:
     return "://" in str(path)
 
 
+def canonical(path: str) -> str:
+    """One name for each file: links and relative paths resolved, URLs as they are."""
+    return path if is_url(path) else os.path.realpath(path)
+
+
 def location(path: str) -> UPath:
     """`path` as a path object, local or not. Listings of object stores are never cached.
 

@@ -14,6 +14,7 @@ from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import resolve
 from ncclean.models.saving import save_model
 from ncclean.storage.catalog import connect
+from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.training.adapt import AdaptOptions
 from ncclean.training.adapt import adapt as train
 
@@ -70,6 +71,7 @@ def adapt(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists; choose another --out or remove it")
     shards = resolve_shards(request.shards)
+    check_same_corpus(request.scores, shards)
     chosen, scored = _strictly_clean(request)
     pairs = sum(map(len, chosen.values()))
     if pairs < request.options.batch_size:

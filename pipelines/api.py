@@ -33,8 +33,8 @@ def run(
 Task = Literal["noise", "zeroshot", "retrieval", "linear-probe", "compare", "similarity"]
 
 
-def evaluate(task: Task, **options: Any) -> Result:
-    """`ncclean evaluate TASK`; the functions `evaluate_...` list the options of each."""
+def evaluate(task: Task, *inputs: Any, **options: Any) -> Result:
+    """`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes."""
     tasks: Mapping[str, Callable[..., Result]] = {
         name.removeprefix("evaluate_").replace("_", "-"): function
         for name, function in globals().items()
@@ -42,7 +42,7 @@ def evaluate(task: Task, **options: Any) -> Result:
     }
     if task not in tasks:
         raise InputError(f"evaluate takes {', '.join(sorted(tasks))}, got {task!r}")
-    return tasks[task](**options)
+    return tasks[task](*inputs, **options)
 
 
 def synth(
@@ -280,8 +280,8 @@ def finetune(
 
 def evaluate_noise(
     scores: str | Sequence[str],
-    out: str,
     *,
+    out: str | None = None,
     column: str | Sequence[str] = (),
     lower_is_noisier: str | Sequence[str] = (),
     join: str | Sequence[str] = (),
@@ -297,9 +297,9 @@ def evaluate_noise(
 def evaluate_zeroshot(
     model: str | Sequence[str],
     data: str | Sequence[str],
-    out: str,
     *,
     space: str = 'auto',
+    out: str | None = None,
     pretrained: str | Sequence[str] = (),
     batch_size: int = 256,
     precision: str = 'auto',
@@ -313,9 +313,9 @@ def evaluate_zeroshot(
 def evaluate_retrieval(
     model: str | Sequence[str],
     data: str | Sequence[str],
-    out: str,
     *,
     space: str = 'auto',
+    out: str | None = None,
     pretrained: str | Sequence[str] = (),
     batch_size: int = 256,
     precision: str = 'auto',
@@ -329,9 +329,9 @@ def evaluate_retrieval(
 def evaluate_linear_probe(
     model: str | Sequence[str],
     data: str | Sequence[str],
-    out: str,
     *,
     space: str = 'auto',
+    out: str | None = None,
     pretrained: str | Sequence[str] = (),
     batch_size: int = 256,
     precision: str = 'auto',
@@ -349,9 +349,9 @@ def evaluate_linear_probe(
 def evaluate_similarity(
     model: str | Sequence[str],
     data: str | Sequence[str],
-    out: str,
     *,
     space: str = 'auto',
+    out: str | None = None,
     pretrained: str | Sequence[str] = (),
     batch_size: int = 256,
     precision: str = 'auto',
@@ -367,8 +367,8 @@ def evaluate_similarity(
 def evaluate_compare(
     a: str,
     b: str,
-    out: str,
     *,
+    out: str | None = None,
     draws: int = 2000,
     seed: int = 0,
 ) -> Result:

@@ -11,6 +11,7 @@ from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
 from ncclean.selection.export import ExportSummary, export_shards, export_uids
 from ncclean.selection.export_shard import ShardReport
+from ncclean.storage.same_corpus import check_same_corpus
 
 SCORE_COLUMNS = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
 
@@ -51,9 +52,12 @@ def export(
     out = stores.location(request.out)
     if request.is_uid_file:
         return export_uids(request.selection, out)
+    shards = resolve_shards(request.shards)
+    for tables in filter(None, ([request.selection], list(request.scores))):
+        check_same_corpus(tables, shards)
     return export_shards(
         request.selection,
-        resolve_shards(request.shards),
+        shards,
         out,
         samples_per_shard=request.samples_per_shard,
         scores=request.scores,

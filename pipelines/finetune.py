@@ -26,6 +26,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.heads import CONFIG_NAME as HEADS_CONFIG
 from ncclean.models.heads import WEIGHTS_NAME as HEADS_WEIGHTS
 from ncclean.models.saving import write_model
+from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import ObjectiveOptions, check_method, make_objective
@@ -121,7 +122,7 @@ def finetune(
 def _on_cluster(request: FinetuneRequest, on_step: Callable[[StepReport], None]) -> FinetuneSummary:
     from ncclean.execution.ray_train import train_on_cluster
 
-    shards = resolve_shards(request.shards)  # before a cluster is asked for anything
+    shards = _shards(request)  # before a cluster is asked for anything
     out = Path(request.out)
     _claim(out, request)
     try:
@@ -138,6 +139,15 @@ def _on_cluster(request: FinetuneRequest, on_step: Callable[[StepReport], None])
             (out / PARAMS).unlink()
         raise
     return dataclasses.replace(result, out=request.out)
+
+
+def _shards(request: FinetuneRequest) -> list[ShardRef]:
+    """Raises `InputError` if the selection is about others."""
+    shards = resolve_shards(request.shards)
+    if request.selection is not None:
+        SelectionReader(request.selection)  # says it better if it is none
+        check_same_corpus([request.selection], shards)
+    return shards
 
 
 def _seen_from_nodes(request: FinetuneRequest, shards: list[ShardRef]) -> FinetuneRequest:
@@ -158,7 +168,7 @@ def train_as_rank(
 ) -> FinetuneSummary:
     """What each process does, from where the run folder stands once it is claimed."""
     out = Path(request.out)
-    shards = resolve_shards(request.shards)
+    shards = _shards(request)
     selection = SelectionReader(request.selection) if request.selection is not None else None
     estimator = ModelRequest(
         model=request.model,
@@ -235,8 +245,8 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
     """Make `out` the folder of this run, or of its continuation."""
     params = out / PARAMS
     if request.resume and params.exists():
-        before = yaml.safe_load(params.read_text())
-        now = request.params()
+        before = _flat(yaml.safe_load(params.read_text()))
+        now = _flat(request.params())
         changed = [name for name in now if before.get(name) != now[name]]
         if changed:
             name = changed[0]
@@ -258,6 +268,17 @@ def _claim(out: Path, request: FinetuneRequest) -> None:
         aside.write_text(
             yaml.safe_dump({**request.params(), "versions": versions}, sort_keys=False)
         )
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
 
 
 def clear_training(out: Path) -> None:

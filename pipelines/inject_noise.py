@@ -7,7 +7,6 @@ a time, in any order and by any number of processes.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,9 @@ from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 from .noise_shards import WriteTask, pack_images, write_shard
 from .progress import NoProgress, Progress
 from .workers import Workers
+
+# `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
+_STREAM = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePl
         identity.seed,
         batch_size=identity.batch_size,
         changeable=np.concatenate(changeable),
+        stream=_STREAM,
     )
     run.record_plan(plan.planned)
     return plan, starts
@@ -215,15 +218,11 @@ def _index(run: Injection, number: int) -> ShardIndex:
 
 def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
     """Raise `InputError` if the output would overwrite the input."""
-    inputs = {_place(shard.url) for shard in identity.shards}
+    inputs = {stores.canonical(shard.url) for shard in identity.shards}
     for shard in identity.shards:
         target = str(Injection(out, identity).shard(shard))
-        if _place(target) in inputs:
+        if stores.canonical(target) in inputs:
             raise InputError(f"--out {out} would overwrite the input {target}; choose another")
-
-
-def _place(path: str) -> str:
-    return path if stores.is_url(path) else os.path.realpath(path)
 
 
 def _summarize(

@@ -19,6 +19,7 @@ from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Thumbnails, read_thumbnails
+from ncclean.storage.same_corpus import check_same_corpus
 
 from .progress import NoProgress, Progress
 
@@ -47,6 +48,8 @@ class ReportRequest:
     def __post_init__(self) -> None:
         if not 0 <= self.pairs <= MOST_PAIRS:
             raise InputError(f"--pairs takes 0 to {MOST_PAIRS}, got {self.pairs}")
+        if not self.out.endswith((".html", ".htm")):
+            raise InputError(f"--out of report is an HTML file, got {self.out!r}")
         for path in self.paths:
             if path.endswith(SUFFIXES):
                 raise InputError(
@@ -145,6 +148,7 @@ def report(request: ReportRequest, progress: Progress | None = None) -> ReportRe
     pairs = choose_pairs(table, request.pairs)
     thumbnails = None
     if shards is not None:
+        check_same_corpus(request.paths, shards)
         progress.stage(f"reading the pictures of {len(pairs)} pairs")
         thumbnails = read_thumbnails(pairs, shards)
     page = Page(

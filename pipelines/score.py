@@ -14,7 +14,7 @@ from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ResumeError
 from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
 from ncclean.models.estimator import Estimator, ModelIdentity
@@ -111,11 +111,14 @@ def score(request: ScoreRequest, progress: Progress | None = None) -> ScoreSumma
     begin = time.perf_counter()
     shards = resolve_shards(request.shards)
     layout = request.layout
-    if request.overwrite:
-        layout.clear()
-    layout.check_usable()
+    if not request.overwrite:
+        layout.check_usable()
     engine = _open_engine(request, progress)
     try:
+        if request.overwrite:  # not before the model is there: what it made may be hard to get back
+            _ = engine.identity
+            layout.clear()
+            layout.check_usable()
         manifest = _open_manifest(request, shards, engine.identity)
         try:
             pending = manifest.pending()
@@ -233,6 +236,12 @@ def _open_manifest(request: ScoreRequest, shards: list[ShardRef], model: ModelId
         return Manifest.create(request.layout.manifest, identity)
     try:
         manifest.check_same_run(identity.model, identity.options, shards)
+    except ResumeError:
+        manifest.close()
+        if any(stats.rows for stats in manifest.done.values()):
+            raise
+        request.layout.clear()  # of a run that got nowhere, over a wrong path for instance
+        return Manifest.create(request.layout.manifest, identity)
     except BaseException:
         manifest.close()
         raise

@@ -11,6 +11,7 @@ from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import SelectionSummary
 from ncclean.selection.select import select as run
+from ncclean.storage.tables import check_apart, table_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,12 @@ class SelectRequest:
 
 
 def select(request: SelectRequest) -> SelectionSummary:
-    """Write the selection; see `ncclean.selection.select.select`."""
+    """Write the selection; see `ncclean.selection.select.select`.
+
+    Raises `InputError` if it would take the place of a table that it reads.
+    """
+    dedup = [request.dedup] if request.dedup is not None else []
+    check_apart(request.out, table_files([*request.scores, *dedup]))
     return run(
         request.scores,
         stores.location(request.out),

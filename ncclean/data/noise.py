@@ -95,15 +95,17 @@ def plan_noise(
     *,
     batch_size: int = PER_BATCH_SIZE,
     changeable: np.ndarray | None = None,
+    stream: int = 0,
 ) -> NoisePlan:
     """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
 
     `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs
     where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough.
-    Needs 17 bytes a pair. Raises `InputError` as `check_rates` does.
+    Plans of another `stream` are independent. Needs 17 bytes a pair. Raises `InputError` as
+    `check_rates` does.
     """
     check_rates(rates)
-    rng = np.random.default_rng([seed, pairs])
+    rng = np.random.default_rng([seed, pairs, stream] if stream else [seed, pairs])
     image_source, caption_source = np.arange(pairs), np.arange(pairs)
     code = np.zeros(pairs, dtype=np.int8)
     planned: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -74,7 +75,7 @@ def _explain(source: ModelSource, error: Exception) -> str:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" ...")
 
 
 def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
@@ -93,13 +94,17 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """open_clip logs to the root logger; what matters comes back as exceptions."""
+    """open_clip logs to the root logger, the hub each retry; what matters comes as exceptions."""
+    from huggingface_hub.utils import logging as hub
+
     root = logging.getLogger()
-    level = root.level
+    level, hub_level = root.level, hub.get_verbosity()
     root.setLevel(logging.CRITICAL)
+    hub.set_verbosity(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         root.setLevel(level)
+        hub.set_verbosity(hub_level)

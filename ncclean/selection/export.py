@@ -26,6 +26,7 @@ from ncclean.selection.export_plan import (
     repeat_scale,
 )
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
+from ncclean.storage.catalog import connect
 from ncclean.storage.tables import listed
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ def export_shards(
     repeats = repeat_scale(connection) if repeat else None
     counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
     connection.close()
+    _check_columns(scores, columns)
     tasks = plan_export(counts, shards, samples_per_shard)
     digits = max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
     options = ExportOptions(
@@ -94,6 +96,17 @@ def export_shards(
     for report in _run(pending, options, workers):
         on_done(report)
     return _finish(out, tasks, digits)
+
+
+def _check_columns(scores: Sequence[str], columns: Sequence[str]) -> None:
+    if not scores:
+        return
+    connection = connect(scores)
+    known = connection.sql("SELECT * FROM scores LIMIT 0").columns
+    connection.close()
+    for name in columns:
+        if name not in known:
+            raise InputError(f"{scores[0]} has no column {name!r}; it has {', '.join(known)}")
 
 
 def export_uids(selection: str, out: UPath) -> ExportSummary:

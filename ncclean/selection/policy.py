@@ -13,6 +13,7 @@ A policy is a chain of filters. Each pair is dropped by the first one it fails:
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,14 @@ DEDUP_BY = ("image", "text", "both")
 # Scores of which less is cleaner.
 LOWER_IS_CLEANER = frozenset(("noise_probability", "i2t_rank", "t2i_rank", "better_captions"))
 _NOISE_THRESHOLD = 0.5
+
+# A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept.
+_RANGES = {
+    "similarity": (-1, 1),
+    **dict.fromkeys(
+        ("noise_probability", "null_p_value", "clean_posterior", "ncu_confidence"), (0, 1)
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,12 @@ class Policy:
             raise InputError("--keep-fraction needs --score, the column to take the best by")
         if self.score is not None and self.keep_fraction is None and self.threshold is None:
             raise InputError("--score needs --keep-fraction or --threshold")
+        compared = self.score or "noise_probability"
+        low, high = _RANGES.get(compared, (-math.inf, math.inf))
+        if self.threshold is not None and not low <= self.threshold <= high:
+            raise InputError(
+                f"--threshold {self.threshold:g} is out of the range of {compared}, {low} to {high}"
+            )
         if self.score is None and self.threshold is not None and not self.by_noise_probability:
             raise InputError("--threshold goes with --score or --method noise-probability")
         if self.lowest and self.score is None:

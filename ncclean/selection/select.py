@@ -102,6 +102,11 @@ class _Selection:
         for name, option in policy.columns().items():
             if name not in self._kind:
                 known = ", ".join(sorted(self._kind))
+                if {"weight", "split"} <= set(self._kind):
+                    raise InputError(
+                        "this is a selection, which `select` wrote: name the score table that it "
+                        "was made from"
+                    )
                 raise InputError(f"{option} needs the column {name!r}; the table has {known}")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()

@@ -35,6 +35,14 @@ def table_files(paths: Iterable[str]) -> list[str]:
     return files
 
 
+def check_apart(out: str, inputs: Iterable[str]) -> None:
+    """Raise `InputError` if the file `out` is one of the inputs."""
+    place = stores.canonical(out)
+    for path in inputs:
+        if stores.canonical(path) == place:
+            raise InputError(f"--out {out} would overwrite the input {path}; choose another")
+
+
 def tables_at(place: UPath) -> list[UPath]:
     """The Parquet file, or the files of the folder, at `place`."""
     return [place] if place.is_file() else listed(place, "*.parquet")

@@ -343,7 +343,7 @@ class Trainer:
         )
 
     def _log(self, log: RunLog, report: StepReport) -> None:
-        if report.step % self.options.log_steps and report.step != report.steps:
+        if report.step % self.options.log_steps and report.step not in (1, report.steps):
             return
         log.write(
             report.step,

@@ -92,7 +92,7 @@ def _check_there(kind: Reads, value: str, stage: Stage) -> None:
     elif kind is Reads.MODEL:
         given = stage.values.get("pretrained") or _default(stage.command, "pretrained")
         tags = _listed(given or DEFAULT_PRETRAINED)
-        named = _listed(stage.values["model"])
+        named = _listed(stage.values.get("model", _default(stage.command, "model")))
         pretrained = tags[named.index(value)] if len(tags) > 1 and value in named else tags[-1]
         if value.startswith(LOCAL_MODEL) or "/" not in value:
             resolve_model(value, pretrained)

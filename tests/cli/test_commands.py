@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -82,6 +84,20 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("score", "x.tar"), "--out"),
         (("score", "--out", "s", "--finalize-only"), "nothing has been scored to s yet"),
         (("query", "SELECT 1", "nowhere.parquet"), "nowhere.parquet does not exist"),
+        (("report", "x.parquet", "--out", "x.parquet"), "--out of report is an HTML file"),
+        (
+            (
+                "select",
+                "x.parquet",
+                "--method",
+                "noise-probability",
+                "--threshold",
+                "30",
+                "--out",
+                "y.parquet",
+            ),
+            "--threshold 30 is out of the range of noise_probability, 0 to 1",
+        ),
         (("query", "DROP TABLE scores", "x.parquet"), "x.parquet"),
         (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),
         (("synth", "--out", "c", "--kind", "salt"), "--kind takes one of"),
@@ -96,6 +112,43 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, message)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_only_the_values_show_to_be_wrong_is_a_failed_query(tmp_path):
+    pq.write_table(pa.table({"similarity": [0.5], "text": ["a, b"]}), tmp_path / "s.parquet")
+    result = run("query", "SELECT * FROM scores WHERE similarity > 'abc'", tmp_path / "s.parquet")
+    assert result.returncode == 2
+    assert result.stderr.startswith("ncclean: the query failed: Conversion Error")
+    table = run("query", "--csv", "SELECT text, similarity FROM scores", tmp_path / "s.parquet")
+    assert table.stdout == 'text,similarity\n"a, b",0.5\n'
+
+
+def test_no_command_takes_the_place_of_what_it_reads(tmp_path):
+    path = tmp_path / "s.parquet"
+    pq.write_table(pa.table({"uid": ["a"], "noise_probability": [0.1]}), path)
+    before = path.read_bytes()
+    (tmp_path / "link.parquet").symlink_to(path)
+    for out in (path, tmp_path / "link.parquet"):
+        result = run("select", path, "--method", "noise-probability", "--out", out)
+        assert result.returncode == 2
+        assert "would overwrite the input" in result.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_file_in_the_way_is_one_sentence(tmp_path):
+    (tmp_path / "taken").write_text("x")
+    result = run("synth", "--out", tmp_path / "taken", "--pairs", "10")
+    assert result.returncode == 2
+    assert result.stderr.strip().endswith("taken: File exists") or "exists" in result.stderr
+    assert "unexpected" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["", "finetune", "neighbours", "export", "evaluate"])
+def test_help_cuts_no_word_off_on_a_narrow_terminal(command):
+    shown = run(*filter(None, [command]), "--help", env={**os.environ, "COLUMNS": "80"}).stdout
+    assert "…" not in shown
+    assert "..." not in shown.replace("[ARGS]...", "").replace("[SHARDS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -42,6 +42,11 @@ def test_evaluate_takes_the_task(tmp_path):
     )
     assert found.command == "evaluate noise"
     assert found["clean"] + sum(found["noisy"].values()) == 60
+    alone = ncclean.evaluate("noise", str(tmp_path / "s.parquet"))
+    assert alone.values == found.values
+    assert alone.made == ()
+    with pytest.raises(InputError, match="evaluate takes compare"):
+        ncclean.evaluate("nois", str(tmp_path / "s.parquet"))
 
 
 def test_overwrite_is_the_commands(tmp_path):

@@ -43,6 +43,14 @@ def inject(shards, out, rates=RATES, **options):
     return inject_noise(NoiseRequest(shards=[str(shards)], out=str(out), rates=rates, **options))
 
 
+def test_noise_of_synth_is_not_met_again_with_the_same_seed(tmp_path):
+    write_corpus(tmp_path / "a", CorpusOptions(pairs=400, noise={"ncr": 0.2}, shard_size=400), 1)
+    inject(tmp_path / "a", tmp_path / "b", {"ncr": 0.2})
+    (shard,) = resolve_shards([str(tmp_path / "b")])
+    noisy = sum(bool(sample.metadata["is_noisy"]) for sample in TarSamples(shard))
+    assert 80 + 64 * 0.6 < noisy <= 160  # 64 of the 80 are expected to be clean ones
+
+
 def digests(folder):
     """Name -> hash of every visible shard."""
     return {

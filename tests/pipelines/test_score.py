@@ -13,7 +13,7 @@ from PIL import Image
 from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.evaluation.noise_detection import detection_report
 from ncclean.scoring.mixture import clean_posterior
 from ncclean.scoring.ncu import clean_confidence, forget_mask
@@ -321,6 +321,26 @@ def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, 
     with pytest.raises(InputError, match="--overwrite"):
         score(request(corpus, foreign))
     assert foreign.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "change", [{"precision": "int8"}, {"model": "demi"}, {"model": "local-dir:nowhere"}]
+)
+def test_overwriting_begins_when_the_model_is_there(corpus, tmp_path, change):
+    out = tmp_path / "s.parquet"
+    score(request([str(corpus / "00000.tar")], out))
+    before = out.read_bytes()
+    with pytest.raises(NccleanError):
+        score(request(corpus, out, overwrite=True, **change))
+    assert out.read_bytes() == before
+    assert (tmp_path / "s.parquet.work").is_dir()
+
+
+def test_a_run_that_got_nowhere_is_in_nobodys_way(corpus, tmp_path):
+    (tmp_path / "wrong.tar").write_bytes(b"<html>" * 1000)
+    out = tmp_path / "s.parquet"
+    assert score(request([str(tmp_path / "wrong.tar")], out)).rows == 0
+    assert score(request([str(corpus / "00000.tar")], out)).rows == 500
 
 
 def test_without_text(corpus, tmp_path):

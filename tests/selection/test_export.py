@@ -48,6 +48,13 @@ def members(shards):
     return found
 
 
+def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, scored, tmp_path):
+    with pytest.raises(InputError, match="has no column 'beauty'; it has"):
+        export(corpus, scored / "clean.parquet", tmp_path / "x",
+               scores=[str(scored / "scores.parquet")], columns=["similarity", "beauty"])  # fmt: skip
+    assert not (tmp_path / "x").exists()
+
+
 def export(corpus, selection, out, **options):
     return export_shards(str(selection), resolve_shards([str(corpus)]), UPath(out), **options)
 

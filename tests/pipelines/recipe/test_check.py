@@ -40,6 +40,11 @@ def test_an_input_that_is_not_there_is_named_with_the_line(tmp_path, text, messa
     assert str(raised.value).startswith(f"r.yaml, {message.format(here=tmp_path)}")
 
 
+def test_a_stage_may_leave_its_model_to_the_default(tmp_path):
+    (tmp_path / "a.tar").touch()
+    check_inputs(made(f"stages:\n  score:\n    shards: {tmp_path}/a.tar\n", tmp_path / "run"))
+
+
 def test_what_stages_make_is_not_looked_for(tmp_path):
     (tmp_path / "a.tar").touch()
     recipe = made(

@@ -1,0 +1,52 @@
+"""Are these the shards that a table is about? img2dataset calls every corpus's first one 00000."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples, sample_uid
+from ncclean.errors import InputError, ShardError
+from ncclean.storage.catalog import connect
+
+_SAMPLES = 20  # the first ones of the first, a middle and the last shard
+
+
+def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None:
+    """Compare uids of a few samples with those in score tables or a selection.
+
+    Samples that the tables do not have are passed over, and so are shards that cannot be read: what
+    follows will say so. Raises `InputError` where all uids found in a shard are others. A corpus
+    whose json has no uids cannot be told from another one with the same names and keys.
+    """
+    connection = connect(tables)
+    try:
+        for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
+            shard = shards[number]
+            here = _uids(shard)
+            known = connection.execute(
+                "SELECT key, uid FROM scores WHERE list_contains($1, key) AND "
+                "(shard = $2 OR shard LIKE '%/' || $2 OR $2 LIKE '%/' || shard)",
+                [list(here), shard.name],
+            ).fetchall()
+            if known and all(here[key] != uid for key, uid in known):
+                key, uid = known[0]
+                raise InputError(
+                    f"{shard.url} is not the shard that {tables[0]} is about: sample {key} has "
+                    f"the uid {here[key]} in it, and {uid} there"
+                )
+    finally:
+        connection.close()
+
+
+def _uids(shard: ShardRef) -> dict[str, str]:
+    """Those of the first samples by key, where the json has one."""
+    found: dict[str, str] = {}
+    try:
+        for sample in itertools.islice(TarSamples(shard), _SAMPLES):
+            if sample.metadata.get("uid"):
+                found[sample.key] = sample_uid(sample.metadata, shard.name, sample.key)
+    except (ShardError, OSError):
+        pass
+    return found

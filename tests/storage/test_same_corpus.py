@@ -1,0 +1,113 @@
+"""Two corpora with the same names of shards and keys are told apart by their uids."""
+
+import json
+import tarfile
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import sample_uid
+from ncclean.errors import InputError
+from ncclean.storage.same_corpus import check_same_corpus
+from pipelines.adapt import AdaptRequest, adapt
+from pipelines.export import ExportRequest, export
+from pipelines.finetune import FinetuneRequest, finetune
+from pipelines.report import ReportRequest, report
+from tests import hostile
+
+KEYS = [f"{number:09d}" for number in range(30)]
+
+
+def write(folder, name, uids):
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / f"{name}.tar", "w") as tar:
+        for key, uid in zip(KEYS, uids, strict=True):
+            members = {"jpg": hostile.JPEG, "txt": b"a cat"}
+            if uid is not None:
+                members["json"] = json.dumps({"uid": uid}).encode()
+            for extension, data in members.items():
+                info = tarfile.TarInfo(f"{key}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, BytesIO(data))
+
+
+def table(path, shard, uids, keys=KEYS):
+    columns = {"uid": uids, "shard": [shard] * len(keys), "key": keys,
+               "weight": [1.0] * len(keys), "split": ["retain"] * len(keys)}  # fmt: skip
+    pq.write_table(pa.table(columns), path)
+    return [str(path)]
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    ours, theirs = [f"a{k}" for k in KEYS], [f"b{k}" for k in KEYS]
+    write(tmp_path / "a", "00000", ours)
+    write(tmp_path / "b", "00000", theirs)
+    return tmp_path, table(tmp_path / "a.parquet", "00000", ours)
+
+
+def shards(*folders):
+    return resolve_shards([str(folder) for folder in folders])
+
+
+def test_another_corpus_is_refused_and_the_own_is_not(corpora):
+    folder, tables = corpora
+    check_same_corpus(tables, shards(folder / "a"))
+    with pytest.raises(
+        InputError, match="is not the shard that .*: sample 000000000 has the uid b0"
+    ):
+        check_same_corpus(tables, shards(folder / "b"))
+
+
+def test_names_with_folders_meet_those_without(corpora):
+    folder, _ = corpora
+    longer = table(folder / "l.parquet", "x/00000", [f"a{k}" for k in KEYS])
+    check_same_corpus(longer, shards(folder / "a"))
+    with pytest.raises(InputError, match="is not the shard"):
+        check_same_corpus(longer, shards(folder / "b"))
+
+
+def test_what_cannot_be_compared_is_let_pass(corpora):
+    folder, tables = corpora
+    write(folder / "c", "00000", [None] * len(KEYS))  # uids of the names and keys
+    check_same_corpus(tables, shards(folder / "c"))
+    hashes = [sample_uid({}, "00000", key) for key in KEYS]
+    check_same_corpus(table(folder / "h.parquet", "00000", hashes), shards(folder / "c"))
+    (folder / "d").mkdir()
+    (folder / "d" / "00000.tar").write_bytes(b"<html>" * 1000)
+    check_same_corpus(tables, shards(folder / "d"))
+    others = table(folder / "o.parquet", "00000", ["x"], keys=["zzz"])
+    check_same_corpus(others, shards(folder / "b"))
+
+
+def test_stages_that_read_both_ask(corpora):
+    folder, (selection,) = corpora
+    other = [str(folder / "b")]
+    requests = (
+        lambda: export(ExportRequest(selection=selection, shards=other, out=str(folder / "e"))),
+        lambda: finetune(FinetuneRequest(method="clip", shards=other, out=str(folder / "f"),
+                                         selection=selection, model="demo")),
+    )  # fmt: skip
+    for run in requests:
+        with pytest.raises(InputError, match="is not the shard that"):
+            run()
+    assert not (folder / "e").exists()
+    assert not (folder / "f").exists()
+
+
+def test_report_and_adapt_ask_too(tmp_path):
+    from ncclean.data.synthetic import CorpusOptions, write_corpus
+    from pipelines.score import ScoreRequest, score
+
+    for seed in (0, 1):
+        write_corpus(tmp_path / str(seed), CorpusOptions(pairs=40, shard_size=40, seed=seed), 1)
+    scores = str(tmp_path / "s.parquet")
+    score(ScoreRequest(shards=[str(tmp_path / "0")], out=scores, model="demo", shift=0.1))
+    other = [str(tmp_path / "1")]
+    with pytest.raises(InputError, match="is not the shard that"):
+        report(ReportRequest(paths=[scores], out=str(tmp_path / "r.html"), shards=other))
+    with pytest.raises(InputError, match="is not the shard that"):
+        adapt(AdaptRequest(scores=[scores], out=str(tmp_path / "a"), shards=other, model="demo"))
