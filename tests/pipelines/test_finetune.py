@@ -66,7 +66,7 @@ def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     assert list((tmp_path / "run" / "tensorboard").iterdir())
     with pytest.raises(InputError, match="holds a run"):
         finetune(request(corpus, selection, tmp_path / "run"))
-    with pytest.raises(ResumeError, match="objective.learning_rate was 0.0003, is"):
+    with pytest.raises(ResumeError, match=r"objective\.learning_rate was 0\.0003, is"):
         finetune(request(corpus, selection, tmp_path / "run", learning_rate=0.1, resume=True))
 
 

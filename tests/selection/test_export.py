@@ -50,8 +50,13 @@ def members(shards):
 
 def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, scored, tmp_path):
     with pytest.raises(InputError, match="has no column 'beauty'; it has"):
-        export(corpus, scored / "clean.parquet", tmp_path / "x",
-               scores=[str(scored / "scores.parquet")], columns=["similarity", "beauty"])  # fmt: skip
+        export(
+            corpus,
+            scored / "clean.parquet",
+            tmp_path / "x",
+            scores=[str(scored / "scores.parquet")],
+            columns=["similarity", "beauty"],
+        )
     assert not (tmp_path / "x").exists()
 
 

@@ -56,9 +56,7 @@ def shards(*folders):
 def test_another_corpus_is_refused_and_the_own_is_not(corpora):
     folder, tables = corpora
     check_same_corpus(tables, shards(folder / "a"))
-    with pytest.raises(
-        InputError, match="is not the shard that .*: sample 000000000 has the uid b0"
-    ):
+    with pytest.raises(InputError, match=r"is not the shard that .*: sample 000000000 has"):
         check_same_corpus(tables, shards(folder / "b"))
 
 
