@@ -138,9 +138,13 @@ def write_results(results: Sequence[Evaluation], out: str) -> list[str]:
 
 
 def check_out(out: str | None, count: int) -> None:
-    """Raise `InputError` if `out` names one file for several results."""
-    if out is not None and out.endswith(".json") and count != 1:
+    """Raise `InputError` if `out` is one file for several results, or a file of somebody else."""
+    if out is None or not out.endswith(".json"):
+        return
+    if count != 1:
         raise InputError(f"--out {out} is one file, but there are {count} results: name a folder")
+    if Path(out).is_file() and not _is_result(Path(out)):
+        raise InputError(f"--out {out} exists and is no result of `ncclean evaluate`")
 
 
 def read_results(source: str) -> list[Evaluation]:

@@ -181,6 +181,11 @@ def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
     several = EvaluationRequest(models=[nobody], data=[str(heldout)], out=str(tmp_path / "r.json"))
     with pytest.raises(InputError, match="is one file, but there are 4 results"):
         evaluate_zeroshot(several)
+    mine = tmp_path / "mine.json"
+    mine.write_text('{"a": 1}')
+    one = str(heldout / "zeroshot-count")
+    with pytest.raises(InputError, match="exists and is no result"):
+        evaluate_zeroshot(EvaluationRequest(models=[nobody], data=[one], out=str(mine)))
     lacking = tmp_path / "lacking"
     shutil.copytree(heldout / "zeroshot-count", lacking)
     (lacking / "test" / "0.tar").unlink()
