@@ -209,5 +209,9 @@ def print_summary(summary: ScoreSummary) -> None:
     table.add_row("written to", summary.out)
     console = Console(highlight=False)
     console.print(table)
+    if summary.rows and not summary.ok:
+        most = max(summary.failures, key=lambda name: summary.failures[name])
+        hint = "; is --caption-key right?" if most == "caption_missing" else ""
+        console.print(f"no pair could be scored: mostly {most}{hint}", style="red")
     for shard, reason in summary.failed_shards.items():
         console.print(f"failed: {shard}: {reason}", style="red", soft_wrap=True)

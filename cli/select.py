@@ -117,4 +117,6 @@ def _print(summary: SelectionSummary) -> None:
     if summary.weight_sum != summary.kept:
         mean = summary.weight_sum / summary.kept if summary.kept else 0.0
         console.print(f"weights sum to {summary.weight_sum:,.1f}, mean {mean:.4f}")
+    if not summary.kept:
+        console.print("nothing is kept: the selection is empty", style="red")
     console.print(f"written to {summary.out}", soft_wrap=True)

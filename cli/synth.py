@@ -12,7 +12,7 @@ from .errors import command
 from .options import JsonOption, QuietOption, SeedOption
 
 
-@command()
+@command(resume_hint="remove what was written, then run the same command again")
 def synth(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards.")],
     pairs: Annotated[int, typer.Option(help="Pairs to render.", min=1)] = 20_000,
