@@ -48,7 +48,7 @@ class ReportRequest:
     def __post_init__(self) -> None:
         if not 0 <= self.pairs <= MOST_PAIRS:
             raise InputError(f"--pairs takes 0 to {MOST_PAIRS}, got {self.pairs}")
-        if not self.out.endswith((".html", ".htm")):
+        if self.out.endswith((".parquet", *SUFFIXES)):  # a slip that would cost a table or a shard
             raise InputError(f"--out of report is an HTML file, got {self.out!r}")
         for path in self.paths:
             if path.endswith(SUFFIXES):
