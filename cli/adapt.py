@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import command
+from .errors import SOME_FAILED, command
 from .options import JsonOption, QuietOption, SeedOption
 from .progress import StepProgress
 
@@ -77,3 +77,7 @@ def adapt(
             f"{summary.first_loss:.3f} to {summary.last_loss:.3f} in {summary.steps} steps"
         )
         typer.echo(f"score with it: --model local-dir:{summary.out}")
+        for shard, reason in summary.failed_shards.items():
+            typer.echo(f"failed: {shard}: {reason}", err=True)
+    if summary.failed_shards:
+        raise typer.Exit(SOME_FAILED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import typer
 
@@ -73,4 +74,8 @@ def main() -> None:
     # wait for (measured: 3 to 12 times slower). Read when torch is loaded, hence here.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    arguments = sys.argv[1:]
+    if "--debug" in arguments:  # wherever it was written
+        arguments.remove("--debug")
+        sys.argv[1:] = ["--debug", *arguments]
     app()

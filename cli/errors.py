@@ -64,7 +64,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
-    return f"unexpected {type(error).__name__}: {text} (--debug before the command shows where)"
+    return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from .errors import command
+from .errors import SOME_FAILED, command
 from .finetune_options import (
     AlignmentEpochsOption,
     BayesModeOption,
@@ -225,3 +225,7 @@ def finetune(
         for reason, count in summary.skipped.items():
             typer.echo(f"skipped: {count:,} {reason}")
         typer.echo(f"the model: --model local-dir:{summary.out}")
+        for shard, reason in summary.failed_shards.items():
+            typer.echo(f"failed: {shard}: {reason}", err=True)
+    if summary.failed_shards:
+        raise typer.Exit(SOME_FAILED)

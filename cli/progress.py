@@ -65,7 +65,8 @@ class LineProgress:
 class BarProgress:
     """One bar with shards, samples/s and ETA."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str = "score") -> None:
+        self._verb = verb
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -85,7 +86,7 @@ class BarProgress:
         self._begin, self._shards = time.monotonic(), shards
         self._bar.start()
         self._task = self._bar.add_task(
-            "scoring", total=samples or None, speed=0.0, shards=f"0/{shards} shards"
+            self._verb, total=samples or None, speed=0.0, shards=f"0/{shards} shards"
         )
 
     def samples(self, done: int) -> None:
@@ -232,7 +233,7 @@ def make_progress(quiet: bool, verb: str = "score") -> LineProgress | BarProgres
     """`verb` is what the run does with the shards."""
     if quiet:
         return NoProgress()
-    return BarProgress() if sys.stderr.isatty() else LineProgress(verb)
+    return BarProgress(verb) if sys.stderr.isatty() else LineProgress(verb)
 
 
 def _duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import command
-from .options import JsonOption
+from .options import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,6 +27,7 @@ def query(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     max_rows: Annotated[int, typer.Option(help="Rows of the table to show.", min=1)] = 100,
     json_: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Ask DuckDB about score tables.
 
@@ -47,6 +48,8 @@ def query(
             writer = csv_module.writer(sys.stdout, lineterminator="\n")
             writer.writerow(relation.columns)
             writer.writerows(relation.fetchall())
+        elif quiet:
+            relation.fetchall()  # it runs all the same, and may fail
         else:
             width = shutil.get_terminal_size((120, 24)).columns
             relation.show(max_rows=max_rows, max_width=width)

@@ -72,7 +72,7 @@ def run(
     if dry_run:
         stages = plan(loaded, from_)
         if json_:
-            typer.echo(json.dumps([dataclasses.asdict(stage) for stage in stages]))
+            typer.echo(json.dumps({"stages": [dataclasses.asdict(stage) for stage in stages]}))
         else:
             _print_plan(stages)
         return

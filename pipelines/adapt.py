@@ -54,6 +54,7 @@ class AdaptSummary:
     first_loss: float
     last_loss: float
     out: str
+    failed_shards: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -88,7 +89,8 @@ def adapt(
         precision=request.precision,
         device=request.device,
     ).load()
-    losses = train(estimator, shards, chosen, request.options, on_step)
+    failed: dict[str, str] = {}
+    losses = train(estimator, shards, chosen, request.options, on_step, failed)
     source = resolve(request.model, request.pretrained)
     save_model(estimator.model, source, estimator.tokenizer, out)
     tenth = max(1, len(losses) // 10)
@@ -99,6 +101,7 @@ def adapt(
         first_loss=sum(losses[:tenth]) / tenth,
         last_loss=sum(losses[-tenth:]) / tenth,
         out=request.out,
+        failed_shards=failed,
     )
 
 

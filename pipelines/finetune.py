@@ -100,6 +100,7 @@ class FinetuneSummary:
     last_loss: float | None
     skipped: dict[str, int]
     out: str
+    failed_shards: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -202,6 +203,7 @@ def train_as_rank(
         last_loss=results[-1]["loss"] if results else None,
         skipped=dict(loader.counts.skipped),
         out=request.out,
+        failed_shards=dict(loader.counts.failed_shards),
     )
 
 

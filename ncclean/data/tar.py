@@ -265,6 +265,8 @@ def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
     given = metadata.get("uid")
     if isinstance(given, str) and given:
         return _text(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
     return hashlib.blake2b(f"{shard}/{key}".encode(), digest_size=16).hexdigest()
 
 

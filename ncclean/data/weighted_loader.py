@@ -12,6 +12,7 @@ a whole. To go on in the middle of an epoch only the chunk of that step is read 
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import Counter, deque
@@ -84,9 +85,11 @@ class LoaderCounts:
 
     Each was replaced by a second showing of another sample of its chunk, so that all ranks go on
     with full batches; `missing` were counted or selected and are not in their shard.
+    `failed_shards` broke off, with the reason.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
+    failed_shards: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, count: int = 1) -> None:
         if count:
@@ -139,6 +142,7 @@ class WeightedLoader:
         world_size: int = 1,
     ) -> None:
         self.options = options
+        self._reserve: tuple[int, list[_Raw]] | None = None
         self.counts = LoaderCounts()
         self._selection = selection
         self._rank, self._world = rank, world_size
@@ -211,23 +215,26 @@ class WeightedLoader:
                 spare: Iterator[int] = spare,
                 seed: int = int(seeds[0]),
             ) -> TrainBatch:
-                return self._batch([future.result() for future in futures], chunk, spare, seed)
+                decoded = [future.result() for future in futures]
+                return self._batch(decoded, epoch, chunk, spare, seed)
 
             yield collect
 
     def _batch(
         self,
         decoded: list[tuple[_Raw, torch.Tensor] | str],
+        epoch: int,
         chunk: _Chunk,
         spare: Iterator[int],
         seed: int,
     ) -> TrainBatch:
         good: list[tuple[_Raw, torch.Tensor]] = []
+        replacements = self._replacements(epoch, chunk, spare, seed)
         for each in decoded:
             if isinstance(each, str):
                 if each:
                     self.counts.add(each)
-                each = self._replacement(chunk, spare, seed)
+                each = next(replacements)
             good.append(each)
         return TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
@@ -238,14 +245,38 @@ class WeightedLoader:
             is_noisy=torch.tensor([raw.is_noisy for raw, _ in good], dtype=torch.int8),
         )
 
-    def _replacement(
-        self, chunk: _Chunk, spare: Iterator[int], seed: int
-    ) -> tuple[_Raw, torch.Tensor]:
+    def _replacements(
+        self, epoch: int, chunk: _Chunk, spare: Iterator[int], seed: int
+    ) -> Iterator[tuple[_Raw, torch.Tensor]]:
+        """Other samples of the chunk, each once, and then whatever the epoch has."""
         for place in spare:
             found = self._decode(chunk.samples[place], seed)
             if not isinstance(found, str):
-                return found
-        raise InputError("none of the selected samples of a chunk can be read")
+                yield found
+        reserve = self._reserve_of(epoch)
+        order = np.random.default_rng(seed).permutation(len(reserve))
+        for index in itertools.cycle(order):
+            found = self._decode(reserve[index], seed)
+            assert not isinstance(found, str), "it could be decoded before"
+            yield found
+
+    def _reserve_of(self, epoch: int) -> list[_Raw]:
+        """The first samples of the epoch that can be read: for chunks of which none can.
+
+        They depend on the epoch alone, so that a resumed run takes the same ones. Raises
+        `InputError` if there are none.
+        """
+        if self._reserve is None or self._reserve[0] != epoch:
+            found = []
+            for raw in self._sequence(epoch, 0, threading.Event(), LoaderCounts()):
+                if raw is not None and not isinstance(self._decode(raw, 0), str):
+                    found.append(raw)
+                if len(found) == self.options.batch_size:
+                    break
+            if not found:
+                raise InputError("none of the selected samples can be read")
+            self._reserve = epoch, found
+        return self._reserve[1]
 
     def _decode(self, raw: _Raw | None, seed: int) -> tuple[_Raw, torch.Tensor] | str:
         """The sample and its pixels, or why it is skipped; "" if that was counted before."""
@@ -267,7 +298,7 @@ class WeightedLoader:
     ) -> None:
         try:
             number, held = first_chunk, []
-            for sample in self._sequence(epoch, first_chunk * self._chunk, stop):
+            for sample in self._sequence(epoch, first_chunk * self._chunk, stop, self.counts):
                 held.append(sample)
                 if len(held) == self._chunk:
                     _put(chunks, _Chunk(number, held), stop)
@@ -280,11 +311,13 @@ class WeightedLoader:
         except BaseException as error:  # must reach the caller, who would wait for ever
             _put(chunks, error, stop)
 
-    def _sequence(self, epoch: int, start: int, stop: threading.Event) -> Iterator[_Raw | None]:
+    def _sequence(
+        self, epoch: int, start: int, stop: threading.Event, counts: LoaderCounts
+    ) -> Iterator[_Raw | None]:
         """This rank's samples of an epoch from `start` on, None for what cannot be used."""
         given = 0
         for piece in self._pieces(epoch, start):
-            for sample in self._piece(piece):
+            for sample in self._piece(piece, counts):
                 given += 1
                 yield sample
             if stop.is_set():
@@ -312,7 +345,7 @@ class WeightedLoader:
                 yield _Piece(self._refs[name], name, first, last - first)
             position += size
 
-    def _piece(self, piece: _Piece) -> Iterator[_Raw | None]:
+    def _piece(self, piece: _Piece, counts: LoaderCounts) -> Iterator[_Raw | None]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
         place = given = 0
         samples = TarSamples(piece.shard, self.options.caption_key)
@@ -334,15 +367,16 @@ class WeightedLoader:
                     break
                 given += 1
                 if sample.status is not SkipReason.OK or not sample.image:
-                    self.counts.add(sample.status.value)
+                    counts.add(sample.status.value)
                     yield None
                 else:
                     truth = sample.metadata.get("is_noisy")
-                    is_noisy = int(truth) if isinstance(truth, (bool, int)) else -1
+                    is_noisy = int(truth) if truth in (0, 1) else -1
                     yield _Raw(sample.image, sample.caption or "", known, is_noisy)
-        except ShardError:
-            self.counts.add("shard_error")
-        self.counts.add("missing", piece.count - given)
+        except ShardError as error:
+            counts.add("shard_error")
+            counts.failed_shards[piece.name] = str(error)
+        counts.add("missing", piece.count - given)
         yield from [None] * (piece.count - given)
 
     def _rng(self, *stream: int) -> np.random.Generator:

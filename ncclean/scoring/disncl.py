@@ -11,4 +11,4 @@ def mutual_match(similarity: torch.Tensor) -> torch.Tensor:
     Ties count as matches, since one image often comes with several captions.
     """
     own = similarity.diagonal()
-    return (own >= similarity.amax(dim=1)) & (own >= similarity.amax(dim=0))
+    return (own[:, None] >= similarity).all(dim=1) & (own >= similarity).all(dim=0)

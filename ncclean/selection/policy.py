@@ -24,7 +24,10 @@ from ncclean.errors import InputError
 METHODS = ("osa", "ncu", "disncl", "noise-probability")
 DEDUP_BY = ("image", "text", "both")
 # Scores of which less is cleaner.
-LOWER_IS_CLEANER = frozenset(("noise_probability", "i2t_rank", "t2i_rank", "better_captions"))
+LOWER_IS_CLEANER = frozenset(
+    ("noise_probability", "null_p_value", "i2t_rank", "t2i_rank",
+     "better_captions", "better_images", "lemon_score")
+)  # fmt: skip
 _NOISE_THRESHOLD = 0.5
 
 # A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept.

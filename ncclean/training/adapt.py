@@ -7,7 +7,6 @@ few steps follows. The authors find it unnecessary for CLIP on common domains.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training.objectives.clip import clip_loss
-
-logger = logging.getLogger(__name__)
 
 # Decoded images that wait to be mixed with others, in batches.
 _SHUFFLED_BATCHES = 4
@@ -64,11 +61,13 @@ def adapt(
     chosen: dict[str, set[str]],
     options: AdaptOptions,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
+    failed: dict[str, str] | None = None,
 ) -> list[float]:
     """Train the estimator's model on the chosen keys of each shard; returns the loss of each step.
 
     `estimator.model` is changed in place; to score with it, build an estimator anew. Images are
-    seen as the estimator sees them, without augmentation. Raises `InputError` if the pairs that can
+    seen as the estimator sees them, without augmentation. `failed` is given the shards that break
+    off, with the reason. Raises `InputError` if the pairs that can
     be read are fewer than a batch, or the loss is no longer finite.
     """
     model = estimator.model
@@ -78,7 +77,9 @@ def adapt(
     losses: list[float] = []
     model.train()
     try:
-        for step, (pixels, captions) in enumerate(_batches(estimator, shards, chosen, options)):
+        for step, (pixels, captions) in enumerate(
+            _batches(estimator, shards, chosen, options, {} if failed is None else failed)
+        ):
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * _schedule(step, options)
             loss = _loss(estimator, pixels, captions)
@@ -138,6 +139,7 @@ def _batches(
     shards: list[ShardRef],
     chosen: dict[str, set[str]],
     options: AdaptOptions,
+    failed: dict[str, str],
 ) -> Iterator[tuple[torch.Tensor, list[str]]]:
     """Shuffled (N, 3, H, W) uint8 images and captions, round after round over the shards."""
     generator = torch.Generator().manual_seed(options.seed)
@@ -145,7 +147,7 @@ def _batches(
     room = _SHUFFLED_BATCHES * options.batch_size
     while True:
         read = 0
-        for pair in _pairs(estimator, shards, chosen, options, generator):
+        for pair in _pairs(estimator, shards, chosen, options, generator, failed):
             held.append(pair)
             read += 1
             if len(held) >= room:
@@ -175,6 +177,7 @@ def _pairs(
     chosen: dict[str, set[str]],
     options: AdaptOptions,
     generator: torch.Generator,
+    failed: dict[str, str],
 ) -> Iterator[tuple[torch.Tensor, str]]:
     """The chosen pairs once, the shards in random order."""
     order = torch.randperm(len(shards), generator=generator).tolist()
@@ -191,4 +194,4 @@ def _pairs(
                 if decoded.pixels is not None and decoded.sample.caption is not None:
                     yield decoded.pixels, decoded.sample.caption
             if stream.error is not None:
-                logger.warning("shard %s: %s", stream.shard.name, stream.error)
+                failed[stream.shard.name] = str(stream.error)

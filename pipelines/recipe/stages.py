@@ -101,7 +101,7 @@ def run_adapt(request: AdaptRequest, start: Start, reports: Reports) -> Outcome:
         "strictly clean": f"{found.pairs:,}",
         "loss": f"{found.first_loss:.3f} to {found.last_loss:.3f}",
     }
-    return Outcome(found.to_json(), figures, [request.out])
+    return Outcome(found.to_json(), figures, [request.out], found.failed_shards)
 
 
 def run_select(request: SelectRequest, start: Start, reports: Reports) -> Outcome:
@@ -146,7 +146,7 @@ def run_finetune(request: FinetuneRequest, start: Start, reports: Reports) -> Ou
     figures = {"steps": f"{found.steps:,}"}
     if found.first_loss is not None and found.last_loss is not None:
         figures["loss"] = f"{found.first_loss:.3f} to {found.last_loss:.3f}"
-    return Outcome(found.to_json(), figures, [request.out])
+    return Outcome(found.to_json(), figures, [request.out], found.failed_shards)
 
 
 def clear_finetune_stage(request: FinetuneRequest) -> None:

@@ -119,6 +119,8 @@ def test_what_only_the_values_show_to_be_wrong_is_a_failed_query(tmp_path):
     result = run("query", "SELECT * FROM scores WHERE similarity > 'abc'", tmp_path / "s.parquet")
     assert result.returncode == 2
     assert result.stderr.startswith("ncclean: the query failed: Conversion Error")
+    quiet = run("query", "--quiet", "SELECT 1", tmp_path / "s.parquet")
+    assert (quiet.returncode, quiet.stdout) == (0, "")
     table = run("query", "--csv", "SELECT text, similarity FROM scores", tmp_path / "s.parquet")
     assert table.stdout == 'text,similarity\n"a, b",0.5\n'
 
@@ -152,9 +154,21 @@ def test_help_cuts_no_word_off_on_a_narrow_terminal(command):
 
 
 def test_debug_shows_the_traceback(tmp_path):
-    result = run("--debug", "score", "nowhere", "--out", tmp_path / "s")
-    assert result.returncode == 2
-    assert "Traceback" in result.stderr
+    for words in (["--debug", "score", "nowhere"], ["score", "nowhere", "--debug"]):
+        result = run(*words, "--out", tmp_path / "s")
+        assert result.returncode == 2
+        assert "Traceback" in result.stderr
+
+
+def test_a_training_run_names_the_shards_that_broke_off(tmp_path):
+    write_corpus(tmp_path / "s", CorpusOptions(pairs=80, shard_size=40), 1)
+    whole = (tmp_path / "s" / "00001.tar").read_bytes()
+    (tmp_path / "s" / "00001.tar").write_bytes(whole[: len(whole) // 2])
+    result = run("finetune", "--shards", tmp_path / "s", "--model", "demo-noisy", "--out",
+                 tmp_path / "run", "--epochs", "1", "--batch-size", "8")  # fmt: skip
+    assert result.returncode == 1
+    assert "failed: 00001:" in result.stderr
+    assert (tmp_path / "run" / "open_clip_config.json").exists()
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])

@@ -62,8 +62,8 @@ def test_a_failed_shard_is_exit_code_1_and_named(recipe, tmp_path):
 def test_dry_run_writes_nothing(recipe, tmp_path):
     result = run(recipe, "--out", tmp_path / "run", "--dry-run", "--json",
                  "--set", "score.pairs_per_second=60")  # fmt: skip
-    assert [stage["action"] for stage in json.loads(result.stdout)] == ["run", "run"]
-    assert json.loads(result.stdout)[1]["hours"] == pytest.approx(1 / 3600)
+    assert [stage["action"] for stage in json.loads(result.stdout)["stages"]] == ["run", "run"]
+    assert json.loads(result.stdout)["stages"][1]["hours"] == pytest.approx(1 / 3600)
     assert "hours" in run(recipe, "--out", tmp_path / "run", "--dry-run").stdout
     assert not (tmp_path / "run").exists()
 

@@ -89,7 +89,8 @@ def test_uid():
     made = sample_uid({}, "00000", "k")
     assert len(made) == 32
     assert int(made, 16) >= 0
-    assert made == sample_uid({"uid": 3}, "00000", "k")
+    assert sample_uid({"uid": 3}, "00000", "k") == "3"
+    assert all(made == sample_uid({"uid": no}, "00000", "k") for no in ("", None, True, 0.5, [1]))
     assert made != sample_uid({}, "00001", "k")
 
 

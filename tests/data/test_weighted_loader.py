@@ -1,6 +1,7 @@
 """Training batches: each selected sample once, whoever asks, however often it is interrupted."""
 
 import io
+import json
 import shutil
 import tarfile
 from collections import Counter
@@ -19,6 +20,7 @@ from ncclean.data.tar import TarSamples
 from ncclean.data.tar_count import count_samples
 from ncclean.data.weighted_loader import LoaderOptions, WeightedLoader
 from ncclean.errors import InputError
+from tests import hostile
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
 
@@ -171,6 +173,50 @@ def test_bad_samples_are_counted_and_replaced(shards, selection, rows, tmp_path)
     assert made.counts.skipped["image_corrupt"] == len(selected & set(spoilt))
     assert made.counts.skipped["missing"] > 10
     assert made.counts.skipped["shard_error"] == 1
+    assert list(made.counts.failed_shards) == ["00003"]
+
+
+def test_a_shard_of_which_nothing_can_be_read_stops_no_training(shards, rows, tmp_path):
+    """Its chunks are filled with other samples, the same after resuming."""
+    broken = tmp_path / "shards"
+    broken.mkdir()
+    for name in ("00000", "00001"):
+        with (
+            tarfile.open(shards / f"{name}.tar") as old,
+            tarfile.open(broken / f"{name}.tar", "w") as new,
+        ):
+            for member in old:
+                data = old.extractfile(member).read()
+                if name == "00000" and member.name.endswith((".jpg", ".png", ".webp")):
+                    data = data[: len(data) // 3]
+                member.size = len(data)
+                new.addfile(member, io.BytesIO(data))
+    made = loader(broken, None, chunk=20, shuffle=False)
+    batches = list(made.epoch(0))
+    assert len(batches) == made.steps_per_epoch
+    assert {len(batch.uids) for batch in batches} == {20}
+    assert set(uids(batches)) == {uid for shard, _, uid, _ in rows if shard == "00001"}
+    assert len(set(batches[0].uids)) == 20
+    again = list(loader(broken, None, chunk=20, shuffle=False).epoch(0, 3))
+    assert [batch.uids for batch in again] == [batch.uids for batch in batches[3:]]
+    (broken / "00001.tar").unlink()
+    with pytest.raises(InputError, match="none of the selected samples can be read"):
+        list(loader(broken, None, chunk=20).epoch(0))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [(True, 1), (0, 0), (300, -1), (7, -1), ("yes", -1), ([1], -1)]
+)
+def test_truth_is_one_or_zero_or_unknown(tmp_path, written, meant):
+    told = json.dumps({"is_noisy": written}).encode()
+    members = [
+        member
+        for key in ("a", "b")
+        for member in [*hostile.sample(key, hostile.JPEG), (f"{key}.json", told)]
+    ]
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+    (batch,) = loader(tmp_path, None, batch_size=2, chunk=2).epoch(0)
+    assert batch.is_noisy.tolist() == [meant, meant]
 
 
 def test_a_selection_of_other_shards_is_refused(shards, selection):

@@ -13,3 +13,7 @@ def test_column_counts_as_well():
 
 def test_ties_are_matches():
     assert mutual_match(torch.full((3, 3), 0.2)).all()
+
+
+def test_no_pairs():
+    assert mutual_match(torch.zeros(0, 0)).tolist() == []

@@ -25,6 +25,12 @@ _PROMPT_RATE, _TEXT_RATE = 6.0, 2.0
 Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
+def start_tokens(tokenizer: Tokenizer) -> int:
+    """How many tokens it puts before every caption: 1 for CLIP's tokenizer, 0 for SigLIP's."""
+    first, second = tokenizer(["one cat", "two dogs"])[:, 0].tolist()
+    return int(first == second)
+
+
 class Ncu:
     """Phase HN learns the negative text with the image tower frozen; phase UL unlearns with it."""
 
@@ -62,9 +68,11 @@ class Ncu:
         if self.options.negative == "prefixes":
             if self._tokenizer is None:
                 raise InputError("textual prefixes need the tokenizer of the model")
-            self._negative = NegativePrefixes.for_model(model, self._tokenizer)
+            start = start_tokens(self._tokenizer)
+            self._negative = NegativePrefixes.for_model(model, self._tokenizer, start=start)
             return {}
-        self._negative = NegativePrompt.for_model(model, self.options.prompt_length)
+        start = 1 if self._tokenizer is None else start_tokens(self._tokenizer)
+        self._negative = NegativePrompt.for_model(model, self.options.prompt_length, start)
         return {"prompt": self._negative}
 
     def encode(

@@ -9,6 +9,8 @@ from torch import nn
 
 from ncclean.errors import InputError, ModelError
 from ncclean.models.text_tower import token_lengths
+from ncclean.training.objectives.ncu import NcuOptions
+from ncclean.training.objectives.ncu_objective import Ncu, start_tokens
 from ncclean.training.objectives.ncu_prompt import (
     NegativePrefixes,
     NegativePrompt,
@@ -130,6 +132,17 @@ def test_without_a_start_token():
     grown, end = insert_tokens(model, tokens, torch.full((2, 2), 3), start=0)
     assert grown.tolist() == [[3, 3, 5, 6, 1, 1], [3, 3, 5, 6, 7, 1]]
     assert end.tolist() == [4, 5]
+
+
+def test_the_tokenizer_tells_whether_there_is_a_start_token(model):
+    def bare(captions):
+        return torch.tensor([[ord(letter) for letter in caption[:5]] for caption in captions])
+
+    assert start_tokens(tokenizer) == 1
+    assert start_tokens(bare) == 0
+    for given, start in ((tokenizer, 1), (bare, 0), (None, 1)):
+        made = Ncu(NcuOptions(), tokenizer=given)
+        assert made.modules(model)["prompt"].start == start
 
 
 def test_prompts_must_fit(model):
