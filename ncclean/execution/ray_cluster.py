@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import time
 from typing import Any
@@ -96,5 +97,9 @@ def is_gone(node_id: str) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, for a message."""
-    return " ".join(str(error).split())[:300]
+    """What an error says, for a message: of Ray's tracebacks the beginning and the end."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip(" ^~\t")]
+    if len(lines) < 2:
+        return "".join(lines)[:300]
+    return f"{lines[0][:120]} ... {lines[-1][:200]}"

@@ -70,10 +70,10 @@ def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path, monkeyp
     alone = request(corpus, tmp_path / "alone")
     finetune(alone)
     seen = []
-    # As one types it: the ranks work in a folder of their own.
-    monkeypatch.chdir(tmp_path)
-    relative = replace(alone, shards=[os.path.relpath(each) for each in alone.shards])
     with cluster(tmp_path / "ray", [1, 1]) as made:
+        # As one types it: the ranks work in a folder of their own.
+        monkeypatch.chdir(tmp_path)
+        relative = replace(alone, shards=[os.path.relpath(each) for each in alone.shards])
         summary = finetune(on_ray(relative, made, Path("ranks")), seen.append)
     assert summary.out == "ranks"
     first, whole = losses(tmp_path / "ranks"), losses(tmp_path / "alone")

@@ -1,0 +1,20 @@
+"""What Ray's errors become in a message."""
+
+import pytest
+
+from ncclean.execution.ray_cluster import one_line
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("no  such\taddress", "no such address"),
+        ("", ""),
+        (
+            "failed: \x1b[36mray::Worker\x1b[39m\n  File x, line 1\n    ^^^^\nModuleNotFoundError: p\n",
+            "failed: ray::Worker ... ModuleNotFoundError: p",
+        ),
+    ],
+)
+def test_the_beginning_and_the_end_of_a_traceback(said, shown):
+    assert one_line(RuntimeError(said)) == shown
