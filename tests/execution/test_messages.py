@@ -11,7 +11,7 @@ from ncclean.execution.ray_cluster import one_line
         ("no  such\taddress", "no such address"),
         ("", ""),
         (
-            "failed: \x1b[36mray::Worker\x1b[39m\n  File x, line 1\n    ^^^^\nModuleNotFoundError: p\n",
+            "failed: \x1b[36mray::Worker\x1b[39m\n  File x\n    ^^^^\nModuleNotFoundError: p\n",
             "failed: ray::Worker ... ModuleNotFoundError: p",
         ),
     ],
