@@ -71,14 +71,14 @@ class Policy:
             raise InputError("--keep-fraction needs --score, the column to take the best by")
         if self.score is not None and self.keep_fraction is None and self.threshold is None:
             raise InputError("--score needs --keep-fraction or --threshold")
+        if self.score is None and self.threshold is not None and not self.by_noise_probability:
+            raise InputError("--threshold goes with --score or --method noise-probability")
         compared = self.score or "noise_probability"
         low, high = _RANGES.get(compared, (-math.inf, math.inf))
         if self.threshold is not None and not low <= self.threshold <= high:
             raise InputError(
                 f"--threshold {self.threshold:g} is out of the range of {compared}, {low} to {high}"
             )
-        if self.score is None and self.threshold is not None and not self.by_noise_probability:
-            raise InputError("--threshold goes with --score or --method noise-probability")
         if self.lowest and self.score is None:
             raise InputError("--lowest goes with --score")
         if self.with_forget and self.method != "ncu":

@@ -25,6 +25,8 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
         for number in sorted({0, len(shards) // 2, len(shards) - 1}) if shards else ():
             shard = shards[number]
             here = _uids(shard)
+            if not here:
+                continue  # no need to search the tables
             known = connection.execute(
                 "SELECT key, uid FROM scores WHERE list_contains($1, key) AND "
                 "(shard = $2 OR shard LIKE '%/' || $2 OR $2 LIKE '%/' || shard)",

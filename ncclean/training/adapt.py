@@ -67,8 +67,8 @@ def adapt(
 
     `estimator.model` is changed in place; to score with it, build an estimator anew. Images are
     seen as the estimator sees them, without augmentation. `failed` is given the shards that break
-    off, with the reason. Raises `InputError` if the pairs that can
-    be read are fewer than a batch, or the loss is no longer finite.
+    off, with the reason. Raises `InputError` if the pairs that can be read are fewer than a batch,
+    or the loss is no longer finite.
     """
     model = estimator.model
     optimizer = torch.optim.AdamW(_groups(model), lr=options.learning_rate, betas=_BETAS, eps=1e-8)
