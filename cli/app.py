@@ -1,27 +1,23 @@
-"""The `ncclean` command: parses options, shows progress and results; no logic of its own."""
+"""The `ncclean` command: each declaration of `ncclean_pipelines` as a Typer command."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
+from ncclean_pipelines.command import Command, Result, build, help_text, parse_settings
+from ncclean_pipelines.progress import SILENT
+from ncclean_pipelines.registry import COMMANDS
 
-from .adapt import adapt
-from .demo import demo
-from .errors import set_up_logging
-from .evaluate import evaluate
-from .export import export
-from .finetune import finetune
-from .inject_noise import inject_noise
-from .neighbours import neighbours
-from .options import DebugOption
-from .query import query
-from .report import report
-from .run import run
-from .score import score
-from .select import select
-from .synth import synth
+from ncclean.options import Parameter, parameters, union_members
+
+from .errors import SOME_FAILED, one_sentence, set_up_logging
+from .printing import print_json, print_shown
 
 app = typer.Typer(
     name="ncclean",
@@ -31,23 +27,159 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-# One line each: longer first sentences of the docstrings would be cut off.
-for function, summary in (
-    (run, "Run a recipe, from raw shards to a repaired model."),
-    (score, "Score every pair of webdataset shards into Parquet."),
-    (query, "Ask DuckDB about score tables."),
-    (select, "Decide which pairs to keep, and with what weight."),
-    (export, "Write the selected samples as shards, byte for byte."),
-    (neighbours, "Find near-duplicates and false negatives."),
-    (adapt, "Warm an estimator up on strictly clean pairs."),
-    (finetune, "Train or repair a CLIP model on selected pairs."),
-    (report, "Show a score table as one HTML file."),
-    (synth, "Render a corpus with known noise, and held-out sets."),
-    (inject_noise, "Write shards with known noise."),
-):
-    app.command(short_help=summary)(function)
-app.add_typer(evaluate)
-app.command(short_help="See all of it work on a rendered corpus.")(demo)
+_GROUPS = {
+    "evaluate": "Measure what scores and models are worth.\n\n"
+    "Example: `ncclean evaluate noise scores.parquet`",
+}
+# What every command takes, besides its own options.
+_JSON = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")
+]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+    ),
+]
+
+
+def typer_command(kind: type[Command]) -> Callable[..., None]:
+    """The function that Typer makes a command of: its signature is the declaration's."""
+    known = parameters(kind)
+
+    @one_sentence(kind.resume_hint)
+    def run(context: typer.Context, json_: bool, quiet: bool, **values: Any) -> None:
+        settings = values.pop("set_", None) if kind.takes_settings else None
+        # What was not typed is left to the declaration, whose defaults need not be Typer's.
+        typed = {
+            name: _parsed(known[name], value)
+            for name, value in values.items()
+            if is_typed(context, name) or known[name].option.typed_default is not None
+        }
+        command = build(kind, {**typed, **parse_settings(kind, settings or [])})
+        is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
+        _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
+
+    fields = [_typer_parameter(parameter) for parameter in known.values()]
+    extra = [_keyword("set_", _SET, None)] if kind.takes_settings else []
+    common = [_keyword("json_", _JSON, False), _keyword("quiet", _QUIET, False)]
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    signature = inspect.Signature([context, *fields, *extra, *common])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+    run.__doc__ = help_text(kind)
+    run.__name__ = kind.name.rsplit(" ", 1)[-1].replace("-", "_")
+    return run
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _run(command: Command, *, as_json: bool, is_quiet: bool, is_first: bool) -> None:
+    from .progress import shown_progress
+
+    if is_quiet or not is_first:
+        result: Result[Any] = command.run(SILENT)
+    else:
+        with shown_progress() as progress:
+            result = command.run(progress)
+    if not is_first:
+        return
+    if as_json:
+        print_json(result)
+    elif not is_quiet:
+        print_shown(result)
+    if result.failures:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
+    option = parameter.option
+    default: Any = parameter.default
+    if parameter.is_required:
+        default = ... if option.typed_default is None else option.typed_default
+    kind = _typed_as(parameter)
+    is_several = typing.get_origin(kind) is list
+    if not option.shows_default or (is_several and default is not ...):
+        default = None
+    if option.commas:
+        kind, default = str, ",".join(parameter.default)
+    bounds: dict[str, Any] = {}
+    if kind in (int, float):  # of a list, each value is checked by the declaration
+        bounds = {"min": option.low, "max": option.high}
+    if default is None:
+        kind = kind | None
+    if option.argument:
+        info: Any = typer.Argument(metavar=option.metavar or None, help=option.help, **bounds)
+        return _keyword(parameter.name, Annotated[kind, info], default)
+    info = typer.Option(
+        *flags_of(parameter),
+        metavar=option.metavar or None,
+        help=option.help,
+        hidden=not option.is_listed,
+        **bounds,
+    )
+    return _keyword(parameter.name, Annotated[kind, info], default)
+
+
+def flags_of(parameter: Parameter) -> list[str]:
+    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`."""
+    short = [flag for flag in parameter.option.flags if not flag.startswith("--")]
+    if bool in union_members(parameter.takes) and parameter.default is not False:
+        return [f"{parameter.flag}/--no-{parameter.flag.removeprefix('--')}", *short]
+    return [parameter.flag, *short]
+
+
+def _typed_as(parameter: Parameter) -> Any:
+    """The type in which an option is typed: text, a number, a switch, or several of them."""
+    if parameter.is_mapping:
+        return list[str]
+    members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]
+    kind = members[0]
+    if typing.get_origin(kind) is list:
+        inner = typing.get_args(kind)[0]
+        return list[inner if inner in (int, float) else str]  # type: ignore[misc]
+    if typing.get_origin(kind) is tuple:
+        return tuple[typing.get_args(kind)]  # type: ignore[misc]
+    return kind if kind in (int, float, bool) and len(members) == 1 else str
+
+
+def _parsed(parameter: Parameter, value: Any) -> Any:
+    if parameter.option.commas and isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return value
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    missing = inspect.Parameter.empty if default is ... else default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=missing, annotation=annotation)
+
+
+def _add_commands(kinds: Sequence[type[Command]]) -> None:
+    groups: dict[str, typer.Typer] = {}
+    for kind in kinds:
+        group, _, inner = kind.name.rpartition(" ")
+        owner = app
+        if group and group not in groups:
+            groups[group] = typer.Typer(
+                name=group, help=_GROUPS[group], no_args_is_help=True, rich_markup_mode=None
+            )
+            app.add_typer(groups[group])
+        if group:
+            owner = groups[group]
+        owner.command(inner, short_help=kind.summary)(typer_command(kind))
+
+
+_add_commands(list(COMMANDS.values()))
 
 
 def _version(value: bool) -> None:
@@ -60,7 +192,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def common(
-    debug: DebugOption = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and debug messages.")
+    ] = False,
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),

@@ -24,7 +24,7 @@ USAGE = 2
 INTERRUPTED = 130
 
 
-def command(resume_hint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a command: exceptions become a sentence on stderr and an exit code.
 
     `resume_hint` is printed when the command is interrupted.

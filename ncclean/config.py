@@ -1,71 +1,73 @@
-"""Options of a scoring run, validated where they are made."""
+"""Options of a scoring run and of a Ray cluster. Imports nothing heavy."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from ncclean.errors import InputError
+from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions:
-    """What the parts phase of `score` computes. Raises `InputError` for a value out of range.
+class ScoreOptions(Options):
+    """What the parts phase of `score` computes. Raises `InputError` for a value out of range."""
 
-    Fields that change what is written are part of the manifest's fingerprint; `batch_size` and
-    `decode_threads` are not, since results do not depend on them.
-    """
-
-    caption_key: str | None = None
-    block_size: int = 2048
-    forget_percent: float = 10.0
-    text: bool = True
-    seed: int = 0
-    batch_size: int = 256
-    decode_threads: int = 2
-    decode_on: str = "cpu"
-    embeddings: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("block_size", "batch_size", "decode_threads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{_option(name)} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.forget_percent <= 100:
-            raise InputError(
-                f"--forget-percent must lie between 0 and 100, got {self.forget_percent:g}"
-            )
-        if self.decode_on not in ("cpu", "device"):
-            raise InputError(f"--decode-on takes cpu or device, got {self.decode_on!r}")
-        if self.seed < 0:
-            raise InputError(f"--seed must not be negative, got {self.seed}")
+    caption_key: Annotated[
+        str | None,
+        Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),
+    ] = None
+    batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
+    block_size: Annotated[int, Option("Pairs that in-batch statistics are taken over.", low=1)] = (
+        2048
+    )
+    forget_percent: Annotated[
+        float, Option("Share of a block in the NCU forget set.", low=0, high=100)
+    ] = 10.0
+    decode_threads: DecodeThreads = field(default_factory=usable_cores)
+    decode_on: Annotated[
+        Literal["cpu", "device"],
+        Option("Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder)."),
+    ] = "cpu"
+    embeddings: Annotated[
+        str | None,
+        Option("Also write embeddings here, as clip-retrieval lays them out.", inside="embeddings"),
+    ] = None
+    text: Annotated[bool, Option("Write the captions.")] = True
+    seed: Seed = 0
 
     def result_options(self) -> dict[str, Any]:
-        """The fields that change what is written."""
-        unaffected = {"batch_size", "decode_threads"}
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in unaffected}
+        """The options that change what is written, by name."""
+        return {
+            parameter.name: value_of(self, parameter)
+            for parameter in parameters(type(self)).values()
+            if not parameter.option.is_idle
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
+class ClusterOptions(Options):
     """Which Ray cluster, and how it is divided into workers; None is decided from the cluster.
 
     Raises `InputError` for a number out of range.
     """
 
-    address: str | None = None
-    workers: int | None = None
-    gpus_per_worker: float | None = None
-    cpus_per_worker: float | None = None
+    address: Annotated[
+        str | None,
+        Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.", name="ray_address", is_idle=True),
+    ] = None
+    workers: Annotated[
+        int | None, Option("Ray workers (default: as many as fit).", low=1, is_idle=True)
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, Option("GPUs of a Ray worker, may be a fraction.", low=0, is_idle=True)
+    ] = None
+    cpus_per_worker: Annotated[
+        float | None, Option("Cores of a Ray worker.", low=0, is_idle=True)
+    ] = None
 
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("gpus_per_worker", 0), ("cpus_per_worker", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{_option(name)} must be at least {least}, got {value:g}")
 
-
-def parse_shift(value: str) -> str | float:
+def parse_shift(value: str | float) -> str | float:
     """`noise`, `shuffled` or a number in [-1, 1]. Raises `InputError` for anything else."""
     if value in ("noise", "shuffled"):
         return value
@@ -76,7 +78,3 @@ def parse_shift(value: str) -> str | float:
     if not -1 <= number <= 1:
         raise InputError(f"--shift is a cosine, between -1 and 1, got {value}")
     return number
-
-
-def _option(field: str) -> str:
-    return "--" + field.replace("_", "-")

@@ -1,120 +1,91 @@
-"""The adapt stage: an estimator warmed up on the strictly clean pairs of a scored corpus."""
+"""`ncclean adapt`: an estimator warmed up on the strictly clean pairs of a scored corpus."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
-from ncclean.execution.engine import ModelRequest
-from ncclean.models.checkpoint import resolve
-from ncclean.models.saving import save_model
-from ncclean.storage.catalog import connect
-from ncclean.storage.same_corpus import check_same_corpus
-from ncclean.training.adapt import AdaptOptions
-from ncclean.training.adapt import adapt as train
+from ncclean.options import Option, Reads
+from ncclean.training.options import AdaptOptions
+
+from .command import Command, Result
+from .display import Shown
+from .progress import SILENT, Progress
+from .shared_options import Device, Overwrite, Precision, Pretrained
+
+if TYPE_CHECKING:
+    from .jobs.adapt import AdaptSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptRequest:
-    """An adaptation as a user asks for it.
+class Adapt(Command):
+    """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation).
 
-    `threshold` is what `clean_posterior` must exceed: .95 for classification, .8 for image
-    retrieval, .9 for image-text matching in the OSA paper.
+    A mixture over the losses of all pairs tells which are clean beyond doubt; both towers train on
+    them for a few steps. The result is a model for `score --model local-dir:OUT`.
+
+    Example: `ncclean adapt scores.parquet --shards shards/ --out adapted/`
     """
 
-    scores: Sequence[str]
-    shards: Sequence[str]
-    out: str
-    model: str = "ViT-B-32"
-    pretrained: str | None = "laion2b_s34b_b79k"
-    precision: str = "auto"
-    device: str = "auto"
-    threshold: float = 0.9
-    options: AdaptOptions = dataclasses.field(default_factory=AdaptOptions)
+    name = "adapt"
+    summary = "Warm an estimator up on strictly clean pairs."
+    resume_hint = "nothing was written; run the same command again"
+    makes_model = True
+    has_record = True
+
+    scores: Annotated[
+        Sequence[str],
+        Option("Score files of the corpus.", argument=True, metavar="SCORES", reads=Reads.TABLE),
+    ]
+    shards: Annotated[Sequence[str], Option("The scored shards.", reads=Reads.SHARDS)]
+    out: Annotated[str, Option("Folder of the adapted model.", flags=("-o",), inside="")]
+    model: Annotated[
+        str,
+        Option("Model to adapt, as `score` takes it; best the one that scored.", reads=Reads.MODEL),
+    ] = "ViT-B-32"
+    pretrained: Pretrained = "laion2b_s34b_b79k"
+    threshold: Annotated[
+        float,
+        Option("Least clean_posterior of the pairs to train on.", low=0, high=1),
+    ] = 0.9
+    options: AdaptOptions = field(default_factory=AdaptOptions)
+    precision: Precision = "auto"
+    device: Device = "auto"
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 1:
+        super().__post_init__()
+        if self.threshold >= 1:
             raise InputError(f"--threshold lies in [0, 1), got {self.threshold:g}")
         if "://" in self.out:
             raise InputError(f"--out of adapt is a local folder, got {self.out}")
 
+    def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
+        """Train and save the model; see `ncclean_pipelines.jobs.adapt`."""
+        from .jobs.adapt import adapt
 
-@dataclass(frozen=True)
-class AdaptSummary:
-    """`pairs` of `scored` passed the threshold; mean loss of the first and last tenth of steps."""
-
-    pairs: int
-    scored: int
-    steps: int
-    first_loss: float
-    last_loss: float
-    out: str
-    failed_shards: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def adapt(
-    request: AdaptRequest, on_step: Callable[[int, float], None] = lambda step, loss: None
-) -> AdaptSummary:
-    """Train on the pairs above the threshold and save a folder for `--model local-dir:`.
-
-    Raises `InputError` if the table has no `clean_posterior`, too few pairs pass, or the folder
-    exists.
-    """
-    out = Path(request.out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists; choose another --out or remove it")
-    shards = resolve_shards(request.shards)
-    check_same_corpus(request.scores, shards)
-    chosen, scored = _strictly_clean(request)
-    pairs = sum(map(len, chosen.values()))
-    if pairs < request.options.batch_size:
-        raise InputError(
-            f"{pairs:,} of {scored:,} pairs have a clean_posterior above {request.threshold:g}, "
-            f"fewer than --batch-size {request.options.batch_size}; lower one of the two"
+        adapted = adapt(self, progress)
+        figures = {
+            "strictly clean": f"{adapted.pairs:,}",
+            "loss": f"{adapted.first_loss:.3f} to {adapted.last_loss:.3f}",
+        }
+        return Result(
+            self.name,
+            adapted,
+            dataclasses.asdict(adapted),
+            figures,
+            (self.out,),
+            adapted.failed_shards,
+            _summary(adapted),
         )
-    unknown = set(chosen) - {shard.name for shard in shards}
-    if unknown:
-        raise InputError(f"shard {sorted(unknown)[0]} of the table is not among --shards")
-    estimator = ModelRequest(
-        model=request.model,
-        pretrained=request.pretrained,
-        precision=request.precision,
-        device=request.device,
-    ).load()
-    failed: dict[str, str] = {}
-    losses = train(estimator, shards, chosen, request.options, on_step, failed)
-    source = resolve(request.model, request.pretrained)
-    save_model(estimator.model, source, estimator.tokenizer, out)
-    tenth = max(1, len(losses) // 10)
-    return AdaptSummary(
-        pairs=pairs,
-        scored=scored,
-        steps=len(losses),
-        first_loss=sum(losses[:tenth]) / tenth,
-        last_loss=sum(losses[-tenth:]) / tenth,
-        out=request.out,
-        failed_shards=failed,
+
+
+def _summary(adapted: AdaptSummary) -> Iterator[Shown]:
+    yield (
+        f"{adapted.pairs:,} of {adapted.scored:,} pairs are strictly clean; loss "
+        f"{adapted.first_loss:.3f} to {adapted.last_loss:.3f} in {adapted.steps} steps"
     )
-
-
-def _strictly_clean(request: AdaptRequest) -> tuple[dict[str, set[str]], int]:
-    """Keys above the threshold by shard, and the number of scored pairs."""
-    connection = connect(request.scores)
-    columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
-    if "clean_posterior" not in columns:
-        raise InputError("the table has no column clean_posterior; score again with this version")
-    counted = connection.execute("SELECT count(clean_posterior) FROM scores").fetchall()
-    rows = connection.execute(
-        "SELECT shard, list(key) FROM scores WHERE status = 'ok' AND clean_posterior > ? "
-        "GROUP BY shard",
-        [request.threshold],
-    ).fetchall()
-    return {shard: set(keys) for shard, keys in rows}, counted[0][0]
+    yield f"score with it: --model local-dir:{adapted.out}"

@@ -1,13 +1,22 @@
-"""The demo: the bundled recipe `demo`, with what is shown of it."""
+"""`ncclean demo`: the bundled recipe `demo`, with what is shown of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from .recipe.bundled import find_recipe
-from .recipe.load import load_recipe
-from .recipe.run import RunReports, RunSummary, run
+from ncclean.options import Option, Seed
+
+from .command import Command, Result
+from .display import Shown
+from .progress import SILENT, Progress
+from .query import Query
+from .run import result_of
+
+if TYPE_CHECKING:
+    from .recipe.run import RunSummary
 
 SCORES_FILE = "scores.parquet"
 QUERIES = (
@@ -21,28 +30,68 @@ _LARGEST_BATCH = 256
 _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
 
 
-def run_demo(out: Path, pairs: int, seed: int, reports: RunReports | None = None) -> RunSummary:
-    """Run the recipe on `pairs` pairs in the folder `out`, or what is left of it."""
-    batch = max(2, min(_LARGEST_BATCH, pairs // _LEAST_STEPS))
-    changes = [f"pairs={pairs}", f"seed={seed}", f"batch_size={batch}"]
-    return run(load_recipe(find_recipe("demo"), out, changes), reports)
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """Render a noisy corpus, find the noise, and repair a model that was trained on such noise.
+
+    The bundled recipe `demo`; needs no network. Prints what each score and each rule found of
+    every kind of noise, what the model can do before, after, and beside an oracle that knows the
+    truth, and three queries to start from.
+
+    Example: `ncclean demo --out demo_run`
+    """
+
+    name = "demo"
+    summary = "See all of it work on a rendered corpus."
+    resume_hint = "run the same command again to go on"
+    is_stage = False
+
+    out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH")] = "demo_run"
+    pairs: Annotated[int, Option("Pairs to render.", low=100)] = 20_000
+    seed: Seed = 0
+
+    def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
+        """Run the recipe, or what is left of it."""
+        from .recipe.bundled import find_recipe
+        from .recipe.load import load_recipe
+        from .recipe.run import run
+
+        batch = max(2, min(_LARGEST_BATCH, self.pairs // _LEAST_STEPS))
+        changes = [f"pairs={self.pairs}", f"seed={self.seed}", f"batch_size={batch}"]
+        summary = run(load_recipe(find_recipe("demo"), Path(self.out), changes), progress)
+        result = result_of(self.name, summary)
+        return Result(
+            self.name,
+            summary,
+            {**_noise(summary), "run": summary.to_json()},
+            result.figures,
+            result.made,
+            result.failures,
+            self._shown(result),
+        )
+
+    def _shown(self, result: Result[RunSummary]) -> Iterator[Shown]:
+        yield from result.shown
+        scores = f"{self.out.rstrip('/')}/{SCORES_FILE}"
+        for sql in QUERIES:
+            yield f'\n$ ncclean query "{sql}" {scores}'
+            yield from Query(sql=sql, scores=[scores]).run().shown
 
 
-def demo_json(summary: RunSummary) -> dict[str, Any]:
-    """What `ncclean demo --json` prints: the summary of scoring, what was found of the noise, and
-    the whole run.
+def _noise(summary: RunSummary) -> dict[str, Any]:
+    """The summary of scoring, and what was found of the noise.
 
     `auroc[score][kind]` and `caught[rule][kind]`; `false_alarms[rule]` is the share of clean pairs
     that the rule flags.
     """
-    found = summary.records["noise"].result
+    evaluation = summary.records["noise"].result
     noise = {
         "auroc": {
             score["column"]: {one["kind"]: one["report"]["auroc"] for one in score["kinds"]}
-            for score in found["scores"]
+            for score in evaluation["scores"]
         },
-        "caught": {rule["rule"]: rule["noise_caught"] for rule in found["rules"]},
-        "false_alarms": {rule["rule"]: 1 - rule["clean_kept"] for rule in found["rules"]},
-        "counts": found["noisy"],
+        "caught": {rule["rule"]: rule["noise_caught"] for rule in evaluation["rules"]},
+        "false_alarms": {rule["rule"]: 1 - rule["clean_kept"] for rule in evaluation["rules"]},
+        "counts": evaluation["noisy"],
     }
-    return {"summary": summary.records["score"].result, "noise": noise, "run": summary.to_json()}
+    return {"summary": summary.records["score"].result, "noise": noise}

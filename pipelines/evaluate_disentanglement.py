@@ -1,98 +1,81 @@
-"""The disentanglement stage: a run's heads on held-out shards, measured."""
+"""`ncclean evaluate disentanglement`: how far a disncl model keeps its halves apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
+from ncclean.options import Option, Reads, Seed
 
-from ncclean.data.decode import ImageDecoder
-from ncclean.data.shards import resolve_shards
-from ncclean.data.stream import StreamReader
-from ncclean.errors import InputError
-from ncclean.evaluation.disentanglement import (
-    DisentanglementReport,
-    disentanglement_report,
-    head_parts,
-)
-from ncclean.evaluation.disentanglement_figure import projected, save_figure
-from ncclean.evaluation.scene_facts import scene_facts
-from ncclean.models.estimator import Estimator
-from ncclean.models.heads import read_heads
-from ncclean.training.feature_cache import encode_features
+from .command import Command, Result
+from .display import Shown, Table, share
+from .progress import SILENT, Progress
+from .shared_options import Device, Precision, plot_option
 
-_BATCH = 128
-_FEWEST = 40
+if TYPE_CHECKING:
+    from ncclean.evaluation.disentanglement import DisentanglementReport
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisentanglementRequest:
-    """Which run, on which matched pairs that it was not trained on."""
+class EvaluateDisentanglement(Command):
+    """Measure how far a disncl model keeps apart what is shared and what is not.
 
-    run: str
-    shards: Sequence[str]
-    pairs: int = 2000
-    plot: Path | None = None
-    precision: str = "auto"
-    device: str = "auto"
-    seed: int = 0
+    Mutual information between the halves (MINE), retrieval in each space, and for pairs that
+    `synth` rendered, how well each fact can be read from each half (0 is chance, 1 is always) and
+    how much of each half's variance it explains.
 
-
-def evaluate_disentanglement(request: DisentanglementRequest) -> DisentanglementReport:
-    """Encode the pairs, take them apart, measure, and draw if asked to.
-
-    Raises `ModelError` if the run has no heads, `InputError` if pairs are too few.
+    Example: `ncclean evaluate disentanglement runs/disncl --shards heldout/ --plot halves.pdf`
     """
-    folder = Path(request.run.removeprefix("local-dir:"))
-    heads = read_heads(folder)
-    estimator = Estimator.load(
-        f"local-dir:{folder}", None, precision=request.precision, device=request.device
-    )
-    image, text, metadata = _features(estimator, request)
-    if len(image) < _FEWEST:
-        raise InputError(f"{len(image)} pairs could be read; {_FEWEST} are the least")
-    parts = head_parts(heads, image, text)
-    report = disentanglement_report(parts, [scene_facts(each) for each in metadata], request.seed)
-    if request.plot is not None:
-        save_figure(report, projected(parts, seed=request.seed), request.plot)
-    return report
+
+    name = "evaluate disentanglement"
+    summary = "How far a disncl model keeps its halves apart."
+    is_stage = False
+
+    run_folder: Annotated[
+        str,
+        Option("Run folder of `--method disncl`.", name="run", argument=True, metavar="RUN"),
+    ]
+    shards: Annotated[
+        Sequence[str], Option("Matched pairs that it was not trained on.", reads=Reads.SHARDS)
+    ]
+    pairs: Annotated[int, Option("Pairs to measure at most.", low=40)] = 2000
+    plot: Annotated[str | None, plot_option()] = None
+    precision: Precision = "auto"
+    device: Device = "auto"
+    seed: Seed = 0
+
+    def run(self, progress: Progress = SILENT) -> Result[DisentanglementReport]:
+        """Encode, measure and draw; see `ncclean_pipelines.jobs.evaluate_disentanglement`."""
+        from .jobs.evaluate_disentanglement import measure
+
+        report = measure(self, progress)
+        made = (self.plot,) if self.plot is not None else ()
+        values = dataclasses.asdict(report)
+        return Result(self.name, report, values, {}, made, shown=_summary(report, made))
 
 
-def _features(
-    estimator: Estimator, request: DisentanglementRequest
-) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
-    """(N, d) features of the first pairs that can be read, and their json."""
-    reader = StreamReader(
-        resolve_shards(request.shards),
-        ImageDecoder(estimator.preprocessing),
-        threads=2,
-        prefetch=2 * _BATCH,
-    )
-    held: list[tuple[torch.Tensor, str]] = []
-    features: list[tuple[torch.Tensor, ...]] = []
-    metadata: list[dict[str, Any]] = []
+def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Shown]:
+    yield f"{report.pairs:,} pairs"
+    for name, value in report.information.items():
+        yield f"mutual information of {name}: {value:.3f} nats"
+    recalls = ", ".join(f"{space} {share(value)}" for space, value in report.retrieval.items())
+    yield f"recall at 1, mean of both directions: {recalls}; chance {share(report.chance)}"
+    if not report.facts:
+        yield "the shards do not say what the pairs show: no facts to probe"
+    else:
+        halves = [half.replace("_", "\n") for half in report.facts[0].read_from]
+        facts = [
+            (fact.fact, fact.shown_by, *_cells(fact.read_from, ".2f")) for fact in report.facts
+        ]
+        title = "read by a linear probe: 0 is chance, 1 is always right"
+        yield Table(title, ("fact", "shown by", *halves), tuple(facts), left=2)
+        shares = [(side, *_cells(values, ".0%")) for side, values in report.composition.items()]
+        yield Table("share of the variance that facts explain", ("facts", *halves), tuple(shares))
+    yield from (f"figure written to {path}" for path in made)
 
-    def encode() -> None:
-        pixels = torch.stack([each for each, _ in held])
-        found = encode_features(estimator, pixels, [caption for _, caption in held])
-        features.append(tuple(each.cpu() for each in found))
-        held.clear()
 
-    with reader:
-        for stream in reader:
-            for decoded in stream:
-                if decoded.pixels is None or decoded.sample.caption is None:
-                    continue
-                if len(metadata) < request.pairs:
-                    held.append((decoded.pixels, decoded.sample.caption))
-                    metadata.append(decoded.sample.metadata)
-                if len(held) == _BATCH:
-                    encode()
-    if held:
-        encode()
-    if not features:
-        return torch.empty(0, 1), torch.empty(0, 1), []
-    return torch.cat([f[0] for f in features]), torch.cat([f[1] for f in features]), metadata
+def _cells(values: dict[str, float], form: str) -> list[str]:
+    return ["-" if math.isnan(value) else format(value, form) for value in values.values()]

@@ -1,113 +1,223 @@
-"""The noise evaluation stage: a score table with ground truth to what each score found.
-
-A column is read alone, as arrays, to be sorted: 10 million pairs take 0.7 GB.
-"""
+"""`ncclean evaluate noise`: scores and rules of a table against the truth in it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
-from ncclean.evaluation.judged import JudgedTable
-from ncclean.evaluation.noise_evaluation import (
-    NoiseEvaluation,
-    ScoreEvaluation,
-    ScoreFigure,
-    evaluate_score,
-    figure_of,
-)
-from ncclean.evaluation.noise_scores import (
-    BUILT_IN_RULES,
-    BUILT_IN_SCORES,
-    NoiseRule,
-    NoiseScore,
-)
+from ncclean.options import Option, Reads
+
+from .command import Command, Result
+from .display import Note, Shown, Table, decimal, share
+from .progress import SILENT, Progress
+from .shared_options import plot_option
+
+if TYPE_CHECKING:
+    from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseEvaluationRequest:
-    """What to evaluate. `columns` and `rules` come on top of the built-in ones.
+class EvaluateNoise(Command):
+    """Compare scores and rules with the truth: what was found of each kind of noise.
 
-    `joined` are tables with a `uid` whose columns are added to those of the scores; `thresholds`
-    replace operating points, by column.
+    The table must come from shards that carry the truth (`is_noisy`, `noise_kind` in the json), as
+    `inject-noise` and `synth` write them. A kind of noise is judged against the clean pairs, with
+    pairs of other kinds left out.
+
+    Example: `ncclean evaluate noise scores.parquet --plot noise.pdf`
     """
 
-    scores: Sequence[str]
-    joined: Sequence[str] = ()
-    columns: Sequence[NoiseScore] = ()
-    rules: Sequence[str] = ()
-    thresholds: dict[str, float] = field(default_factory=dict)
-    memory_limit: str | None = None
+    name = "evaluate noise"
+    summary = "Compare scores and rules with the truth."
+
+    scores: Annotated[
+        Sequence[str],
+        Option(
+            "Score files, folders or globs.", argument=True, metavar="SCORES", reads=Reads.TABLE
+        ),
+    ]
+    out: Annotated[
+        str | None,
+        Option("JSON file of the result.", flags=("-o",), inside="noise.json", endings=(".json",)),
+    ] = None
+    column: Annotated[
+        Sequence[str],
+        Option(
+            "Evaluate this column too; higher is noisier. Repeatable.",
+            columns_of=("scores", "join"),
+        ),
+    ] = ()
+    lower_is_noisier: Annotated[
+        Sequence[str],
+        Option(
+            "Evaluate this column too; lower is noisier. Repeatable.", columns_of=("scores", "join")
+        ),
+    ] = ()
+    join: Annotated[
+        Sequence[str],
+        Option("Table with more columns, joined by uid, e.g. of `neighbours`.", reads=Reads.TABLE),
+    ] = ()
+    threshold: Annotated[
+        Mapping[str, float] | Sequence[str],
+        Option(
+            "Judge a column at another value: `similarity=0.25`. Repeatable.",
+            columns_of=("scores", "join"),
+        ),
+    ] = ()
+    rule: Annotated[
+        Sequence[str],
+        Option(
+            "SQL that is true for a pair to flag; evaluated too. Repeatable.",
+            sql_over=("scores", "join"),
+        ),
+    ] = ()
+    plot: Annotated[str | None, plot_option("noise.pdf")] = None
+    memory_limit: Annotated[
+        str | None, Option("Bound on DuckDB's memory, for example `4GB`.", is_idle=True)
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.thresholds  # refuses what is not a number
+
+    @cached_property
+    def thresholds(self) -> dict[str, float]:
+        """Thresholds by column. Raises `InputError` for what is not `column=number`."""
+        if isinstance(self.threshold, Mapping):
+            return dict(self.threshold)
+        thresholds = {}
+        for text in self.threshold:
+            column, _, value = text.rpartition("=")
+            try:
+                thresholds[column.strip()] = float(value)
+            except ValueError:
+                raise InputError(f"--threshold takes column=number, got {text!r}") from None
+        return thresholds
+
+    def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
+        """Evaluate, draw and write; see `ncclean_pipelines.jobs.evaluate_noise`."""
+        from .jobs.evaluate_noise import evaluate
+        from .jobs.outputs import write_json
+
+        evaluation = evaluate(self, progress)
+        values = dataclasses.asdict(evaluation)
+        made = [self.plot] if self.plot is not None else []
+        if self.out is not None:
+            made.insert(0, write_json(self.out, values))
+        noisy = sum(evaluation.noisy.values())
+        best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
+        auroc = best.kinds[0].report.auroc  # of all noise, which comes first
+        figures = {
+            "noisy": f"{noisy:,} of {evaluation.clean + noisy:,}",
+            "best AUROC": f"{auroc:.3f} ({best.column})",
+        }
+        shown = _summary(evaluation, made)
+        return Result(self.name, evaluation, values, figures, tuple(made), shown=shown)
 
 
-@dataclass(frozen=True)
-class NoiseFindings:
-    """The evaluation, and what is drawn of each column."""
-
-    evaluation: NoiseEvaluation
-    figures: list[ScoreFigure]
-
-
-def evaluate_noise(request: NoiseEvaluationRequest) -> NoiseFindings:
-    """Compare every score and rule of a table with the truth in it.
-
-    Raises `InputError` if the table has no truth, or a column or rule that it is asked for.
-    """
-    table = JudgedTable.open(request.scores, request.joined, request.memory_limit)
-    rate, source = table.noise_rate()
-    evaluations: list[ScoreEvaluation] = []
-    figures: list[ScoreFigure] = []
-    for score in _columns(request, table.columns):
-        scores, unscored = table.read(score)
-        if not len(scores.values):
-            continue
-        evaluations.append(evaluate_score(scores, score, table.kinds, rate, source, unscored))
-        figures.append(figure_of(scores, score, table.kinds))
-    if not evaluations:
-        raise InputError(f"{request.scores[0]} has no score to evaluate")
-    evaluation = NoiseEvaluation(
-        clean=int(table.pairs[0]),
-        noisy=dict(zip(table.kinds, table.pairs[1:].tolist(), strict=True)),
-        unscored=table.unscored,
-        unknown=table.unknown,
-        noise_rate=rate,
-        noise_rate_source=source,
-        scores=evaluations,
-        rules=table.rules(_rules(request, table.columns)),
-        calibration=table.calibration(),
-    )
-    return NoiseFindings(evaluation, figures)
-
-
-def _columns(request: NoiseEvaluationRequest, there: dict[str, str]) -> list[NoiseScore]:
-    """The built-in scores that are there, then those asked for, with their thresholds."""
-    scores = {score.column: score for score in BUILT_IN_SCORES if score.column in there}
-    for score in request.columns:
-        if score.column not in there:
-            raise InputError(f"there is no column {score.column}; there are {', '.join(there)}")
-        scores.setdefault(score.column, score)
-    unknown = set(request.thresholds) - set(scores)
-    if unknown:
-        raise InputError(f"--threshold {min(unknown)}: no such column is evaluated")
-    for name, threshold in request.thresholds.items():
-        scores[name] = dataclasses.replace(scores[name], threshold=threshold, below=False)
-    return list(scores.values())
+def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in evaluation.noisy.items())
+    yield f"{evaluation.clean:,} clean pairs; noisy: {kinds or 'none'}"
+    if evaluation.unscored:
+        yield f"{evaluation.unscored:,} pairs with a truth have no scores"
+    if evaluation.unknown:
+        yield f"{evaluation.unknown:,} pairs without a truth are left out"
+    kind_names = [kind.kind for kind in evaluation.scores[0].kinds]
+    # Of a single kind the figures are those of all noise.
+    for number in range(1 if len(kind_names) == 2 else len(kind_names)):
+        yield _detection_table(evaluation.scores, number)
+        if number == 0:
+            yield Note(
+                "kept: share of the clean pairs that is not flagged; rank: mean rank of the noisy "
+                "pairs, best: what it can be at most",
+                "aside",
+            )
+    points = [
+        (
+            score.column,
+            score.flags,
+            score.threshold_source.removeprefix("the ").split(",")[0],
+            f"{score.kinds[0].best_threshold:.4g} ({share(score.kinds[0].best_f1)})",
+        )
+        for score in evaluation.scores
+    ]
+    heads = ("score", "flags", "threshold", "best F1 at")
+    yield Table("Operating points of the scores", heads, tuple(points))
+    names = list(evaluation.noisy)
+    rules = [
+        (
+            rule.rule,
+            share(rule.clean_kept),
+            *(share(rule.noise_caught[name]) for name in ("all", *names)),
+            share(rule.precision),
+            f"{rule.flagged:,}",
+        )
+        for rule in evaluation.rules
+    ]
+    if rules:
+        heads = ("rule", "clean kept", "all noise", *names, "prec.", "flagged")
+        yield Table("Rules: clean pairs kept, noisy pairs caught", heads, tuple(rules))
+    yield from _calibration(evaluation)
+    yield from (f"written to {path}" for path in made)
 
 
-def _rules(request: NoiseEvaluationRequest, there: dict[str, str]) -> list[NoiseRule]:
-    built_in = [rule for rule in BUILT_IN_RULES if set(rule.columns) <= set(there)]
-    return [*built_in, *(NoiseRule(sql, sql, ()) for sql in request.rules)]
+def _detection_table(scores: Sequence[ScoreEvaluation], number: int) -> Table:
+    """A row for each score, against one kind of noise."""
+    first = scores[0].kinds[number]
+    title = f"{'All noise' if number == 0 else first.kind} ({first.noisy:,} pairs)"
+    rows = []
+    for score in scores:
+        kind = score.kinds[number]
+        report = kind.report
+        shares = (
+            report.accuracy,
+            report.precision,
+            report.recall,
+            report.f1,
+            report.clean_kept,
+        )
+        rows.append(
+            (
+                score.column,
+                decimal(report.auroc),
+                decimal(report.average_precision),
+                *map(share, shares),
+                _rank(kind.mean_noise_rank),
+                _rank(kind.optimal_noise_rank),
+            )
+        )
+    heads = ("score", "AUROC", "AP", "acc.", "prec.", "recall", "F1", "kept", "rank", "best")
+    return Table(f"{title} against clean pairs", heads, tuple(rows))
 
 
-def parse_thresholds(texts: Sequence[str]) -> dict[str, float]:
-    """`similarity=0.25` to a threshold by column. Raises `InputError` for anything else."""
-    found = {}
-    for text in texts:
-        column, _, value = text.rpartition("=")
-        try:
-            found[column.strip()] = float(value)
-        except ValueError:
-            raise InputError(f"--threshold takes column=number, got {text!r}") from None
-    return found
+def _calibration(evaluation: NoiseEvaluation) -> Iterator[Shown]:
+    fit = evaluation.calibration
+    if fit is None:
+        return
+    bins = [
+        (
+            f"{one.low:.1f} to {one.high:.1f}",
+            f"{one.pairs:,}",
+            decimal(one.predicted if one.pairs else None),
+            decimal(one.observed if one.pairs else None),
+        )
+        for one in fit.bins
+    ]
+    heads = ("probability", "pairs", "mean", "share noisy")
+    yield Table("Calibration of noise_probability", heads, tuple(bins))
+    for name, side in (("kept (below 0.5)", fit.kept), ("dropped (0.5 and above)", fit.dropped)):
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in side.by_kind.items())
+        yield (
+            f"{name}: {side.pairs:,} pairs, {side.expected:,.1f} expected to be mismatched, "
+            f"{side.noisy:,} noisy in truth ({kinds or 'none'})"
+        )
+    yield f"mean calibration error {fit.expected_error:.3f}, Brier score {fit.brier:.3f}"
+
+
+def _rank(value: Any) -> str:
+    return "-" if math.isnan(value) else f"{value:,.0f}"

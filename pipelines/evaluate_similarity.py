@@ -1,30 +1,25 @@
-"""The similarity stage: cosines of matched and mismatched pairs, of one model or of two."""
+"""`ncclean evaluate similarity`: how far matched pairs stand above mismatched ones."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean import stores
-from ncclean.data.benchmark_sets import RETRIEVAL, read_set
-from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
-from ncclean.evaluation.embedding import EmbeddingOptions, embed_dataset
-from ncclean.evaluation.similarity import Similarities, similarities
-from ncclean.execution.engine import ModelRequest
+from ncclean.options import Option, Reads
 
+from .command import Result
+from .display import Shown, Table, decimal, share
+from .evaluate_models import ModelOptions, skipped_counts
+from .progress import SILENT, Progress
+from .shared_options import plot_option
 
-@dataclass(frozen=True, kw_only=True)
-class SimilarityRequest:
-    """`data` are retrieval sets in clip_benchmark's layout, or shards of pairs; `plot` a figure."""
-
-    models: Sequence[ModelRequest]
-    data: Sequence[str]
-    plot: Path | None = None
-    embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
+if TYPE_CHECKING:
+    from ncclean.data.shards import ShardRef
+    from ncclean.evaluation.similarity import Similarities
 
 
 @dataclass(frozen=True)
@@ -33,49 +28,106 @@ class ModelSimilarity:
 
     model: str
     pretrained: str
-    found: Similarities
+    cosines: Similarities
     skipped: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "model": self.model,
             "pretrained": self.pretrained,
-            **dataclasses.asdict(self.found.summary()),
+            **dataclasses.asdict(self.cosines.summary()),
             "skipped": self.skipped,
         }
 
 
-def evaluate_similarity(
-    request: SimilarityRequest, on_stage: Callable[[str], None] = lambda text: None
-) -> list[ModelSimilarity]:
-    """Compare the models' cosines, and draw them if `plot` is given.
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSimilarity(ModelOptions):
+    """Show how far matched pairs stand above mismatched ones, before and after.
 
-    Raises `InputError` if the data cannot be read or holds fewer than two images.
-    """
-    if request.plot is not None:
-        from ncclean.evaluation.noise_figure import check_format
+    Of each image the cosine with its own captions, the mean with all others, and the mean with the
+    hardest 5 % of the others: Fig. 5 of the NCU paper.
 
-        check_format(request.plot)
-    shards = [shard for source in request.data for shard in _shards(source)]
-    results = []
-    for model in request.models:
-        estimator = model.load()
-        on_stage(estimator.identity.model)
-        pairs = embed_dataset(estimator, shards, request.embedding)
-        if len(pairs.keys) < 2:
-            raise InputError("similarities take at least two images: one has no negatives")
-        found = similarities(pairs.image, pairs.text, pairs.text_to_image)
-        identity = estimator.identity
-        results.append(ModelSimilarity(identity.model, identity.pretrained, found, pairs.skipped))
-    if request.plot is not None:
+    Example: `ncclean evaluate similarity --model demo-noisy --against demo --data shards/heldout/retrieval --plot f.pdf`
+    """  # noqa: E501
+
+    name = "evaluate similarity"
+    summary = "How far matched pairs stand above mismatched ones."
+
+    model: Annotated[
+        Sequence[str],
+        Option("Model, as `score` takes it; repeatable, for a panel each.", reads=Reads.MODEL),
+    ]
+    data: Annotated[
+        Sequence[str],
+        Option(
+            "Retrieval set in clip_benchmark's layout, or shards. Repeatable.", reads=Reads.PATH
+        ),
+    ]
+    out: Annotated[
+        str | None,
+        Option("Folder for the result, `similarity.json`.", flags=("-o",), inside=""),
+    ] = None
+    against: Annotated[
+        str | None,
+        Option("The model afterwards, as a last `--model` would be.", reads=Reads.MODEL),
+    ] = None
+    plot: Annotated[str | None, plot_option("similarity.pdf")] = None
+
+    @property
+    def named_models(self) -> list[tuple[str, str]]:
+        """The models, the one to compare with last."""
+        if self.against is None:
+            return super().named_models
+        both = dataclasses.replace(self, model=[*self.model, self.against], against=None)
+        return both.named_models
+
+    def run(self, progress: Progress = SILENT) -> Result[list[ModelSimilarity]]:
+        """Compare the models' cosines, and draw them if `plot` is given.
+
+        Raises `InputError` if the data cannot be read or holds fewer than two images.
+        """
         from ncclean.evaluation.similarity_figure import save_similarity_figure
 
-        save_similarity_figure([(each.model, each.found) for each in results], request.plot)
-    return results
+        from .jobs.outputs import write_json
+
+        results = list(self._measure(progress))
+        values = {"models": [result.to_json() for result in results]}
+        made = []
+        if self.plot is not None:
+            models = [(result.model, result.cosines) for result in results]
+            save_similarity_figure(models, Path(self.plot))
+            made.append(self.plot)
+        if self.out is not None:
+            made.append(write_json(f"{self.out.rstrip('/')}/similarity.json", values))
+        return Result(
+            self.name, results, values, {}, tuple(made), shown=_summary(results, tuple(made))
+        )
+
+    def _measure(self, progress: Progress) -> Iterator[ModelSimilarity]:
+        from ncclean.evaluation.embedding import embed_dataset
+        from ncclean.evaluation.similarity import similarities
+
+        from .jobs.evaluate_models import requested_models
+
+        shards = [shard for source in self.data for shard in _shards(source)]
+        for model in requested_models(self):
+            progress.say(f"{model.model}: loading")
+            estimator = model.load()
+            progress.say(f"{model.model}: embedding")
+            pairs = embed_dataset(estimator, shards, self.embedding)
+            if len(pairs.keys) < 2:
+                raise InputError("similarities take at least two images: one has no negatives")
+            cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
+            identity = estimator.identity
+            yield ModelSimilarity(identity.model, identity.pretrained, cosines, pairs.skipped)
 
 
 def _shards(source: str) -> list[ShardRef]:
     """Of a retrieval set's test split, or of whatever `score` takes."""
+    from ncclean import stores
+    from ncclean.data.benchmark_sets import RETRIEVAL, read_set
+    from ncclean.data.shards import resolve_shards
+
     folder = stores.location(source.rstrip("/") or source)
     one = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
     if one is None:
@@ -83,3 +135,27 @@ def _shards(source: str) -> list[ShardRef]:
     if one.kind != RETRIEVAL:
         raise InputError(f"{source} is a {one.kind} set: its images have no captions")
     return one.shards("test")
+
+
+def _summary(results: Sequence[ModelSimilarity], made: Sequence[str]) -> Iterator[Shown]:
+    rows = []
+    for result in results:
+        summary = result.cosines.summary()
+        for row, (name, spread) in enumerate(
+            (
+                ("own captions", summary.positive),
+                ("hardest 5 % of the others", summary.hardest),
+                ("all others", summary.negative),
+            )
+        ):
+            quantiles = (spread.quantiles[q] for q in ("q5", "q50", "q95"))
+            values = (decimal(value) for value in (spread.mean, spread.std, *quantiles))
+            rows.append(("" if row else result.model, name, *values))
+    heads = ("model", "cosine with", "mean", "std", "5 %", "median", "95 %")
+    yield Table("", heads, tuple(rows), left=2)
+    for result in results:
+        part = share(result.cosines.summary().above_hardest)
+        yield f"{result.model}: own captions beat the hardest others for {part} of images"
+        if result.skipped:
+            yield f"left out for {result.model}: {skipped_counts(result.skipped)}"
+    yield from (f"written to {path}" for path in made)

@@ -1,42 +1,67 @@
-"""The export stage: a selection to shards of the selected samples, or to a uid file."""
+"""`ncclean export`: a selection to shards of the selected samples, or to a uid file."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from ncclean import stores
-from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
-from ncclean.selection.export import ExportSummary, export_shards, export_uids
-from ncclean.selection.export_shard import ShardReport
-from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.options import Option, Reads, usable_cores
 
-SCORE_COLUMNS = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
+from .command import Command, Result
+from .display import Shown, file_size
+from .progress import SILENT, Progress
+from .shared_options import Overwrite, Processes
+
+if TYPE_CHECKING:
+    from ncclean.selection.export import ExportSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportRequest:
-    """An export as a user asks for it; paths may be URLs.
+class Export(Command):
+    """Write the selected samples as shards, copied byte for byte, or DataComp's uid file.
 
-    `out` is a folder, or a `.npy` file for the uids alone. `scores` are score files whose `columns`
-    go into the json of each sample.
+    Nothing is decoded or encoded again; keys and order stay. Interrupted exports resume.
+
+    Example: `ncclean export clean.parquet --shards shards/ --out clean/`
     """
 
-    selection: str
-    out: str
-    shards: Sequence[str] = ()
-    samples_per_shard: int = 10_000
-    scores: Sequence[str] = ()
-    columns: Sequence[str] = SCORE_COLUMNS
-    repeat: bool = False
-    workers: int | None = None
-    overwrite: bool = False
+    name = "export"
+    summary = "Write the selected samples as shards, byte for byte."
+    resume_hint = "run the same command again to go on"
+    has_record = True
+
+    selection: Annotated[
+        str,
+        Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE),
+    ]
+    out: Annotated[
+        str,
+        Option("Folder of the shards, or a .npy file for the uids.", flags=("-o",), inside=""),
+    ]
+    shards: Annotated[
+        Sequence[str],
+        Option("The scored shards; may be given several times.", reads=Reads.SHARDS),
+    ] = ()
+    samples_per_shard: Annotated[int, Option("Samples of a shard.", low=1)] = 10_000
+    scores: Annotated[
+        Sequence[str], Option("Score files to add to each sample's json.", reads=Reads.TABLE)
+    ] = ()
+    columns: Annotated[
+        Sequence[str],
+        Option(
+            "Columns of --scores to add, with commas between.", commas=True, columns_of=("scores",)
+        ),
+    ] = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
+    repeat: Annotated[bool, Option("Write a sample as often as its weight says, 1 on average.")] = (
+        False
+    )
+    workers: Processes = None
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        if self.samples_per_shard < 1:
-            raise InputError("--samples-per-shard must be at least 1")
+        super().__post_init__()
         if not self.is_uid_file and not self.shards:
             raise InputError("export needs --shards, or an --out that ends in .npy for the uids")
 
@@ -44,26 +69,62 @@ class ExportRequest:
     def is_uid_file(self) -> bool:
         return self.out.endswith(".npy")
 
+    def run(self, progress: Progress = SILENT) -> Result[ExportSummary]:
+        """Write what was selected; see `ncclean.selection.export`."""
+        from ncclean import stores
+        from ncclean.selection.export import export_uids
 
-def export(
-    request: ExportRequest, on_done: Callable[[ShardReport], None] = lambda report: None
-) -> ExportSummary:
-    """Write what was selected; see `ncclean.selection.export`."""
-    out = stores.location(request.out)
-    if request.is_uid_file:
-        return export_uids(request.selection, out)
-    shards = resolve_shards(request.shards)
-    for tables in filter(None, ([request.selection], list(request.scores))):
-        check_same_corpus(tables, shards)
-    return export_shards(
-        request.selection,
-        shards,
-        out,
-        samples_per_shard=request.samples_per_shard,
-        scores=request.scores,
-        columns=request.columns if request.scores else (),
-        repeat=request.repeat,
-        workers=request.workers or os.cpu_count() or 1,
-        overwrite=request.overwrite,
-        on_done=on_done,
-    )
+        progress.say(f"writing to {self.out}")
+        if self.is_uid_file:
+            exported = export_uids(self.selection, stores.location(self.out))
+        else:
+            exported = self._export_shards(progress)
+        missing = {
+            name: f"{count:,} selected samples are not in the shard"
+            for name, count in exported.missing.items()
+        }
+        return Result(
+            self.name,
+            exported,
+            exported.to_json(),
+            {"samples": f"{exported.samples:,}", "shards": f"{exported.shards:,}"},
+            (self.out,),
+            {**exported.errors, **missing},
+            _summary(exported),
+        )
+
+    def _export_shards(self, progress: Progress) -> ExportSummary:
+        from ncclean import stores
+        from ncclean.data.shards import resolve_shards
+        from ncclean.selection.export import export_shards
+        from ncclean.selection.export_shard import ShardReport
+        from ncclean.storage.same_corpus import check_same_corpus
+
+        shards = resolve_shards(self.shards)
+        for tables in filter(None, ([self.selection], list(self.scores))):
+            check_same_corpus(tables, shards)
+        written = samples = size = 0
+
+        def report(shard: ShardReport) -> None:
+            nonlocal written, samples, size
+            written, samples = written + 1, samples + shard.samples
+            size += shard.bytes
+            progress.advance(samples, 0, "samples", shards=f"{written:,}", bytes=file_size(size))
+
+        return export_shards(
+            self.selection,
+            shards,
+            stores.location(self.out),
+            samples_per_shard=self.samples_per_shard,
+            scores=self.scores,
+            columns=self.columns if self.scores else (),
+            repeat=self.repeat,
+            workers=self.workers or usable_cores(),
+            overwrite=self.overwrite,
+            on_done=report,
+        )
+
+
+def _summary(exported: ExportSummary) -> Iterator[Shown]:
+    shards = f"{exported.shards:,} shards, " if exported.shards else ""
+    yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"

@@ -1,265 +1,123 @@
-"""The noise stage: shards to the same shards with known noise.
-
-Two passes. The first indexes every shard: pairs, captions, where members lie. With the number of
-pairs known, the noise is planned; the second pass copies the shards with it. Both take a shard at
-a time, in any order and by any number of processes.
-"""
+"""`ncclean inject-noise`: shards to the same shards with known noise."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from upath import UPath
-
-from ncclean import stores
-from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans, moving_images
-from ncclean.data.estimate import estimate_samples
-from ncclean.data.noise import (
-    PER_BATCH_SIZE,
-    PERMUTING,
-    NoisePlan,
-    check_rates,
-    noise_count,
-    plan_noise,
-)
-from ncclean.data.shard_index import ShardIndex, index_shard
-from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
-from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+from ncclean.options import Option, Seed
 
-from .noise_shards import WriteTask, pack_images, write_shard
-from .progress import NoProgress, Progress
-from .workers import Workers
+from .command import Command, Result
+from .display import Note, Shown, Table
+from .progress import SILENT, Progress
+from .shared_options import CaptionKey, Overwrite, Shards
 
-# `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
-_STREAM = 1
+if TYPE_CHECKING:
+    from .jobs.inject_noise import NoiseSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseRequest:
-    """A noise injection as a user asks for it; `rates` by kind, paths may be URLs.
+class InjectNoise(Command):
+    """Write shards with known noise, to measure how well it is found.
 
-    Raises `InputError` for a value out of range.
+    Permutes captions (`ncr`, `per_batch`) or images (`decl`), changes one word of captions
+    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, their
+    members are copied byte for byte but for what the noise changes. The truth is in each sample's
+    json: `is_noisy` and `noise_kind`. Interrupted runs resume.
+
+    Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
     """
 
-    shards: Sequence[str]
-    out: str
-    rates: Mapping[str, float]
-    seed: int = 0
-    batch_size: int = PER_BATCH_SIZE
-    caption_key: str | None = None
-    workers: int | None = None
-    overwrite: bool = False
+    name = "inject-noise"
+    summary = "Write shards with known noise."
+    resume_hint = "run the same command again to resume; finished shards are kept"
+    has_record = True
+
+    shards: Shards
+    out: Annotated[str, Option("Folder of the new shards.", flags=("-o",), inside="")]
+    kind: Annotated[
+        Sequence[str],
+        Option("`ncr`, `decl`, `per_batch`, `hard` or `junk`; repeatable, each with its --rate."),
+    ] = ()
+    rate: Annotated[
+        Sequence[float],
+        Option("Share of the scorable pairs for the --kind of the same place."),
+    ] = ()
+    noise: Annotated[
+        Mapping[str, float] | Sequence[str],
+        Option("Kinds with their rates in one: `ncr=0.2,hard=0.05`."),
+    ] = ()
+    batch_size: Annotated[
+        int, Option("Pairs that `per_batch` permutes among themselves.", low=2)
+    ] = 128
+    caption_key: CaptionKey = None
+    workers: Annotated[
+        int | None,
+        Option("Processes (default: one per core, fewer for small inputs).", low=1, is_idle=True),
+    ] = None
+    overwrite: Overwrite = False
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if not self.rates:
-            raise InputError("say which noise: --kind ncr --rate 0.2, or --noise ncr=0.2,hard=0.05")
-        check_rates(self.rates)
-        if self.batch_size < 2:
-            raise InputError(f"--batch-size must be at least 2, got {self.batch_size}")
+        super().__post_init__()
+        _ = self.rates  # refuses kinds and rates that do not fit
         if (self.caption_key or "").lower() == "json":
             raise InputError("--caption-key json is not a caption: name the field of the json")
 
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """The rates by kind. Raises `InputError` for kinds and rates that do not fit."""
+        from ncclean.data.noise import check_rates, parse_rates
 
-@dataclass(frozen=True)
-class NoiseSummary:
-    """What a finished injection wrote.
+        noise = self.noise
+        texts = [f"{k}={v}" for k, v in noise.items()] if isinstance(noise, Mapping) else noise
+        rates = parse_rates(list(self.kind), list(self.rate), list(texts))
+        if not rates:
+            raise InputError("say which noise: --kind ncr --rate 0.2, or --noise ncr=0.2,hard=0.05")
+        check_rates(rates)
+        return rates
 
-    Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
-    were left in place by the permutation (`left_in_place`) or got a copy of what they had
-    (`unchanged`). `shortage` is what could not be drawn of what the rates ask for.
-    `already_noisy` pairs were noisy in the input and left alone.
-    """
+    def run(self, progress: Progress = SILENT) -> Result[NoiseSummary]:
+        """Write the shards with noise; see `ncclean_pipelines.jobs.inject_noise`."""
+        from .jobs.inject_noise import inject_noise
 
-    shards: int
-    shards_failed: int
-    failed_shards: dict[str, str]
-    samples: int
-    pairs: int
-    planned: dict[str, int]
-    noisy: dict[str, int]
-    left_in_place: dict[str, int]
-    unchanged: dict[str, int]
-    shortage: dict[str, int]
-    already_noisy: int
-    json_added: int
-    json_replaced: int
-    samples_per_second: float | None
-    seconds: float
-    out: str
-
-
-def inject_noise(request: NoiseRequest, progress: Progress | None = None) -> NoiseSummary:
-    """Write the shards with noise, resuming what an earlier run left.
-
-    Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
-    Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
-    """
-    progress = progress or NoProgress()
-    begin = time.perf_counter()
-    shards = resolve_shards(request.shards)
-    identity = InjectionIdentity(
-        rates=dict(request.rates),
-        seed=request.seed,
-        batch_size=request.batch_size,
-        caption_key=request.caption_key,
-        shards=shards,
-    )
-    out = stores.location(request.out)
-    _check_apart(out, identity)
-    run = Injection.open(out, identity, overwrite=request.overwrite)
-    written = 0
-    failed: dict[str, str] = {}
-    try:
-        pending = run.pending()
-        if pending:
-            progress.start(len(pending), estimate_samples([shards[n] for n in pending]))
-            with Workers(request.workers, shards) as workers:
-                plan, starts = _plan(run, workers, progress)
-                written, failed = _write_all(run, workers, plan, starts, pending, progress)
-        if not failed:
-            run.remove_indexes()
-    finally:
-        progress.finish()
-        run.close()
-    return _summarize(run, failed, written, time.perf_counter() - begin)
-
-
-def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
-    """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
-    shards, identity = run.identity.shards, run.identity
-    missing = [number for number in range(len(shards)) if run.index(number) is None]
-    if missing:
-        progress.stage(f"indexing {len(missing):,} shards")
-    tasks = ((number, (shards[number], identity.caption_key)) for number in missing)
-    for number, index in workers.map(index_shard, tasks):
-        run.keep_index(number, index)
-    changeable = [_index(run, number).changeable for number in range(len(shards))]
-    starts = np.cumsum([0, *map(len, changeable)])
-    plan = plan_noise(
-        int(starts[-1]),
-        identity.rates,
-        identity.seed,
-        batch_size=identity.batch_size,
-        changeable=np.concatenate(changeable),
-        stream=_STREAM,
-    )
-    run.record_plan(plan.planned)
-    return plan, starts
-
-
-def _write_all(
-    run: Injection,
-    workers: Workers,
-    plan: NoisePlan,
-    starts: np.ndarray,
-    pending: list[int],
-    progress: Progress,
-) -> tuple[int, dict[str, str]]:
-    """Write the pending shards; returns the samples written, and why shards could not be."""
-    progress.stage("writing")
-    donors = gather_donors(plan, starts, run.identity.seed, _donating(run, plan, starts))
-    written = 0
-    failed: dict[str, str] = {}
-    for number, outcome in workers.map(write_shard, _write_tasks(run, donors, pending)):
-        shard = run.identity.shards[number]
-        if isinstance(outcome, ShardRecord):
-            run.commit(shard, outcome)
-            written += outcome.samples
-            progress.samples(written)
-            progress.shard(shard.name, outcome.samples, outcome.error or None)
-        else:
-            failed[shard.name] = outcome
-            progress.shard(shard.name, 0, outcome)
-    return written, failed
-
-
-def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
-    """Every shard as a source of captions and images."""
-    for number, shard in enumerate(run.identity.shards):
-        index = _index(run, number)
-        pairs = moving_images(plan, starts, number)
-        if not index.compressed or not len(pairs):
-            yield IndexedShard(index, shard.url, packed=False)
-            continue
-        packed = run.images(number)
-        if not stores.ask("read", packed, packed.exists):
-            pack_images(shard, image_spans(index, pairs), packed)
-        yield IndexedShard(index, str(packed), packed=True)
-
-
-def _write_tasks(
-    run: Injection, donors: Donors, pending: list[int]
-) -> Iterator[tuple[int, tuple[WriteTask]]]:
-    for number in pending:
-        shard = run.identity.shards[number]
-        edits, unchanged = donors.edits_of(number)
-        task = WriteTask(
-            shard,
-            _index(run, number),
-            edits,
-            unchanged,
-            str(run.shard(shard)),
-            run.identity.caption_key,
+        written = inject_noise(self, progress)
+        noisy = sum(written.noisy.values()) + written.already_noisy
+        return Result(
+            self.name,
+            written,
+            dataclasses.asdict(written),
+            {"pairs": f"{written.pairs:,}", "noisy": f"{noisy:,}"},
+            (self.out,),
+            written.failed_shards,
+            _summary(written),
         )
-        yield number, (task,)
 
 
-def _index(run: Injection, number: int) -> ShardIndex:
-    index = run.index(number)
-    if index is None:
-        raise InputError(f"the index of shard {number} in {run.out} is gone: run the command again")
-    return index
-
-
-def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
-    """Raise `InputError` if the output would overwrite the input."""
-    inputs = {stores.canonical(shard.url) for shard in identity.shards}
-    for shard in identity.shards:
-        target = str(Injection(out, identity).shard(shard))
-        if stores.canonical(target) in inputs:
-            raise InputError(f"--out {out} would overwrite the input {target}; choose another")
-
-
-def _summarize(
-    run: Injection, failed: dict[str, str], written: int, seconds: float
-) -> NoiseSummary:
-    records = run.done.values()
-    noisy, unchanged = _sums(r.noisy for r in records), _sums(r.unchanged for r in records)
-    pairs = sum(record.pairs for record in records)
-    planned = run.planned or {}
-    broken = {name: record.error for name, record in run.done.items() if record.error}
-    return NoiseSummary(
-        shards=len(run.identity.shards),
-        shards_failed=len(broken) + len(failed),
-        failed_shards={**broken, **failed},
-        samples=sum(record.samples for record in records),
-        pairs=pairs,
-        planned=planned,
-        noisy={kind: noisy.get(kind, 0) for kind in planned},
-        left_in_place={
-            kind: count - noisy.get(kind, 0) - unchanged.get(kind, 0)
-            for kind, count in planned.items()
-            if kind in PERMUTING
-        },
-        unchanged={kind: unchanged.get(kind, 0) for kind in planned},
-        shortage={
-            kind: missing
-            for kind, count in planned.items()
-            if (missing := noise_count(run.identity.rates[kind], pairs) - count) > 0
-        },
-        already_noisy=sum(record.already_noisy for record in records),
-        json_added=sum(record.json_added for record in records),
-        json_replaced=sum(record.json_replaced for record in records),
-        samples_per_second=round(written / seconds, 1) if written else None,
-        seconds=round(seconds, 2),
-        out=str(run.out),
+def _summary(written: NoiseSummary) -> Iterator[Shown]:
+    rows = []
+    for kind, drawn in written.planned.items():
+        stayed = written.left_in_place.get(kind, 0)
+        cells = (drawn, written.noisy[kind], stayed, written.unchanged[kind])
+        rows.append((kind, *(f"{cell:,}" for cell in cells)))
+    yield Table("", ("kind", "drawn", "noisy", "left in place", "same content"), tuple(rows))
+    noisy = sum(written.noisy.values()) + written.already_noisy
+    part = f" ({noisy / written.pairs:.1%})" if written.pairs else ""
+    yield f"{noisy:,} of {written.pairs:,} scorable pairs are noisy{part}"
+    if written.already_noisy:
+        yield f"{written.already_noisy:,} of them were in the input"
+    for kind, missing in written.shortage.items():
+        yield Note(
+            f"{missing:,} pairs too few for {kind}: no word of the other captions can be changed"
+        )
+    if written.json_replaced:
+        yield f"{written.json_replaced:,} jsons could not be parsed and were replaced"
+    speed = f" ({written.samples_per_second:,.0f}/s)" if written.samples_per_second else ""
+    yield (
+        f"{written.samples:,} samples in {written.shards:,} shards "
+        f"({written.shards_failed:,} failed) in {written.out}{speed}"
     )
-
-
-def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    return dict(sum(map(Counter, counts), Counter()))

@@ -1,34 +1,157 @@
-"""Where a stage reports how far it is."""
+"""How far a command is: one protocol, whoever watches."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+_LINE_EVERY_SECONDS = 10.0
 
 
 class Progress(Protocol):
-    """Where a run reports how far it is."""
+    """Receives what a command does and how far it is."""
 
-    def start(self, shards: int, samples: int) -> None:
-        """`shards` are to be done, with about `samples` samples."""
+    def say(self, text: str) -> None:
+        """Something begins, or is worth a line."""
 
-    def samples(self, done: int) -> None:
-        """So many samples are done in this run."""
-
-    def shard(self, name: str, rows: int, error: str | None) -> None:
-        """A shard is committed, or has failed for the given reason."""
-
-    def stage(self, text: str) -> None:
-        """Another stage begins."""
-
-    def finish(self) -> None:
-        """No more reports follow."""
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        """`done` of `total` units are done; a `total` of 0 is unknown."""
 
 
-class NoProgress:
-    """Tells nobody."""
+class Silent:
+    """Reports nothing."""
 
-    def start(self, shards: int, samples: int) -> None: ...
-    def samples(self, done: int) -> None: ...
-    def shard(self, name: str, rows: int, error: str | None) -> None: ...
-    def stage(self, text: str) -> None: ...
-    def finish(self) -> None: ...
+    def say(self, text: str) -> None: ...
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None: ...
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report for a callable: `print` shows it as a line.
+
+    `text` is what was said; where it is empty, `done` of `total` units are done.
+    """
+
+    text: str = ""
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.text or count_line(self.done, self.total, self.unit, self.facts)
+
+
+class Calls:
+    """Calls a function with a `Report` each time."""
+
+    def __init__(self, function: Callable[[Report], object]) -> None:
+        self._function = function
+
+    def say(self, text: str) -> None:
+        self._function(Report(text))
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        self._function(Report("", done, total, unit, facts))
+
+
+class Lines:
+    """Lines for logs: what is said, and every ten seconds how far it is, how fast, how long yet."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        with_time: bool = False,
+    ) -> None:
+        """`with_time` begins each line with the date and the time of day."""
+        self._stream, self._clock, self._with_time = stream, clock, with_time
+        self._pace, self._last = Pace(clock), clock()
+
+    def say(self, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S ") if self._with_time else ""
+        self._stream.write(f"{stamp}{text}\n")
+        self._stream.flush()
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        pace = self._pace.facts(done, total, unit)
+        if self._clock() - self._last >= _LINE_EVERY_SECONDS:
+            self._last = self._clock()
+            self.say(count_line(done, total, unit, {**pace, **facts}))
+
+
+class Both:
+    """Hands the same reports to two."""
+
+    def __init__(self, first: Progress, second: Progress) -> None:
+        self._receivers = first, second
+
+    def say(self, text: str) -> None:
+        for receiver in self._receivers:
+            receiver.say(text)
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        for receiver in self._receivers:
+            receiver.advance(done, total, unit, **facts)
+
+
+class OfStage:
+    """Names the stage of a recipe in every report."""
+
+    def __init__(self, receiver: Progress, name: str) -> None:
+        self._receiver, self._name = receiver, name
+
+    def say(self, text: str) -> None:
+        self._receiver.say(f"{self._name}: {text}")
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        self._receiver.advance(done, total, unit, stage=self._name, **facts)
+
+
+class Pace:
+    """Speed and time left, from the first report of what is counted: all before was resumed."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counted: tuple[int, str] | None = None
+        self._first, self._begin = 0, 0.0
+
+    def facts(self, done: int, total: int, unit: str) -> dict[str, str]:
+        """`speed` and `ETA` as text; empty for the first report, and while nothing is done."""
+        now = self._clock()
+        if self._counted != (total, unit) or done < self._first:
+            self._counted, self._first, self._begin = (total, unit), done, now
+        units, seconds = done - self._first, now - self._begin
+        if units <= 0 or seconds <= 0:
+            return {}
+        speed = units / seconds
+        facts = {"speed": f"{speed:,.0f} {unit}/s" if speed >= 1 else f"{1 / speed:,.1f} s each"}
+        if total > done:
+            facts["ETA"] = duration((total - done) / speed)
+        return facts
+
+
+def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:
+    """`1,200 of 20,000 samples, loss 3.1`."""
+    of = f" of {total:,}" if total else ""
+    return ", ".join([f"{done:,}{of} {unit}", *map(fact_text, facts.items())])
+
+
+def fact_text(fact: tuple[str, object]) -> str:
+    """`loss 3.1`; a speed needs no name."""
+    name, value = fact
+    text = f"{value:.3f}" if isinstance(value, float) else f"{value}"
+    return text if name == "speed" else f"{name.replace('_', ' ')} {text}"
+
+
+def duration(seconds: float) -> str:
+    """`0:42`, `12:05`, `3:20:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,45 +1,106 @@
-"""The select stage: a policy over a score table to a selection file."""
+"""`ncclean select`: a policy over a score table to a selection file."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-from ncclean import stores
-from ncclean.errors import InputError
+from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
-from ncclean.selection.select import SelectionSummary
-from ncclean.selection.select import select as run
-from ncclean.storage.tables import check_apart, table_files
+
+from .command import Command, Result
+from .display import Note, Shown, Table, share
+from .progress import SILENT, Progress
+from .shared_options import MemoryLimit, Scores
+
+if TYPE_CHECKING:
+    from ncclean.selection.select import SelectionSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectRequest:
-    """A selection as a user asks for it; paths may be URLs, see `ncclean.selection`."""
+class Select(Command):
+    """Decide which pairs to keep, and with what weight.
 
-    scores: Sequence[str]
-    out: str
-    policy: Policy = dataclasses.field(default_factory=Policy)
-    dedup: str | None = None
-    memory_limit: str | None = None
+    The filters apply in this order: status, --where, --dedup, --method, --score. Ties are broken
+    by uid, so the same table gives the same selection. Prints what was dropped and why, and how
+    many mismatched pairs to expect among the kept ones.
 
-    def __post_init__(self) -> None:
-        if not self.out.endswith(".parquet"):
-            raise InputError(f"--out of select is a Parquet file, got {self.out!r}")
-
-
-def select(request: SelectRequest) -> SelectionSummary:
-    """Write the selection; see `ncclean.selection.select.select`.
-
-    Raises `InputError` if it would take the place of a table that it reads.
+    Example: `ncclean select scores.parquet --method noise-probability --out clean.parquet`
     """
-    dedup = [request.dedup] if request.dedup is not None else []
-    check_apart(request.out, table_files([*request.scores, *dedup]))
-    return run(
-        request.scores,
-        stores.location(request.out),
-        request.policy,
-        dedup=request.dedup,
-        memory_limit=request.memory_limit,
-    )
+
+    name = "select"
+    summary = "Decide which pairs to keep, and with what weight."
+
+    scores: Scores
+    out: Annotated[
+        str,
+        Option(
+            "Selection, a Parquet file.",
+            flags=("-o",),
+            inside="selection.parquet",
+            endings=(".parquet",),
+        ),
+    ]
+    policy: Policy = field(default_factory=Policy)
+    dedup: Annotated[
+        str | None,
+        Option("Table of `ncclean neighbours`: keep one of each group.", reads=Reads.TABLE),
+    ] = None
+    memory_limit: MemoryLimit = None
+
+    def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
+        """Write the selection; see `ncclean.selection.select.select`.
+
+        Raises `InputError` if it would take the place of a table that it reads.
+        """
+        from ncclean import stores
+        from ncclean.selection.select import select
+        from ncclean.storage.tables import check_apart, table_files
+
+        dedup = [self.dedup] if self.dedup is not None else []
+        check_apart(self.out, table_files([*self.scores, *dedup]))
+        progress.say("selecting")
+        selected = select(
+            self.scores,
+            stores.location(self.out),
+            self.policy,
+            dedup=self.dedup,
+            memory_limit=self.memory_limit,
+        )
+        figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
+        if selected.expected_mismatched_kept is not None:
+            figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
+        return Result(
+            self.name,
+            selected,
+            selected.to_json(),
+            figures,
+            (self.out,),
+            shown=_summary(selected),
+        )
+
+    @classmethod
+    def table_columns(cls) -> frozenset[str]:
+        from ncclean.data.selection import COLUMNS
+
+        return frozenset(COLUMNS)
+
+
+def _summary(selected: SelectionSummary) -> Iterator[Shown]:
+    def row(name: str, pairs: int, expected: float | None = None) -> tuple[str, ...]:
+        part = share(pairs / selected.rows) if selected.rows else "-"
+        return name, f"{pairs:,}", part, "" if expected is None else f"{expected:,.0f}"
+
+    rows = [row("kept", selected.kept, selected.expected_mismatched_kept)]
+    if selected.forget:
+        rows.append(row("  in NCU's forget set", selected.forget))
+    rows.append(row("dropped", selected.dropped, selected.expected_mismatched_dropped))
+    rows += [row(f"  {reason}", count) for reason, count in selected.dropped_by_reason.items()]
+    yield Table("", ("", "pairs", "share", "expected mismatched"), tuple(rows))
+    if selected.weight_sum != selected.kept:
+        mean = selected.weight_sum / selected.kept if selected.kept else 0.0
+        yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
+    if not selected.kept:
+        yield Note("nothing is kept: the selection is empty", "error")
+    yield f"written to {selected.out}"

@@ -1,97 +1,83 @@
-"""The synth stage: a rendered corpus with known noise, and held-out sets to evaluate on."""
+"""`ncclean synth`: a rendered corpus with known noise, and held-out sets to evaluate on."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ncclean.data.noise import PERMUTING
-from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
-from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.data.options import CorpusOptions
 from ncclean.errors import InputError
+from ncclean.options import Option, Seed
 
-HELD_OUT = "heldout"
+from .command import Command, Result
+from .display import Shown
+from .progress import SILENT, Progress
+from .shared_options import Overwrite, Processes
+
+if TYPE_CHECKING:
+    from .jobs.synth import RenderedCorpus
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthRequest:
-    """A corpus as a user asks for it. `noise` is the share of pairs mismatched by `kind`; `hard`
-    of captions with one wrong word, `junk` of boilerplate ones, `broken` of samples that cannot be
-    scored; `held_out` images make up each held-out set, none if 0.
+class Synth(Command):
+    """Render a corpus with known noise, and held-out sets to evaluate on.
 
-    Raises `InputError` for a value out of range.
+    Scenes of shapes with captions, as webdataset shards; the truth about each pair is in its
+    json. The same seed gives the same bytes.
+
+    Example: `ncclean synth --out shards --pairs 20000 --noise 0.2 --broken 0.005`
     """
 
-    out: str
-    pairs: int = 20_000
-    noise: float = 0.2
-    kind: str = "ncr"
-    hard: float = 0.0
-    junk: float = 0.0
-    broken: float = 0.0
-    duplicates: float = 0.01
-    shard_size: int = 1000
-    held_out: int = 500
-    workers: int | None = None
-    seed: int = 0
-    overwrite: bool = False
+    name = "synth"
+    summary = "Render a corpus with known noise, and held-out sets."
+    resume_hint = "run the same command again to render it anew"
+    has_record = True
+
+    out: Annotated[str, Option("Folder of the shards.", flags=("-o",), metavar="PATH", inside="")]
+    corpus: CorpusOptions = field(default_factory=CorpusOptions)
+    noise: Annotated[float, Option("Share of mismatched pairs.", low=0, high=1)] = 0.2
+    kind: Annotated[
+        Literal["ncr", "decl", "per_batch"],
+        Option("How they are mismatched: `ncr`, `decl` or `per_batch`."),
+    ] = "ncr"
+    hard: Annotated[float, Option("Share of captions with one wrong word.", low=0, high=1)] = 0.0
+    junk: Annotated[float, Option("Share of captions that are boilerplate.", low=0, high=1)] = 0.0
+    held_out: Annotated[
+        int, Option("Images per held-out set, in OUT/heldout; 0 for none.", low=0)
+    ] = 500
+    workers: Processes = None
+    seed: Seed = 0
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        if self.kind not in PERMUTING:
-            raise InputError(f"--kind takes one of {', '.join(PERMUTING)}, got {self.kind!r}")
+        super().__post_init__()
         if "://" in self.out:
             raise InputError(f"--out of synth is a local folder, got {self.out}")
-        _ = self.options  # checks the rest
 
     @property
     def options(self) -> CorpusOptions:
-        return CorpusOptions(
-            pairs=self.pairs,
-            noise={self.kind: self.noise, "hard": self.hard, "junk": self.junk},
-            broken=self.broken,
-            duplicates=self.duplicates,
-            shard_size=self.shard_size,
-            seed=self.seed,
+        """The corpus with its noise and seed."""
+        noise = {self.kind: self.noise, "hard": self.hard, "junk": self.junk}
+        return dataclasses.replace(self.corpus, noise=noise, seed=self.seed)
+
+    def run(self, progress: Progress = SILENT) -> Result[RenderedCorpus]:
+        """Render the shards and the held-out sets; see `ncclean_pipelines.jobs.synth`."""
+        from .jobs.synth import render
+
+        rendered = render(self, progress)
+        figures = {"pairs": f"{rendered.pairs:,}", "shards": f"{rendered.shards:,}"}
+        values = dataclasses.asdict(rendered)
+        return Result(
+            self.name, rendered, values, figures, (self.out,), shown=_summary(self, rendered)
         )
 
 
-@dataclass(frozen=True)
-class SynthSummary:
-    """`seconds` is the rendering of the shards, without the held-out sets."""
+def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
+    from .jobs.synth import HELD_OUT
 
-    out: str
-    shards: int
-    pairs: int
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def synth(request: SynthRequest) -> SynthSummary:
-    """Render the shards and the held-out sets.
-
-    Raises `InputError` if a shard is there already, unless `overwrite` replaces them all.
-    """
-    out = Path(request.out)
-    if request.overwrite:
-        _clear(out)
-    begin = time.perf_counter()
-    shards = write_corpus(out, request.options, request.workers)
-    seconds = time.perf_counter() - begin
-    if request.held_out:
-        write_heldout(out / HELD_OUT, request.held_out, request.seed)
-    return SynthSummary(request.out, len(shards), request.pairs, round(seconds, 3))
-
-
-def _clear(out: Path) -> None:
-    """Remove what an earlier call wrote, and nothing else."""
-    for pattern in ("[0-9]*.tar", "[0-9]*.tar.tmp"):
-        for path in out.glob(pattern):
-            path.unlink()
-    if (out / HELD_OUT).is_dir():
-        shutil.rmtree(out / HELD_OUT)
+    speed = f" ({rendered.pairs / rendered.seconds:,.0f} pairs/s)" if rendered.seconds else ""
+    yield f"{rendered.pairs:,} pairs in {rendered.shards} shards in {rendered.out}{speed}"
+    if command.held_out:
+        yield f"held-out sets of {command.held_out:,} images in {rendered.out}/{HELD_OUT}"

@@ -25,6 +25,7 @@ import torch
 
 from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import ImageRejected, Preprocessing
+from ncclean.data.options import LoaderOptions
 from ncclean.data.samples import SkipReason
 from ncclean.data.selection import SelectedSample, SelectionReader
 from ncclean.data.shards import ShardRef, match_shards
@@ -34,30 +35,6 @@ from ncclean.errors import InputError, ShardError
 
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """`batch_size` is one rank's. Raises `InputError` for a number out of range.
-
-    `chunk` encoded samples are shuffled together; three times as many are held.
-    Without `augment` images are cropped as an estimator sees them. Without `drop_last` the last
-    batch of an epoch is smaller, on all ranks alike.
-    """
-
-    batch_size: int = 256
-    seed: int = 0
-    chunk: int = 8192
-    shuffle: bool = True
-    augment: bool = True
-    drop_last: bool = True
-    threads: int = 2
-    caption_key: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "chunk", "threads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name.replace('_', '-')} must be at least 1")
 
 
 @dataclass
@@ -172,7 +149,7 @@ class WeightedLoader:
         )
         reader.start()
         with ThreadPoolExecutor(
-            self.options.threads, "ncclean-train", torch.set_num_threads, (1,)
+            self.options.decode_threads, "ncclean-train", torch.set_num_threads, (1,)
         ) as pool:
             try:
                 ahead: deque[Callable[[], TrainBatch]] = deque()

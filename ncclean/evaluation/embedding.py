@@ -18,6 +18,7 @@ from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, ModelError
+from ncclean.evaluation.options import EmbeddingOptions
 
 # Batches handed to the model before the oldest must be done.
 _BATCHES_IN_FLIGHT = 2
@@ -35,18 +36,6 @@ class EmbeddingSpace(Protocol):
         ...
 
     def encode_text(self, captions: Sequence[str], batch_size: int) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingOptions:
-    """None of them changes a result. Raises `InputError` for a value out of range."""
-
-    batch_size: int = 256
-    decode_threads: int = 2
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.decode_threads < 1:
-            raise InputError("--batch-size and --decode-threads must be at least 1")
 
 
 @dataclass(frozen=True)

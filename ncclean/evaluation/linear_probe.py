@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from ncclean.errors import InputError
+from ncclean.evaluation.options import ProbeOptions
 from ncclean.evaluation.zeroshot import class_depth
 
 SOLVERS = ("lbfgs", "adamw")
@@ -37,27 +38,6 @@ _VALIDATION_SHARE = 0.2
 _ONE_THREAD = 100_000_000
 # Finite, so that no zero in a padded matrix product can turn it into a NaN.
 _NEVER = -1e30
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
-    """How to train a probe; all but `solver` and `seed` are of `adamw`.
-
-    Raises `InputError` for a value out of range.
-    """
-
-    solver: str = "lbfgs"
-    epochs: int = 60
-    learning_rate: float = 3e-4
-    batch_size: int = 1024
-    weight_decay: float = 0.01
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.solver not in SOLVERS:
-            raise InputError(f"--solver takes one of {', '.join(SOLVERS)}, got {self.solver!r}")
-        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
-            raise InputError("--epochs and --learning-rate must be positive")
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import duckdb
+from typing import Annotated, Any, Literal
 
 from ncclean.errors import InputError
+from ncclean.options import Option, Options
 
-METHODS = ("osa", "ncu", "disncl", "noise-probability")
-DEDUP_BY = ("image", "text", "both")
 # Scores of which less is cleaner.
 LOWER_IS_CLEANER = frozenset(
     ("noise_probability", "null_p_value", "i2t_rank", "t2i_rank",
@@ -40,7 +37,7 @@ _RANGES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(Options):
     """What to keep. Raises `InputError` for a combination that makes no sense.
 
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
@@ -50,23 +47,42 @@ class Policy:
     they are 1, for `osa` its weight. `with_forget` keeps NCU's forget set too, marked in `split`.
     """
 
-    where: str | None = None
-    method: str | None = None
-    score: str | None = None
-    keep_fraction: float | None = None
-    threshold: float | None = None
-    weights: str | None = None
-    lowest: bool = False
-    dedup_by: str | None = None
-    with_forget: bool = False
+    where: Annotated[
+        str | None,
+        Option("SQL condition over the columns of the table.", sql_over=("scores", "dedup")),
+    ] = None
+    method: Annotated[
+        Literal["osa", "ncu", "disncl", "noise-probability"] | None,
+        Option("Rule: `osa`, `ncu`, `disncl` or `noise-probability`."),
+    ] = None
+    score: Annotated[
+        str | None,
+        Option("Column for --keep-fraction or --threshold.", columns_of=("scores", "dedup")),
+    ] = None
+    keep_fraction: Annotated[
+        float | None, Option("Keep this share, the best by --score.", low=0, high=1)
+    ] = None
+    threshold: Annotated[
+        float | None,
+        Option("Worst --score to keep; for `noise-probability` what to stay below."),
+    ] = None
+    lowest: Annotated[bool, Option("Less of --score is cleaner (known columns: automatic).")] = (
+        False
+    )
+    weights: Annotated[
+        str | None,
+        Option(
+            "Column of the weights (default: 1; osa: osa_weight).", columns_of=("scores", "dedup")
+        ),
+    ] = None
+    dedup_by: Annotated[
+        Literal["image", "text", "both"] | None,
+        Option("Groups by `image`, `text` or `both` [default: both]."),
+    ] = None
+    with_forget: Annotated[bool, Option("Keep NCU's forget set, marked in `split`.")] = False
 
     def __post_init__(self) -> None:
-        if self.method is not None and self.method not in METHODS:
-            raise InputError(f"--method takes {', '.join(METHODS)}, got {self.method!r}")
-        if self.dedup_by is not None and self.dedup_by not in DEDUP_BY:
-            raise InputError(f"--dedup-by takes {', '.join(DEDUP_BY)}, got {self.dedup_by!r}")
-        if self.keep_fraction is not None and not 0 <= self.keep_fraction <= 1:
-            raise InputError(f"--keep-fraction lies in [0, 1], got {self.keep_fraction:g}")
+        super().__post_init__()
         if self.score is None and self.keep_fraction is not None:
             raise InputError("--keep-fraction needs --score, the column to take the best by")
         if self.score is not None and self.keep_fraction is None and self.threshold is None:
@@ -158,6 +174,8 @@ def identifier(name: str) -> str:
 
 def _one_expression(where: str) -> str:
     """The text of `where` as DuckDB understands it: one expression, whatever else it says."""
+    import duckdb  # not for the options alone
+
     try:
         return str(duckdb.SQLExpression(where))
     except duckdb.Error as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -21,38 +20,13 @@ from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training.objectives.clip import clip_loss
+from ncclean.training.options import AdaptOptions
 
 # Decoded images that wait to be mixed with others, in batches.
 _SHUFFLED_BATCHES = 4
 _WEIGHT_DECAY = 0.2
 _BETAS = (0.9, 0.98)
 _LARGEST_SCALE = 100.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptOptions:
-    """A short warm-up of both towers. Raises `InputError` for a number out of range.
-
-    `warmup` is the share of the steps over which the learning rate rises; it falls along a cosine
-    after that.
-    """
-
-    steps: int = 50
-    batch_size: int = 256
-    learning_rate: float = 1e-5
-    warmup: float = 0.1
-    decode_threads: int = 2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.decode_threads < 1:
-            raise InputError("--steps must be at least 1")
-        if self.batch_size < 2:
-            raise InputError(
-                "--batch-size must be at least 2: a pair needs another one as negative"
-            )
-        if not self.learning_rate > 0:
-            raise InputError(f"--learning-rate must be positive, got {self.learning_rate:g}")
 
 
 def adapt(

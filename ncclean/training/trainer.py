@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
-from ncclean.errors import InputError, ResumeError, TrainingError
+from ncclean.errors import ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.adversary import Adversaries
@@ -43,6 +43,7 @@ from ncclean.training.objectives.base import (
     Terms,
 )
 from ncclean.training.objectives.pair_memory import pair_keys
+from ncclean.training.options import TrainOptions
 from ncclean.training.parts import freeze_all_but, make_optimizer, model_parts, set_learning_rates
 from ncclean.training.ranks import Ranks, average_gradients, average_over
 from ncclean.training.run_log import RunLog
@@ -50,37 +51,6 @@ from ncclean.training.run_log import RunLog
 logger = logging.getLogger(__name__)
 
 _LARGEST_SCALE = 100.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """How to train, whatever the objective. Raises `InputError` for a value out of range.
-
-    `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is written
-    every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them stay.
-    """
-
-    parts: int = 1
-    clip_norm: float = 1.0
-    weight_decay: float = 0.2
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    ema_decay: float | None = None
-    gradient_checkpointing: bool = False
-    compiled: bool = False
-    log_steps: int = 10
-    save_steps: int | None = None
-    save_minutes: float = 10.0
-    keep: int = 2
-    tensorboard: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("parts", "log_steps", "keep"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name.replace('_', '-')} must be at least 1")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise InputError(f"--ema lies between 0 and 1, got {self.ema_decay:g}")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ Both before anything is started: a mistake in the last stage must not show after
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -14,33 +13,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ncclean import schema, stores
-from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ModelError
-from ncclean.models.checkpoint import resolve as resolve_model
+from ncclean.options import Parameter, Reads, parameters, value_of
 from ncclean.selection.policy import identifier
 from ncclean.storage.tables import table_files
 
-from ..evaluate_model import DEFAULT_PRETRAINED
-from .commands import LOCAL_MODEL, Command, Reads
+from ..command import listed
+from ..inputs import DEFAULT_PRETRAINED, check_there
 from .load import Recipe, Stage
 from .references import RUN, names_in
 
-# Columns that options name, and the options that name the tables they must be in.
-_TABLES_OF = {
-    "select": (("score", "weights"), ("scores", "dedup")),
-    "evaluate noise": (("column", "lower_is_noisier", "threshold"), ("scores", "join")),
-    "export": (("columns",), ("scores",)),
-}
-# Options that are SQL over those columns.
-_SQL_OF = {"select": "where", "evaluate noise": "rule"}
+Columns = Mapping[str, pa.DataType]
 
 
 def check_inputs(recipe: Recipe) -> None:
     """Raise `RecipeError`, with the line, for an input that is not there."""
     for stage in recipe.stages.values():
-        for option, kind, value in inputs_of(stage):
+        for option, reads, value in inputs_of(stage):
             try:
-                _check_there(kind, value, stage)
+                check_there(reads, value, _tag_of(stage, value))
             except (InputError, ModelError) as error:
                 raise recipe.source.error(("stages", stage.name, option), str(error)) from error
 
@@ -52,90 +43,85 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
     from them is not checked.
     """
     for stage in recipe.stages.values():
-        named, tables = _TABLES_OF.get(stage.command.name, ((), ()))
-        if not any(stage.values.get(table) for table in tables):
-            continue
-        columns = _columns(recipe, stage, tables, look)
-        if columns is None:
-            continue
-        for option in named:
-            for column in _listed(stage.values.get(option)):
-                if column not in columns:
-                    raise recipe.source.error(
-                        ("stages", stage.name, option),
-                        f"no stage before {stage.name!r} produces the column {column!r}",
-                    )
-        option = _SQL_OF.get(stage.command.name, "")
-        for sql in _listed(stage.values.get(option)):
-            _check_sql(recipe, stage, option, sql, columns)
+        for name, parameter in parameters(type(stage.command)).items():
+            tables = parameter.option.columns_of or parameter.option.sql_over
+            named = listed(stage.values.get(name))
+            if not named or not any(stage.values.get(table) for table in tables):
+                continue
+            columns = _columns(recipe, stage, tables, look)
+            if columns is not None:
+                _check_named(recipe, stage, parameter, named, columns)
 
 
 def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
     """The inputs from outside: option, what it is, and the path or name."""
-    for option, kind in stage.command.reads.items():
-        written = _listed(stage.symbolic.get(option))
-        values = _listed(stage.values.get(option, _default(stage.command, option)))
-        if len(written) != len(values):  # a default, or a list that a reference stands for
-            written = values if not names_in(stage.symbolic.get(option)) else []
-        for text, value in zip(written, values, strict=False):
+    for name, parameter in parameters(type(stage.command)).items():
+        if parameter.option.reads is None:
+            continue
+        symbolic = listed(stage.symbolic.get(name))
+        values = listed(value_of(stage.command, parameter))
+        if len(symbolic) != len(values):  # a default, or a list that a reference stands for
+            symbolic = values if not names_in(stage.symbolic.get(name)) else []
+        for text, value in zip(symbolic, values, strict=False):
             if not names_in(text):
-                yield option, kind, str(value)
+                yield name, parameter.option.reads, str(value)
 
 
-def _check_there(kind: Reads, value: str, stage: Stage) -> None:
-    if kind is Reads.SHARDS:
-        resolve_shards([value])
-    elif kind is Reads.TABLE:
-        table_files([value])
-    elif kind is Reads.WEIGHTS:
-        return  # a tag or a file: looked at with the model
-    elif kind is Reads.MODEL:
-        given = stage.values.get("pretrained") or _default(stage.command, "pretrained")
-        tags = _listed(given or DEFAULT_PRETRAINED)
-        named = _listed(stage.values.get("model", _default(stage.command, "model")))
-        pretrained = tags[named.index(value)] if len(tags) > 1 and value in named else tags[-1]
-        if value.startswith(LOCAL_MODEL) or "/" not in value:
-            resolve_model(value, pretrained)
-        elif not value.startswith("hf-hub:") and not Path(value).exists():
-            raise InputError(f"{value} does not exist")
-    elif not stores.is_url(value) and not Path(value).exists():
-        raise InputError(f"{value} does not exist")
+def _tag_of(stage: Stage, model: str) -> str | None:
+    """The pretrained tag that goes with a model of a stage."""
+    known = parameters(type(stage.command))
+    if "pretrained" not in known:
+        return DEFAULT_PRETRAINED
+    pretrained = value_of(stage.command, known["pretrained"])
+    if pretrained is None or isinstance(pretrained, str):
+        return pretrained
+    tags = list(pretrained or [DEFAULT_PRETRAINED])
+    models = listed(value_of(stage.command, known["model"]))
+    return str(tags[models.index(model)] if len(tags) > 1 and model in models else tags[-1])
 
 
-def _default(command: Command, option: str) -> Any:
-    known = command.options.get(option)
-    return None if known is None or known.is_required else known.default
+def _check_named(
+    recipe: Recipe, stage: Stage, parameter: Parameter, named: Sequence[str], columns: Columns
+) -> None:
+    for text in named:
+        if parameter.option.sql_over:
+            _check_sql(recipe, stage, parameter.name, text, columns)
+            continue
+        column = text.rpartition("=")[0] if parameter.is_mapping and "=" in text else text
+        if column not in columns:
+            raise recipe.source.error(
+                ("stages", stage.name, parameter.name),
+                f"no stage before {stage.name!r} produces the column {column!r}",
+            )
 
 
 def _columns(
-    recipe: Recipe, stage: Stage, tables: tuple[str, ...], look: bool
+    recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool
 ) -> dict[str, pa.DataType] | None:
     """The columns of the tables that a stage reads, with types; None if one cannot be known."""
-    found: dict[str, pa.DataType] = {}
+    columns: dict[str, pa.DataType] = {}
     for option in tables:
-        for text in _listed(stage.symbolic.get(option)):
+        for text in listed(stage.symbolic.get(option)):
             for name in names_in(text):
                 maker = recipe.stages.get(name.split(".")[0])
-                if maker is None or maker.command.columns is None or name == RUN:
+                produced = maker.command.table_columns() if maker is not None else None
+                if produced is None or name == RUN:
                     return None
-                found |= {column: _TYPES.get(column, pa.string()) for column in
-                          maker.command.columns}  # fmt: skip
+                columns |= {column: _TYPES.get(column, pa.string()) for column in produced}
             if not names_in(text):
                 if not look:
                     return None
-                found |= _columns_of(str(text))
-    return found
+                columns |= _columns_of(str(text))
+    return columns
 
 
 def _columns_of(path: str) -> dict[str, pa.DataType]:
     place = stores.location(table_files([path])[0])
     with place.open("rb") as file:
-        return {each.name: each.type for each in pq.read_schema(file)}
+        return {field.name: field.type for field in pq.read_schema(file)}
 
 
-def _check_sql(
-    recipe: Recipe, stage: Stage, option: str, sql: str, columns: Mapping[str, pa.DataType]
-) -> None:
+def _check_sql(recipe: Recipe, stage: Stage, option: str, sql: str, columns: Columns) -> None:
     """DuckDB knows best what a condition refers to: it is asked about a table without rows."""
     connection = duckdb.connect()
     try:
@@ -149,15 +135,6 @@ def _check_sql(
         connection.close()
 
 
-def _listed(value: Any) -> list[Any]:
-    """The value or values of an option; of a mapping, its keys."""
-    if value is None:
-        return []
-    if isinstance(value, str):
-        return [value]
-    return list(value)
-
-
-_TYPES: dict[str, pa.DataType] = {
-    each.name: each.type for each in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS)
+_TYPES: dict[str, Any] = {
+    column.name: column.type for column in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS)
 }

@@ -2,7 +2,7 @@
 
 recipe.yaml          the resolved recipe of the last start
 versions.json        what it ran with
-stages/NAME.json     the record of a stage: begun or done, fingerprint, seconds, results
+stages/NAME.jsonl    the record of a stage: what it is made of, begun or done, seconds, results
 logs/NAME.log        what the stage said
 index.html           the page that links everything
 NAME/                what the stage wrote, unless its `out` says otherwise
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from ncclean.storage.run_record import RunRecord
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.storage.log import exists
 
-from .outcome import Outcome
+from ..command import Command, Result
 from .references import RUN, written
+
+_COMMAND = "run"  # whose records these are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +38,11 @@ class StageRecord:
     """A stage that was begun, and once it is `done` what it did.
 
     `run_id` is another each time the stage begins anew; stages that use this one depend on it.
-    `seconds` are those of all starts, interrupted ones not counted.
     """
 
     stage: str
     command: str
-    fingerprint: str
+    identity: dict[str, Any] = field(repr=False)
     done: bool = False
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     seconds: float = 0.0
@@ -50,17 +52,10 @@ class StageRecord:
     made: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def finish(self, outcome: Outcome, seconds: float, finished: str) -> StageRecord:
-        return dataclasses.replace(
-            self,
-            done=True,
-            seconds=round(seconds, 2),
-            finished=finished,
-            figures=outcome.figures,
-            result=outcome.result,
-            made=outcome.made,
-            failures=dict(outcome.failures),
-        )
+    def to_json(self) -> dict[str, Any]:
+        fields = dataclasses.asdict(self)
+        del fields["identity"]
+        return fields
 
 
 class RunFolder:
@@ -82,17 +77,50 @@ class RunFolder:
     def record(self, stage: str) -> StageRecord | None:
         """What is known of a stage, None if it was never begun. Raises `InputError`."""
         path = self._record_path(stage)
-        try:
-            return StageRecord(**json.loads(path.read_text("utf-8")))
-        except FileNotFoundError:
+        recorded = RunRecord.load(path, _COMMAND, base=UPath(self.path), read_only=True)
+        if recorded is None:
             return None
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is no record of a stage: remove it, or use another --out"
-                             ) from error  # fmt: skip
+        fields: dict[str, Any] = {}
+        for entry in recorded.entries:
+            fields |= {name: value for name, value in entry.items() if name != "kind"}
+        try:
+            return StageRecord(identity=recorded.identity, **fields)
+        except TypeError as error:
+            raise InputError(
+                f"{path} is not the record of a stage: remove it, or use another --out"
+            ) from error
 
-    def keep(self, record: StageRecord) -> None:
-        """Write the record of a stage."""
-        self.write(self._record_path(record.stage), json.dumps(vars(record), indent=1) + "\n")
+    def was_begun(self, stage: str) -> bool:
+        """Whether the stage left anything: a start that was killed early has no record yet."""
+        return bool(exists(self._record_path(stage)))
+
+    def begin(self, record: StageRecord, *, anew: bool) -> RunRecord:
+        """Open the record of a stage; `anew` removes the files that an earlier start listed."""
+        opened = RunRecord.open(
+            self._record_path(record.stage),
+            _COMMAND,
+            record.identity,
+            overwrite=anew,
+            base=UPath(self.path),
+        )
+        if not opened.entries:
+            opened.append("begun", stage=record.stage, command=record.command, run_id=record.run_id)
+        return opened
+
+    def finish(
+        self, opened: RunRecord, record: StageRecord, result: Result[Any], seconds: float
+    ) -> StageRecord:
+        """Note what a stage did."""
+        done: dict[str, Any] = {
+            "done": True,
+            "seconds": round(seconds, 2),
+            "figures": dict(result.figures),
+            "result": result.to_json(),
+            "made": [self.recorded(path) for path in result.made],
+            "failures": dict(result.failures),
+        }
+        opened.append("done", finished=record.finished, **done)
+        return dataclasses.replace(record, **done)
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the run."""
@@ -133,8 +161,16 @@ class RunFolder:
 
     def recorded(self, path: str) -> str:
         """The path as records have it."""
-        inside = path.startswith(f"{self.path}/")
-        return path.replace(str(self.path), written(RUN), 1) if inside else path
+        is_inside = path.startswith(f"{self.path}/")
+        return path.replace(str(self.path), written(RUN), 1) if is_inside else path
 
-    def _record_path(self, stage: str) -> Path:
-        return self.path / "stages" / f"{stage}.json"
+    def _record_path(self, stage: str) -> UPath:
+        return UPath(self.path / "stages" / f"{stage}.jsonl")
+
+
+def files_of(command: Command, result: Result[Any]) -> list[UPath]:
+    """The single files that a command wrote; folders have a record of their own, or are named."""
+    if command.has_record:
+        return []
+    places = [stores.location(path) for path in result.made]
+    return [place for place in places if stores.is_url(place) or place.is_file()]

@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from ncclean.errors import InputError
+from ncclean.options import OptionError, parameters
 
-from .commands import COMMANDS, Command
+from ..command import Command, accept, build, closest
+from ..inputs import LOCAL_MODEL
+from ..registry import STAGES
 from .errors import RecipeError
-from .model import COMMON, check_recipe, check_stage
+from .model import COMMON, check_common, check_recipe
 from .references import RUN, fill, names_in, written
 from .source import Source, read_source
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with its options as values, and as text that names other stages (`symbolic`).
+    """A stage: its command, ready to run, and its options as text that names other stages.
 
-    `uses` are the earlier stages that it refers to. `pairs_per_second` is the stated speed.
+    `values` are the options that it was given, `symbolic` the same with references to stages left
+    in. `uses` are the earlier stages that it refers to. `pairs_per_second` is the stated speed.
     """
 
     name: str
@@ -32,13 +36,17 @@ class Stage:
     values: dict[str, Any]
     symbolic: dict[str, Any]
     uses: tuple[str, ...]
-    request: Any
     about: str | None
     pairs_per_second: float | None
 
     @property
     def out(self) -> str:
         return str(self.values["out"])
+
+    @property
+    def reference(self) -> str:
+        """What the name of the stage stands for in later ones."""
+        return f"{LOCAL_MODEL}{self.out}" if self.command.makes_model else self.out
 
 
 @dataclass(frozen=True)
@@ -80,20 +88,21 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
     variables = _variables(source, model.vars, list(model.stages))
     engine = model.engine.model_dump(exclude_unset=True)
     stages: dict[str, Stage] = {}
-    for stage_name, given in model.stages.items():
-        values = dict(given or {})
-        values.setdefault("command", stage_name)
-        if values["command"] in ("score", "finetune"):
-            values = {**engine, **values}
+    for stage_name, options in model.stages.items():
         if stage_name == RUN:
             raise source.error(("stages", RUN), f"{written(RUN)} is the folder: use another name")
-        stages[stage_name] = _stage(source, stage_name, values, variables, stages, folder)
+        given = {"command": stage_name, **(options or {})}
+        kind = _kind(source, stage_name, given["command"])
+        if "engine" in parameters(kind):
+            given = {**engine, **given}
+        stages[stage_name] = _stage(source, stage_name, kind, given, variables, stages, folder)
+    _check_outputs(source, stages)
     return Recipe(name, model.about, source, variables, stages, folder)
 
 
 def _variables(source: Source, given: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:
     """The variables; one may refer to those before it."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name, value in given.items():
         where = ("vars", name)
         if name in stages or name == RUN:
@@ -101,54 +110,91 @@ def _variables(source: Source, given: Mapping[str, Any], stages: list[str]) -> d
         if value is None:
             raise source.error(where, f"{name} has no value: write one, or --set {name}=VALUE")
         for reference in names_in(value):
-            if reference not in found:
+            if reference not in variables:
                 raise source.error(where, f"no variable {reference!r} before {name!r}")
-        found[name] = fill(value, found.__getitem__)
-    return found
+        variables[name] = fill(value, variables.__getitem__)
+    return variables
+
+
+def _kind(source: Source, stage: str, command: Any) -> type[Command]:
+    if command not in STAGES:
+        hint = closest(str(command), list(STAGES))
+        where = ("stages", stage, "command")
+        raise source.error(where, f"no command {command!r}{hint}; there are {', '.join(STAGES)}")
+    return STAGES[command]
 
 
 def _stage(
     source: Source,
     name: str,
+    kind: type[Command],
     given: Mapping[str, Any],
     variables: Mapping[str, Any],
     before: Mapping[str, Stage],
     folder: Path,
 ) -> Stage:
+    common = check_common(source, name, given)
     symbolic: dict[str, Any] = {}
     filled: dict[str, Any] = {}
     uses: list[str] = []
     for option, value in given.items():
+        if option in COMMON:
+            continue
         where = ("stages", name, option)
         for reference in names_in(value):
             _check_reference(source, where, reference, variables, before)
         symbolic[option] = fill(value, lambda n: variables[n] if n in variables else written(n))
-        uses += [each.split(".")[0] for each in names_in(symbolic[option])]
+        uses += [reference.split(".")[0] for reference in names_in(symbolic[option])]
         filled[option] = fill(symbolic[option], lambda n: _meaning(n, before, folder))
-    values = check_stage(source, name, filled)
-    command = COMMANDS[values.pop("command")]
-    own = {key: values.pop(key, None) for key in COMMON - {"command"}}
-    place = folder / name
-    if values.get("out") is None:
-        values["out"] = str(place / command.out) if command.out else str(place)
-    for option, inside in command.inside.items():
-        if isinstance(values.get(option), bool):
-            values[option] = str(place / inside) if values[option] else None
     try:
-        request = command.build(values)
+        values = _accepted(kind, filled, folder / name)
+        command = build(kind, values)
+    except OptionError as error:
+        raise source.error(("stages", name, error.option), str(error)) from error
     except InputError as error:
-        blamed = _blamed(str(error), values)
+        blamed = _blamed(str(error), filled)
         raise source.error(("stages", name, *([blamed] if blamed else [])), str(error)) from error
     return Stage(
         name=name,
         command=command,
         values=values,
-        symbolic={key: value for key, value in symbolic.items() if key not in COMMON},
-        uses=tuple(dict.fromkeys(each for each in uses if each != RUN)),
-        request=request,
-        about=own["about"],
-        pairs_per_second=own["pairs_per_second"],
+        symbolic=symbolic,
+        uses=tuple(dict.fromkeys(reference for reference in uses if reference != RUN)),
+        about=common.about,
+        pairs_per_second=common.pairs_per_second,
     )
+
+
+def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """The options in their types; paths that are left to the stage lie in its folder, `place`."""
+    known = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
+    values = {}
+    for name, value in filled.items():
+        if name not in known:
+            hint = closest(name, list(known))
+            raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
+        inside = known[name].option.inside
+        if inside is not None and name != "out" and isinstance(value, bool):
+            value = str(place / inside) if value else None
+        values[name] = accept(known[name], value)
+    if values.get("out") is None:
+        inside = known["out"].option.inside
+        values["out"] = str(place / inside) if inside else str(place)
+    return values
+
+
+def _check_outputs(source: Source, stages: Mapping[str, Stage]) -> None:
+    """Two stages must not write to one place: each would take the other's for its own."""
+    writers: dict[str, str] = {}
+    for name, stage in stages.items():
+        place = stage.out.rstrip("/")
+        earlier = writers.setdefault(place, name)
+        is_shared = not stage.command.has_record and Path(place).suffix == ""
+        if earlier != name and not (is_shared and not stages[earlier].command.has_record):
+            raise source.error(
+                ("stages", name, "out"),
+                f"the stages {earlier!r} and {name!r} both write to {place}: give one another out",
+            )
 
 
 def _check_reference(
@@ -173,7 +219,7 @@ def _check_reference(
         raise source.error(where, f"the stage {stage!r} comes later: put it before {where[1]!r}")
     known = ", ".join([*variables, *before, RUN])
     raise source.error(
-        where, f"{written(reference)} is no variable or earlier stage; there are {known}"
+        where, f"{written(reference)} is not a variable or an earlier stage; there are {known}"
     )
 
 
@@ -181,12 +227,11 @@ def _meaning(reference: str, before: Mapping[str, Stage], folder: Path) -> Any:
     if reference == RUN:
         return str(folder)
     name, _, option = reference.partition(".")
-    stage = before[name]
-    return stage.values[option] if option else stage.command.reference(stage.out)
+    return before[name].values[option] if option else before[name].reference
 
 
 def _blamed(message: str, values: Mapping[str, Any]) -> str | None:
-    """The option that a request's complaint is about."""
+    """The option that a complaint about several of them begins with."""
     named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", message)]
     words = [*named, *message.replace("-", "_").split()]
     return next((word for word in words if word in values), None)

@@ -1,17 +1,13 @@
-"""The shape of a recipe as pydantic models; those of the stages come from the commands' options."""
+"""The keys of a recipe and of its stages, besides the options of the commands."""
 
 from __future__ import annotations
 
-import difflib
-import typing
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .commands import COMMANDS, Command
-from .options import Option
+from ..command import closest
 from .source import Source
 
 NAME = r"^[a-z][a-z0-9_-]*$"
@@ -41,7 +37,7 @@ class RecipeModel(BaseModel):
     )
     engine: EngineModel = Field(
         default_factory=lambda: EngineModel.model_construct(),
-        description="Engine options of all `score` stages.",
+        description="Engine options of all `score` and `finetune` stages.",
     )
     stages: dict[_Name, dict[str, Any] | None] = Field(
         description="Stages by name, in the order they run.", min_length=1
@@ -51,8 +47,6 @@ class RecipeModel(BaseModel):
 class StageModel(BaseModel):
     """What every stage takes besides the options of its command."""
 
-    model_config = ConfigDict(extra="forbid")
-
     command: str = Field(description="The command; may be left out if the stage is called so.")
     about: str | None = Field(None, description="One sentence for the page.")
     pairs_per_second: float | None = Field(
@@ -61,22 +55,6 @@ class StageModel(BaseModel):
 
 
 COMMON = frozenset(StageModel.model_fields)
-
-
-@cache
-def stage_model(name: str) -> type[BaseModel]:
-    """The model of the stages of a command."""
-    command = COMMANDS[name]
-    fields: dict[str, Any] = {"command": (Literal[name], Field())}
-    fields |= {
-        option.name: (_accepted(command, option), _default(command, option))
-        for option in command.options.values()
-    }
-    return create_model(
-        name.title().replace(" ", "").replace("-", "") + "Stage",
-        __base__=StageModel,
-        **fields,
-    )
 
 
 def check_recipe(source: Source) -> RecipeModel:
@@ -91,28 +69,20 @@ def check_recipe(source: Source) -> RecipeModel:
         raise source.error(where, _sentence(first, owner, known.model_fields)) from None
 
 
-def check_stage(source: Source, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a stage, of the right types. Raises `RecipeError` for the first mistake."""
-    command = values["command"]
-    if command not in COMMANDS:
-        close = closest(str(command), list(COMMANDS))
-        where = ("stages", name, "command")
-        raise source.error(where, f"no command {command!r}{close}; there are {', '.join(COMMANDS)}")
-    model = stage_model(command)
+def check_common(source: Source, name: str, values: Mapping[str, Any]) -> StageModel:
+    """The keys that every stage has. Raises `RecipeError` for the first mistake."""
     try:
-        return model.model_validate(dict(values)).model_dump(exclude_unset=True)
+        return StageModel.model_validate({key: values.get(key) for key in COMMON})
     except ValidationError as error:
         first = _first(error)
-        option = str(first["loc"][0])
-        raise source.error(
-            ("stages", name, option), _sentence(first, command, model.model_fields)
-        ) from None
+        where = ("stages", name, str(first["loc"][0]))
+        raise source.error(where, _sentence(first, "a stage", StageModel.model_fields)) from None
 
 
 def _first(error: ValidationError) -> Any:
     """What to tell of several mistakes: a wrong name is often why another one is missing."""
-    found = error.errors()
-    return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    mistakes = error.errors()
+    return next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
 
 
 def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
@@ -122,37 +92,7 @@ def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{owner} needs {option}"
     if "[key]" in error["loc"]:
-        return f"{error['input']!r} is no name: use lower-case letters, digits, _ and -"
-    told = error["msg"][0].lower() + error["msg"][1:]
+        return f"{error['input']!r} is not a name: use lower-case letters, digits, _ and -"
+    reason = error["msg"][0].lower() + error["msg"][1:]
     place = ".".join(str(part) for part in error["loc"] if isinstance(part, str | int))
-    return f"{place if owner == 'a recipe' else option}: {told}, got {error['input']!r}"
-
-
-def closest(word: str, known: Sequence[str]) -> str:
-    """` (did you mean ...?)`, or nothing if no known word is like it."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _accepted(command: Command, option: Option) -> Any:
-    takes = option.takes
-    if option.name in command.inside:
-        return bool | takes
-    if option.is_list or Mapping in _origins(takes):
-        return Annotated[takes, BeforeValidator(_as_list)]
-    return takes
-
-
-def _origins(takes: Any) -> list[Any]:
-    return [typing.get_origin(part) for part in (takes, *typing.get_args(takes))]
-
-
-def _as_list(value: Any) -> Any:
-    """One value where several may be given."""
-    return [value] if isinstance(value, str | int | float) else value
-
-
-def _default(command: Command, option: Option) -> Any:
-    if option.name in ("out", "decode_threads"):
-        return Field(None)  # decided by the stage and by the machine
-    return Field() if option.is_required else Field(option.default)
+    return f"{place if owner == 'a recipe' else option}: {reason}, got {error['input']!r}"

@@ -14,14 +14,15 @@ from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import NccleanError
 from ncclean.models.estimator import Estimator
+from ncclean.options import Reads
 from ncclean.training.objectives.registry import make_objective
 
-from ..cost import Rates, estimate
-from ..finetune import FinetuneRequest
-from ..score import ScoreRequest
+from ..finetune import Finetune
+from ..jobs.cost import Rates, estimate
+from ..score import Score
+from ..synth import Synth
 from .check import inputs_of
-from .commands import Reads
-from .decide import Decision, decide_all
+from .decisions import Decision, decide_all
 from .folder import RunFolder, StageRecord
 from .load import Recipe, Stage
 from .references import names_in
@@ -73,7 +74,7 @@ def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage
         return PlannedStage(stage.name, stage.command.name, "skip", decision.reason)
     action = "resume" if decision.reason == "interrupted" else "run"
     hours, basis = None, ""
-    if stage.command.name in ("score", "finetune"):
+    if isinstance(stage.command, Score | Finetune):
         hours, basis = _hours(stage, pairs, probe)
     return PlannedStage(
         stage.name, stage.command.name, action, decision.reason, pairs, hours, basis
@@ -84,13 +85,13 @@ def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, 
     if pairs is None:
         return None, "the number of pairs is not known yet"
     speed, basis = stage.pairs_per_second, "stated speed"
-    request = stage.request
+    command = stage.command
     passes, workers = 1.0, 1
-    if isinstance(request, FinetuneRequest):
-        objective = make_objective(request.method, request.objective)
+    if isinstance(command, Finetune):
+        objective = make_objective(command.method, command.objective_options)
         passes = sum(phase.epochs for phase in objective.phases)
-    elif isinstance(request, ScoreRequest):
-        workers = request.cluster.workers or 1
+    elif isinstance(command, Score):
+        workers = command.cluster.workers or 1
     if speed is None:
         if not probe:
             return None, "no pairs_per_second is stated"
@@ -106,18 +107,19 @@ def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, 
 
 def _probed(stage: Stage) -> tuple[float | None, str]:
     """The speed of one batch on this machine, and what was measured."""
-    request: ScoreRequest | FinetuneRequest = stage.request
+    command = stage.command
+    assert isinstance(command, Score | Finetune)
     if names_in(stage.symbolic.get("model", "")):
         return None, "the model is not made yet: state pairs_per_second"
     try:
         estimator = Estimator.load(
-            request.model, request.pretrained, precision=request.precision, device=request.device
+            command.model, command.pretrained, precision=command.precision, device=command.device
         )
     except NccleanError as error:
         return None, str(error)
     speed = _PROBED_BATCH / estimator.seconds_per_batch(_PROBED_BATCH)
-    if isinstance(request, FinetuneRequest):
-        slower = _STEP_PER_FORWARD * _SLOWER.get(request.method, 1.0)
+    if isinstance(command, Finetune):
+        slower = _STEP_PER_FORWARD * _SLOWER.get(command.method, 1.0)
         return speed / slower, f"a forward pass here, times {slower:g}:"
     return speed, "a batch here:"
 
@@ -132,7 +134,7 @@ def _pairs_into(stage: Stage, known: Mapping[str, int | None]) -> int | None:
     sources = [value for _, kind, value in inputs_of(stage) if kind is Reads.SHARDS]
     if sources:
         return estimate_samples(resolve_shards(sources))
-    return stage.request.pairs if stage.command.name == "synth" else None
+    return stage.command.options.pairs if isinstance(stage.command, Synth) else None
 
 
 def _pairs_out_of(stage: Stage, taken: int | None, record: StageRecord | None) -> int | None:

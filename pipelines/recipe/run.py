@@ -11,43 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Protocol, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
 import yaml
 
-from ncclean.errors import InputError, NccleanError
+from ncclean import stores
+from ncclean.errors import InputError, NccleanError, ResumeError
+from ncclean.options import parameters
 
+from ..command import Command, Result
+from ..display import Table
+from ..progress import SILENT, Both, Lines, OfStage, Progress
 from .check import check_columns, check_inputs
-from .decide import Decision, decide
-from .folder import RunFolder, StageRecord
-from .load import Recipe, Stage
+from .decisions import Decision, Start, decide
+from .folder import RunFolder, StageRecord, files_of
+from .load import Recipe
 from .page import write_page
-from .reports import Both, Lines, NoReports, Reports
-from .tables import ResultTable, result_tables
+from .tables import result_tables
 from .versions import versions
-
-
-class RunReports(Protocol):
-    """Hears how far a run is."""
-
-    def begin(self, stage: Stage, number: int, of: int, reason: str) -> Reports:
-        """A stage begins; what is returned hears how far it is."""
-
-    def end(self, record: StageRecord) -> None:
-        """A stage is done."""
-
-    def skip(self, stage: Stage) -> None:
-        """A stage is left out: nothing has changed."""
-
-
-class NoRunReports:
-    """Tells nobody."""
-
-    def begin(self, stage: Stage, number: int, of: int, reason: str) -> Reports:
-        return NoReports()
-
-    def end(self, record: StageRecord) -> None: ...
-    def skip(self, stage: Stage) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +41,7 @@ class RunSummary:
     page: str
     records: dict[str, StageRecord]
     ran: tuple[str, ...]
-    tables: tuple[ResultTable, ...]
+    tables: tuple[Table, ...]
 
     @property
     def failures(self) -> dict[str, dict[str, str]]:
@@ -72,8 +54,11 @@ class RunSummary:
             "out": self.folder,
             "page": self.page,
             "ran": list(self.ran),
-            "stages": {name: vars(record) for name, record in self.records.items()},
-            "tables": [dataclasses.asdict(table) for table in self.tables],
+            "stages": {name: record.to_json() for name, record in self.records.items()},
+            "tables": [
+                {"title": table.title, "heads": table.heads, "rows": table.rows}
+                for table in self.tables
+            ],
         }
 
 
@@ -86,35 +71,35 @@ def check(recipe: Recipe, start_from: str | None = None) -> None:
     check_columns(recipe)
 
 
-def run(
-    recipe: Recipe, reports: RunReports | None = None, start_from: str | None = None
-) -> RunSummary:
+def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = None) -> RunSummary:
     """Run what has to be run, in the folder of the recipe.
 
     `start_from` runs that stage and all after it again. Raises `InputError` before anything
     starts if the recipe or its inputs are wrong, and whatever a stage raises, named after it; the
     same call goes on from there.
     """
-    reports = reports or NoRunReports()
     check(recipe, start_from)
     folder = RunFolder(recipe.folder)
     with folder.locked():
         _write_start(recipe, folder)
         records: dict[str, StageRecord] = {}
         ran: list[str] = []
-        forced = False
+        is_forced = False
         for number, stage in enumerate(recipe.stages.values(), start=1):
-            forced = forced or stage.name == start_from
+            is_forced = is_forced or stage.name == start_from
             run_ids: dict[str, str | None] = {n: record.run_id for n, record in records.items()}
-            decision = decide(stage, folder, run_ids, forced)
+            decision = decide(stage, folder, run_ids, is_forced)
             if not decision.runs and decision.record is not None:
                 records[stage.name] = decision.record
-                reports.skip(stage)
+                progress.say(f"{stage.name}: unchanged, skipped")
                 continue
-            told = reports.begin(stage, number, len(recipe.stages), decision.reason)
-            records[stage.name] = _run_stage(recipe, decision, folder, told)
+            place = f"stage {number} of {len(recipe.stages)}"
+            progress.say(f"{place}, {stage.name} ({stage.command.name}): {decision.reason}")
+            record = _run_stage(recipe, decision, folder, OfStage(progress, stage.name))
+            records[stage.name] = record
             ran.append(stage.name)
-            reports.end(records[stage.name])
+            figures = ", ".join(f"{name} {value}" for name, value in record.figures.items())
+            progress.say(f"{stage.name}: done in {record.seconds:,.1f} s; {figures}")
             write_page(recipe, folder, records)
         write_page(recipe, folder, records)
     return RunSummary(
@@ -127,50 +112,70 @@ def run(
     )
 
 
-def _run_stage(recipe: Recipe, decision: Decision, folder: RunFolder, told: Reports) -> StageRecord:
+def _run_stage(
+    recipe: Recipe, decision: Decision, folder: RunFolder, progress: Progress
+) -> StageRecord:
     stage, start = decision.stage, decision.start
     assert start is not None
-    assert decision.fingerprint is not None  # everything before it has run
-    begun = StageRecord(
-        stage=stage.name, command=stage.command.name, fingerprint=decision.fingerprint
-    )
-    if start.replaces and stage.command.clear is not None:
-        # Killed while it clears, the next start must not take the rest for its own.
-        folder.keep(dataclasses.replace(begun, fingerprint=""))
-        stage.command.clear(stage.request)
-    folder.keep(begun)
-    with folder.log(stage.name) as log, _library_log(log):
-        lines = Lines(log)
+    assert decision.identity is not None  # everything before it has run
+    record = StageRecord(stage=stage.name, command=stage.command.name, identity=decision.identity)
+    if start is Start.RESUME and decision.record is not None:
+        record = decision.record
+    with (
+        folder.begin(record, anew=start.is_anew) as opened,
+        folder.log(stage.name) as log,
+        _library_log(log),
+    ):
+        lines = Lines(log, with_time=True)
         lines.say(f"{stage.name}: {stage.command.name}, {decision.reason}")
-        time_begin = time.monotonic()
+        begin = time.monotonic()
         try:
-            outcome = stage.command.run(stage.request, start, Both(told, lines))
+            if not stage.command.has_record and Path(stage.out).suffix:
+                opened.made(stores.location(stage.out))  # killed from here on, it is ours
+            result = execute(stage.command, start, Both(progress, lines))
         except BaseException as error:
             lines.say("".join(traceback.format_exception(error)).rstrip())
             if isinstance(error, NccleanError):
                 where = f"{recipe.source.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
-        made = [folder.recorded(path) for path in outcome.made]
-        done = begun.finish(
-            dataclasses.replace(outcome, made=made),
-            time.monotonic() - time_begin,
-            datetime.now(timezone.utc).isoformat(),
-        )
-        lines.say(f"done in {done.seconds:,.1f} s: {json.dumps(done.figures)}")
-    folder.keep(done)
-    return done
+        opened.made(*files_of(stage.command, result))
+        now = datetime.now(timezone.utc).isoformat()
+        record = dataclasses.replace(record, finished=now)
+        record = folder.finish(opened, record, result, time.monotonic() - begin)
+        lines.say(f"done in {record.seconds:,.1f} s: {json.dumps(record.figures)}")
+    return record
+
+
+def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
+    """Run a stage's command where an earlier start of the stage may have left something.
+
+    A command with a record of its own knows best what is still good: of a score table of another
+    shift, all parts are. It is told to start over where it finds that nothing is.
+    """
+    if "overwrite" not in parameters(type(command)):
+        return command.run(progress)
+    anew: Any = dataclasses.replace(command, overwrite=True)  # type: ignore[call-arg]
+    result: Result[Any]
+    if not command.has_record:
+        result = (command if start is Start.NEW else anew).run(progress)
+        return result
+    try:
+        result = (anew if start is Start.AGAIN else command).run(progress)
+    except ResumeError as difference:
+        if start is Start.NEW:  # it is somebody else's
+            raise
+        progress.say(f"starting again: {difference}")
+        result = anew.run(progress)
+    return result
 
 
 def _write_start(recipe: Recipe, folder: RunFolder) -> None:
     """What is run, and with what."""
-    resolved = yaml.safe_dump(_plain(recipe.resolved()), sort_keys=False, allow_unicode=True)
+    plain = json.loads(json.dumps(recipe.resolved()))
+    resolved = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     folder.write(folder.path / "recipe.yaml", resolved)
     folder.write(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ncclean.evaluation.noise_evaluation import ALL
 
-from .evaluations import shown
+from ..display import Table, decimal, share
+from ..evaluate_models import percentage
 from .folder import StageRecord
 from .load import Recipe
 
@@ -25,16 +25,7 @@ KIND_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class ResultTable:
-    """A table to show; the first column names the rows, the others are numbers as text."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[ResultTable]:
+def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[Table]:
     """The tables that the finished stages have results for."""
     for name, record in records.items():
         if record.done and record.command == "evaluate noise":
@@ -49,28 +40,28 @@ def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterato
         yield _model_table(recipe, found)
 
 
-def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[ResultTable]:
+def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[Table]:
     kinds = list(found["noisy"])
     heads = tuple(f"{KIND_NAMES.get(k, k)} ({found['noisy'][k]:,})" for k in kinds)
     rows = []
     for score in found["scores"]:
         by_kind = {one["kind"]: one["report"]["auroc"] for one in score["kinds"]}
-        rows.append((score["column"], *(_decimal(by_kind.get(kind)) for kind in kinds)))
-    yield ResultTable(f"{stage}: AUROC against clean pairs", ("score", *heads), tuple(rows))
+        rows.append((score["column"], *(decimal(by_kind.get(kind)) for kind in kinds)))
+    yield Table(f"{stage}: AUROC against clean pairs", ("score", *heads), tuple(rows))
     rules = tuple(
         (
             rule["rule"],
-            *(_share(rule["noise_caught"].get(kind)) for kind in kinds),
-            _share(None if rule["clean_kept"] is None else 1 - rule["clean_kept"]),
+            *(share(rule["noise_caught"].get(kind)) for kind in kinds),
+            share(None if rule["clean_kept"] is None else 1 - rule["clean_kept"]),
         )
         for rule in found["rules"]
     )
     if rules:
         title = f"{stage}: share flagged as noisy"
-        yield ResultTable(title, ("rule", *heads, "clean pairs"), rules)
+        yield Table(title, ("rule", *heads, "clean pairs"), rules)
 
 
-def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> ResultTable:
+def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> Table:
     """A row for each leading figure of each data set, a column for each model."""
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
@@ -81,8 +72,8 @@ def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> ResultTable:
             value = each["metrics"].get(metric)
             if value is not None:
                 row = rows.setdefault(f"{each['dataset']} {metric}", {})
-                row[name] = shown(metric, value)
-    return ResultTable(
+                row[name] = percentage(metric, value)
+    return Table(
         "Models on held-out data",
         ("figure", *models),
         tuple((label, *(row.get(name, "") for name in models)) for label, row in rows.items()),
@@ -92,14 +83,6 @@ def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> ResultTable:
 def _model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
     """The stage that made the model, else the model's own name."""
     for stage in recipe.stages.values():
-        if stage.command.makes_model and result["model"] == stage.command.reference(stage.out):
+        if stage.command.makes_model and result["model"] == stage.reference:
             return stage.name
     return str(result["model"])
-
-
-def _decimal(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

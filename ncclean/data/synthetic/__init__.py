@@ -4,8 +4,9 @@ Neither a test machine nor an air-gapped user has a corpus at hand. Here one is 
 and reproducible to the byte, with the truth about every pair in its json.
 """
 
+from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.captions import Caption, write_caption
-from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
+from ncclean.data.synthetic.corpus import write_corpus
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, write_heldout
 from ncclean.data.synthetic.render import draw_scene
 from ncclean.data.synthetic.scene import Scene, sample_scene

@@ -14,13 +14,13 @@ import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncclean.data.caption_noise import junk_caption
 from ncclean.data.noise import NoisePlan, plan_noise
+from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.captions import Caption, write_caption
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
@@ -40,33 +40,16 @@ BROKEN_KINDS = {
 _HARD_TRIES = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusOptions:
-    """A corpus to render; shares are of all pairs. Raises `InputError` for a value out of range."""
-
-    pairs: int
-    noise: dict[str, float] = dataclasses.field(default_factory=dict)
-    broken: float = 0.0
-    duplicates: float = 0.01
-    shard_size: int = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.pairs < 1 or self.shard_size < 1:
-            raise InputError("--pairs and --shard-size must be at least 1")
-        if not 0 <= self.broken <= 1 or not 0 <= self.duplicates <= 1:
-            raise InputError("--broken and --duplicates are shares, between 0 and 1")
-
-    @property
-    def shards(self) -> int:
-        return -(-self.pairs // self.shard_size)
-
-
-def write_corpus(out: Path, options: CorpusOptions, workers: int | None = None) -> list[Path]:
+def write_corpus(
+    out: Path,
+    options: CorpusOptions,
+    workers: int | None = None,
+    on_shards: Callable[[int], None] = lambda done: None,
+) -> list[Path]:
     """Render the shards `00000.tar`, `00001.tar`, ... into `out`; returns their paths.
 
-    `workers` processes share the shards (default: one per core). Raises `InputError` if a shard
-    is there already.
+    `workers` processes share the shards (default: one per core); `on_shards` receives the number
+    of shards done. Raises `InputError` if a shard is there already.
     """
     plan_noise(1, options.noise, 0)  # a wrong rate must not come as a worker's traceback
     paths = [out / f"{shard:05d}.tar" for shard in range(options.shards)]
@@ -78,11 +61,14 @@ def write_corpus(out: Path, options: CorpusOptions, workers: int | None = None) 
     if workers == 1:
         for number, path in zip(numbers, paths, strict=True):
             write_shard(path, options, number)
+            on_shards(number + 1)
         return paths
     # Fork would copy the threads of torch, if it has been loaded.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        list(pool.map(write_shard, paths, [options] * len(paths), numbers))
+        shards = pool.map(write_shard, paths, [options] * len(paths), numbers)
+        for done, _ in enumerate(shards, start=1):
+            on_shards(done)
     return paths
 
 

@@ -22,6 +22,7 @@ from ncclean.scoring.neighbours.modality import (
     search_modality,
     unannounced,
 )
+from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.scoring.neighbours.rivals import Rivals, count_found_rivals, count_rivals
 from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
 
@@ -34,26 +35,6 @@ THRESHOLDS = {
 # Whitening makes much of directions in which a corpus varies little. Images this close in the
 # model's own space are near-duplicates even if they differ there, unless a threshold is given.
 SAME_IMAGE_COSINE = 0.98
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeighbourOptions:
-    """What is a near-duplicate, and how it is searched.
-
-    Thresholds are cosines, by default those of `THRESHOLDS`. `whiten` None whitens if the corpus
-    is large enough, with ten distinct pairs for each dimension. `linkage` is `representative` or
-    `components`; `recall` is what an approximate search must find of the exact neighbours of a
-    sample.
-    """
-
-    image_threshold: float | None = None
-    text_threshold: float | None = None
-    whiten: bool | None = None
-    linkage: str = "representative"
-    k: int = 30
-    index: str = "auto"
-    recall: float = 0.95
-    seed: int = 0
 
 
 @dataclass(frozen=True)

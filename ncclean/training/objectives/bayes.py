@@ -12,66 +12,11 @@ be done about it. And w_pos does not tell how clean a pair is: the less alike it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
-
 import torch
 import torch.nn.functional as F
 
-from ncclean.errors import InputError
 from ncclean.training.objectives.gamma import sample_log_gamma
-
-# paper: weights drawn from s = e^cos, as the paper defines s; the loss is on the scaled logits.
-# strict: the scaled logits in both, the degenerate control. proper_prior: as paper, with prior
-# rates equal to the shapes (mean 1, as in the paper's Fig. 3), where nothing cancels.
-BayesMode = Literal["paper", "strict", "proper_prior"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BayesOptions:
-    """The priors, and what the weights are drawn from.
-
-    `b_pos` and `b_neg` default to 0, in mode `proper_prior` to the shapes. `moving_average` is the
-    paper's alpha: the share of a pair's u that is kept when it is drawn again (None: no memory).
-    Raises `InputError` for a value out of range.
-    """
-
-    mode: BayesMode = "paper"
-    a_pos: float = 5.0
-    a_neg: float = 10.0
-    b_pos: float | None = None
-    b_neg: float | None = None
-    a_u: float = 1.0
-    b_u: float = 0.0
-    sweeps: int = 2
-    moving_average: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode not in get_args(BayesMode):
-            raise InputError(f"--bayes-mode takes {', '.join(get_args(BayesMode))}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.startswith("a_") and not value > 0:
-                raise InputError(f"{field.name} must be positive, got {value:g}")
-            if field.name.startswith("b_") and value is not None and value < 0:
-                raise InputError(f"{field.name} must not be negative, got {value:g}")
-        if self.sweeps < 1:
-            raise InputError("sweeps must be at least 1")
-        check_moving_average(self.moving_average)
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Prior rates of positive and negative weights."""
-        proper = self.mode == "proper_prior"
-        b_pos = self.b_pos if self.b_pos is not None else self.a_pos * proper
-        b_neg = self.b_neg if self.b_neg is not None else self.a_neg * proper
-        return b_pos, b_neg
-
-
-def check_moving_average(share: float | None) -> None:
-    """Raise `InputError` unless it is None or a share below 1."""
-    if share is not None and not 0 <= share < 1:
-        raise InputError(f"--moving-average lies in [0, 1), got {share:g}")
+from ncclean.training.options import BayesOptions
 
 
 @torch.no_grad()

@@ -7,13 +7,10 @@ information (`disncl_information`), and here their sum, Eq. 8, over the clean pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-from ncclean.errors import InputError
 from ncclean.scoring.disncl import mutual_match
 from ncclean.training.objectives.base import Terms
 from ncclean.training.objectives.disncl_alignment import (
@@ -32,6 +29,7 @@ from ncclean.training.objectives.disncl_information import (
     jsd_bound,
 )
 from ncclean.training.objectives.similarity import cosines
+from ncclean.training.options import DisnclOptions
 
 __all__ = [
     "DisnclOptions",
@@ -45,59 +43,6 @@ __all__ = [
     "soft_margin",
     "warm_up_terms",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DisnclOptions:
-    """What DisNCL may be told; the defaults are the paper's.
-
-    `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control; with `soften` and
-    `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V. `reverse`,
-    `mask_noisy` and `bounded_adversary` are the variants of the functions of these losses.
-    `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
-    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
-    `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
-    halves outrun what should judge them. The discriminators take `discriminator_steps` steps before
-    each one of the heads. Raises `InputError` for a value out of range.
-    """
-
-    hidden_dim: int = 256
-    dim: int = 512
-    gamma: float = 0.5
-    beta1: float = 0.1
-    beta2: float = 0.1
-    beta3: float = 0.5
-    alpha: float = 0.2
-    m: float = 10.0
-    temperature: float = 0.05
-    reverse: bool = False
-    mask_noisy: bool = False
-    bounded_adversary: bool = False
-    disentangle: bool = True
-    soften: bool = True
-    regularize: bool = True
-    warmup_epochs: int = 5
-    warmup_negatives: Literal["all", "hardest"] = "all"
-    freeze_towers: bool = False
-    tower_rate: float = 0.05
-    discriminator_rate: float = 10.0
-    discriminator_steps: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("gamma", "beta3"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} must lie in [0, 1], got {getattr(self, name):g}")
-        for name in ("hidden_dim", "dim", "temperature", "tower_rate", "discriminator_rate"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, got {getattr(self, name):g}")
-        if min(self.beta1, self.beta2, self.alpha, self.warmup_epochs) < 0:
-            raise InputError("beta1, beta2, alpha and warmup_epochs must not be negative")
-        if self.warmup_negatives not in ("all", "hardest"):
-            raise InputError(f"warmup_negatives takes all, hardest, got {self.warmup_negatives!r}")
-        if self.discriminator_steps < 1:
-            raise InputError("discriminator_steps must be at least 1")
-        if not self.m > 1:
-            raise InputError(f"m must be greater than 1, got {self.m:g}")
 
 
 def invariant_cosines(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:

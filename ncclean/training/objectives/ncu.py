@@ -8,24 +8,21 @@ Here are the losses of both phases. Embeddings are those of the global batch, (N
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-from ncclean.errors import InputError
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.training.objectives.base import Terms
 from ncclean.training.objectives.ncu_targets import (
-    LastColumn,
-    Unlearn,
     realignment_logits,
     realignment_loss,
     realignment_targets,
     unlearning_targets,
 )
 from ncclean.training.objectives.similarity import cosines, paired_cosines, precise
+from ncclean.training.options import NcuOptions
 
 __all__ = [
     "NcuOptions",
@@ -39,47 +36,6 @@ __all__ = [
     "unlearning_targets",
     "unlearning_terms",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NcuOptions:
-    """What NCU may be told; the defaults are those for CC3M (supplement, Table 3).
-
-    `split` decides who is forgotten: the model that trains, or the score table. `negative`,
-    `relation="distance"` and `unlearn` are the ablations of Table 5 (V1, V2, V3 and V4);
-    `relation="intra"` is what the authors' code does, `last_column="forget_share"` ours. Raises
-    `InputError` for a value out of range.
-    """
-
-    forget_percent: float = 10.0
-    split: Literal["model", "table"] = "model"
-    negative: Literal["prompt", "prefixes"] = "prompt"
-    prompt_length: int = 8
-    alpha: float = -0.7
-    beta: float = -0.2
-    relation: Literal["cross", "intra", "distance"] = "cross"
-    negative_weight: float = 10.0
-    gamma: float = 0.7
-    epsilon: float = 0.03
-    max_iterations: int = 100
-    tolerance: float = 1e-4
-    last_column: LastColumn = "uniform"
-    unlearn: Unlearn = "both"
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for field in fields(self):
-            value, choices = getattr(self, field.name), get_args(hints[field.name])
-            if choices and value not in choices:
-                raise InputError(f"{field.name} takes {', '.join(choices)}, got {value!r}")
-        if not 0 <= self.forget_percent <= 100:
-            raise InputError(f"forget_percent must lie in [0, 100], got {self.forget_percent:g}")
-        if not 0 <= self.gamma <= 1:
-            raise InputError(f"gamma must lie in [0, 1], got {self.gamma:g}")
-        if not -1 <= self.alpha <= self.beta <= 1:
-            raise InputError("alpha and beta must be cosines, with alpha at most beta")
-        if not self.epsilon > 0 or self.max_iterations < 1 or self.prompt_length < 1:
-            raise InputError("epsilon, max_iterations and prompt_length must be positive")
 
 
 @torch.no_grad()

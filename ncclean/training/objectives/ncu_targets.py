@@ -7,15 +7,13 @@ in (Eq. 10), and the model's softmax is drawn to the result (Eq. 11).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ncclean.training.objectives.similarity import cosines, paired_cosines
+from ncclean.training.options import LastColumn, Unlearn
 from ncclean.training.transport import masked_sinkhorn
-
-LastColumn = Literal["uniform", "forget_share"]
-Unlearn = Literal["both", "false_negatives", "false_positives"]
 
 
 class TransportProblem(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import cast, get_args
 
 import torch
 
@@ -18,43 +18,17 @@ from ncclean.training.objectives.base import (
     Terms,
     whole_model,
 )
-from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cross_modal_consistency, in_modal_consistency
-from ncclean.training.objectives.disncl import DisnclOptions
 from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
-from ncclean.training.objectives.ncu import NcuOptions, forget_split
+from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveOptions:
-    """What the objectives may be told; each takes what concerns it.
-
-    `learning_rate` and `epochs` default to the method's own. `normalize_weights` is OSA's;
-    `ncu` also gives gradient ascent its split. `prompt_epochs` are NCU's phase HN.
-    `bayes.moving_average` is DeCL's too.
-    """
-
-    learning_rate: float | None = None
-    epochs: int | None = None
-    warmup: float = 0.1
-    normalize_weights: bool = False
-    prompt_epochs: int = 2
-    ncu: NcuOptions = field(default_factory=NcuOptions)
-    bayes: BayesOptions = field(default_factory=BayesOptions)
-    disncl: DisnclOptions = field(default_factory=DisnclOptions)
-
-    def phases(self, *, train_scale: bool = True) -> tuple[Phase, ...]:
-        """One phase over the whole model."""
-        return whole_model(
-            self.learning_rate or 1e-5, self.epochs or 5, self.warmup, train_scale=train_scale
-        )
+from ncclean.training.options import Method, NcuOptions, ObjectiveOptions
 
 
 class Clip(PerPairObjective):
@@ -179,30 +153,32 @@ def _disncl(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
     )
 
 
-_FACTORIES: dict[str, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
-    "clip": lambda options, _: Clip(options.phases()),
-    "osa": lambda options, _: Osa(options.phases(), options.normalize_weights),
+def _phases(options: ObjectiveOptions, *, train_scale: bool = True) -> tuple[Phase, ...]:
+    """One phase over the whole model."""
+    return whole_model(
+        options.learning_rate or 1e-5, options.epochs or 5, options.warmup, train_scale=train_scale
+    )
+
+
+_FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
+    "clip": lambda options, _: Clip(_phases(options)),
+    "osa": lambda options, _: Osa(_phases(options), options.normalize_weights),
     "ncu": _ncu,
-    "gradient_ascent": lambda options, _: GradientAscent(options.phases(), options.ncu),
-    "softclip": lambda options, _: SoftClip(options.phases()),
-    "cyclip": lambda options, _: CyClip(options.phases()),
+    "bayes": lambda options, _: Bayes(_phases(options), options.bayes),
     "disncl": _disncl,
-    "bayes": lambda options, _: Bayes(options.phases(), options.bayes),
-    "decl": lambda options, _: Decl(options.phases(), options.bayes.moving_average),
-    "rince": lambda options, _: Rince(options.phases(train_scale=False)),
+    "gradient_ascent": lambda options, _: GradientAscent(_phases(options), options.ncu),
+    "softclip": lambda options, _: SoftClip(_phases(options)),
+    "cyclip": lambda options, _: CyClip(_phases(options)),
+    "rince": lambda options, _: Rince(_phases(options, train_scale=False)),
+    "decl": lambda options, _: Decl(_phases(options), options.bayes.moving_average),
 }
-METHODS = tuple(_FACTORIES)
-
-
-def check_method(name: str) -> None:
-    """Raise `InputError` for an unknown objective."""
-    if name not in _FACTORIES:
-        raise InputError(f"--method takes {', '.join(METHODS)}, got {name!r}")
+METHODS = get_args(Method)
 
 
 def make_objective(
     name: str, options: ObjectiveOptions | None = None, tokenizer: Tokenizer | None = None
 ) -> Objective:
     """The objective of that name. Raises `InputError` for an unknown one."""
-    check_method(name)
-    return _FACTORIES[name](options or ObjectiveOptions(), tokenizer)
+    if name not in METHODS:
+        raise InputError(f"--method takes {', '.join(METHODS)}, got {name!r}")
+    return _FACTORIES[cast(Method, name)](options or ObjectiveOptions(), tokenizer)

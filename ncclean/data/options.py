@@ -1,0 +1,55 @@
+"""Options of the training loader and of rendered corpora. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from ncclean.options import DecodeThreads, Option, Options, usable_cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions(Options):
+    """How training batches are made. Raises `InputError` for a number out of range.
+
+    `batch_size` is one rank's. `chunk` encoded samples are shuffled together; three times as many
+    are held. Without `augment` images are cropped as an estimator sees them. Without `drop_last`
+    the last batch of an epoch is smaller, on all ranks alike.
+    """
+
+    augment: Annotated[bool, Option("Random crops, as open_clip trains.")] = True
+    decode_threads: DecodeThreads = field(default_factory=usable_cores)
+    caption_key: Annotated[
+        str | None, Option("Extension or json field of the caption.", is_listed=False)
+    ] = None
+    chunk: Annotated[
+        int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)
+    ] = 8192
+    shuffle: Annotated[bool, Option("Another order in each epoch.", is_listed=False)] = True
+    drop_last: Annotated[bool, Option("Leave a batch out that is not full.", is_listed=False)] = (
+        True
+    )
+    batch_size: int = 256
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions(Options):
+    """A corpus to render; shares are of all pairs. Raises `InputError` for a value out of range.
+
+    `noise` are the shares of the kinds of noise, see `ncclean.data.noise`.
+    """
+
+    pairs: Annotated[int, Option("Pairs to render.", low=1)] = 20_000
+    broken: Annotated[float, Option("Share of samples that cannot be scored.", low=0, high=1)] = 0.0
+    duplicates: Annotated[
+        float, Option("Share of near-duplicates of earlier pairs.", low=0, high=1)
+    ] = 0.01
+    shard_size: Annotated[int, Option("Pairs per shard.", low=1)] = 1000
+    noise: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def shards(self) -> int:
+        return -(-self.pairs // self.shard_size)

@@ -1,0 +1,235 @@
+"""Options, stated once: an annotated field of a frozen dataclass.
+
+The command line, recipes, the Python functions and the reference pages all read the annotation:
+
+    class ScoreOptions(Options):
+        block_size: Annotated[int, Option("Pairs that in-batch statistics are taken over.", low=1)]
+
+A dataclass may hold others as groups (`Finetune.training: TrainOptions`); their annotated fields
+are options of the whole. A field without an `Option` is not one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+from ncclean.errors import InputError
+
+
+class Reads(Enum):
+    """What an option that names an input expects there."""
+
+    SHARDS = "shards"
+    TABLE = "table"
+    MODEL = "model"
+    WEIGHTS = "weights"
+    PATH = "path"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the faces of a command need to know about a field, besides its type and default.
+
+    `low` and `high` bound the value, `above` and `below` without the bound itself; of a list, each
+    value. `inside` is its place in the folder of a recipe's stage: of `out` where it is left out,
+    of another option where it is `true`. `methods` are those of `finetune` that read it, all if
+    empty.
+    """
+
+    help: str
+    _: dataclasses.KW_ONLY
+    name: str = ""  # on every face; the field's by default
+    flags: tuple[str, ...] = ()  # on the command line; a long one replaces that of the name
+    metavar: str = ""
+    argument: bool = False  # without a flag on the command line
+    typed_default: Any = None  # of the command line, where Python and recipes need a value
+    commas: bool = False  # a list is one text on the command line, commas between
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    endings: tuple[str, ...] = ()  # of a file's name
+    reads: Reads | None = None
+    columns_of: tuple[str, ...] = ()  # it names columns of the tables that these options name
+    sql_over: tuple[str, ...] = ()  # it is SQL over the columns of those tables
+    inside: str | None = None
+    is_idle: bool = False  # another value gives the same result
+    in_recipes: bool = True
+    is_listed: bool = True  # in `--help`; others are for experiments with a method
+    shows_default: bool = True  # False where the help says it in words
+    methods: tuple[str, ...] = ()
+
+
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An option of a dataclass: its name, the field that holds it, its type and its default."""
+
+    name: str
+    place: Place
+    takes: Any
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """`--block-size`."""
+        long = (flag for flag in self.option.flags if flag.startswith("--"))
+        return next(long, "--" + self.name.replace("_", "-"))
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return any(typing.get_origin(kind) is list for kind in union_members(self.takes))
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it takes names with values."""
+        return any(typing.get_origin(kind) is Mapping for kind in union_members(self.takes))
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a `Literal`, or of a list of them; empty for other types."""
+        members = [kind for kind in union_members(self.takes) if kind is not type(None)]
+        inner = [typing.get_args(m)[0] if typing.get_origin(m) is list else m for m in members]
+        if not all(typing.get_origin(kind) is typing.Literal for kind in inner):
+            return ()
+        return tuple(value for kind in inner for value in typing.get_args(kind))
+
+    def check(self, value: Any) -> None:
+        """Raise `OptionError` for a value out of range."""
+        option = self.option
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if one is None or isinstance(one, bool):
+                continue
+            if self.choices and one not in self.choices:
+                raise OptionError(
+                    self.name, f"{self.flag} takes {', '.join(self.choices)}, got {one!r}"
+                )
+            if option.endings and not str(one).lower().endswith(option.endings):
+                endings = ", ".join(option.endings)
+                raise OptionError(
+                    self.name, f"{self.flag} takes a file ending in {endings}, got {one}"
+                )
+            if not isinstance(one, int | float):
+                continue
+            for bound, holds, words in (
+                (option.low, lambda a, b: a >= b, "at least"),
+                (option.high, lambda a, b: a <= b, "at most"),
+                (option.above, lambda a, b: a > b, "above"),
+                (option.below, lambda a, b: a < b, "below"),
+            ):
+                if bound is not None and not holds(one, bound):
+                    raise OptionError(
+                        self.name, f"{self.flag} must be {words} {bound:g}, got {one:g}"
+                    )
+
+
+class OptionError(InputError):
+    """A mistake about one option."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.option, str(self))
+
+
+class Options:
+    """Base of dataclasses with annotated fields: checks the values when one is made.
+
+    `methods` are those of `finetune` that read the options of the class, all if empty.
+    """
+
+    methods: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for parameter in parameters(type(self)).values():
+            if len(parameter.place) == 1:  # groups check their own
+                parameter.check(getattr(self, parameter.place[0]))
+
+
+@cache
+def parameters(kind: type) -> Mapping[str, Parameter]:
+    """The options of a dataclass and of the groups in it, by name, in the order of the fields."""
+    collected: dict[str, Parameter] = {}
+    for parameter in _collected(kind, ()):
+        if parameter.name in collected:
+            raise TypeError(f"{kind.__name__} has two options called {parameter.name!r}")
+        collected[parameter.name] = parameter
+    return collected
+
+
+def _collected(kind: type, place: Place) -> typing.Iterator[Parameter]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        hint, inner = hints[field.name], (*place, field.name)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield from _collected(hint, inner)
+            continue
+        extras = getattr(hint, "__metadata__", ())
+        option = next((extra for extra in extras if isinstance(extra, Option)), None)
+        if option is None:
+            continue
+        if not option.methods:
+            option = dataclasses.replace(option, methods=getattr(kind, "methods", ()))
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        name = option.name or field.name
+        yield Parameter(name, inner, _as_list(hint.__origin__), default, option)
+
+
+def usable_cores() -> int:
+    """Cores of this machine: the default number of threads and processes."""
+    return os.cpu_count() or 1
+
+
+DecodeThreads = Annotated[
+    int,
+    Option(
+        "Threads that decode images (default: one per core).",
+        low=1,
+        is_idle=True,
+        shows_default=False,
+    ),
+]
+Seed = Annotated[int, Option("Seed of everything random.", low=0)]
+
+
+def value_of(options: object, parameter: Parameter) -> Any:
+    """The value that a dataclass holds for one of its options."""
+    for name in parameter.place:
+        options = getattr(options, name)
+    return options
+
+
+def union_members(takes: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other type, itself."""
+    is_union = typing.get_origin(takes) in (typing.Union, types.UnionType)
+    return typing.get_args(takes) if is_union else (takes,)
+
+
+def _as_list(takes: Any) -> Any:
+    """`Sequence[X]` as `list[X]`: a string is a sequence too, and must not pass for one."""
+    members = union_members(takes)
+    if len(members) > 1:
+        return typing.Union[tuple(map(_as_list, members))]  # noqa: UP007  made from values
+    if typing.get_origin(takes) is Sequence:
+        return list[typing.get_args(takes)[0]]  # type: ignore[misc]
+    return takes

@@ -1,0 +1,132 @@
+"""`ncclean clean`: score, report, select and export in one command, the bundled recipe `clean`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from ncclean.errors import InputError
+from ncclean.options import Option, Reads
+
+from .command import Command, Result, options_of
+from .display import Shown, interval
+from .progress import SILENT, Progress
+from .run import result_of
+from .shared_options import CaptionKey, Device, Engine, Model, Precision, Pretrained
+
+if TYPE_CHECKING:
+    from .recipe.run import RunSummary
+
+
+# Which options go to which stage of the recipe.
+_STAGE_OPTIONS = {
+    "score": (
+        "model",
+        "pretrained",
+        "caption_key",
+        "precision",
+        "device",
+        "engine",
+        "ray_address",
+    ),
+    "select": ("threshold", "where"),
+    "export": ("samples_per_shard",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean(Command):
+    """Score a corpus, report on it, and write the shards without the mismatched pairs.
+
+    The bundled recipe `clean`: OUT gets `scores.parquet`, `report.html`, `clean.parquet` (which
+    pairs are kept) and the shards in `clean/`. Run it again to go on after an interruption; only
+    what a changed option touches is done anew.
+
+    Example: `ncclean clean shards/ --out cleaned/`
+    """
+
+    name = "clean"
+    summary = "Score, report, select and export in one command."
+    resume_hint = "run the same command again to go on; finished stages are kept"
+    is_stage = False
+
+    source: Annotated[
+        Sequence[str],
+        Option(
+            "Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
+            argument=True,
+            metavar="SOURCE",
+            reads=Reads.SHARDS,
+        ),
+    ]
+    out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH")]
+    model: Model = "ViT-B-32"
+    pretrained: Pretrained = "laion2b_s34b_b79k"
+    caption_key: CaptionKey = None
+    threshold: Annotated[
+        float, Option("Noise probability from which a pair is dropped.", low=0, high=1)
+    ] = 0.5
+    where: Annotated[
+        str | None, Option("SQL condition that the kept pairs meet, besides the threshold.")
+    ] = None
+    samples_per_shard: Annotated[int, Option("Samples of a written shard.", low=1)] = 10_000
+    precision: Precision = "auto"
+    device: Device = "auto"
+    engine: Annotated[
+        Engine, Option("`local`, `ray`; auto is ray with an address or several GPUs.")
+    ] = "auto"
+    ray_address: Annotated[str | None, Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "://" in self.out:
+            raise InputError(f"--out of clean is a local folder, got {self.out}")
+
+    def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
+        """Run the recipe, or what is left of it."""
+        from .recipe.bundled import find_recipe
+        from .recipe.load import load_recipe
+        from .recipe.run import run
+
+        given = options_of(self)
+        changes = [
+            f"{target}={json.dumps(given[option])}"
+            for target, option in _targets()
+            if given[option] is not None or option == "pretrained"
+        ]
+        summary = run(load_recipe(find_recipe("clean"), Path(self.out), changes), progress)
+        result = result_of(self.name, summary)
+        return Result(
+            self.name,
+            summary,
+            summary.to_json(),
+            result.figures,
+            result.made,
+            result.failures,
+            self._shown(summary),
+        )
+
+    def _shown(self, summary: RunSummary) -> Iterator[Shown]:
+        records = {name: record.result for name, record in summary.records.items()}
+        score, clean, export = records["score"], records["select"], records["export"]
+        if score["noise_rate"] is not None:
+            rate = interval(score["noise_rate"], score["noise_rate_low"], score["noise_rate_high"])
+            yield f"noise rate {rate}"
+        unscored = score["rows"] - score["ok"]
+        yield f"{score['rows']:,} pairs, {unscored:,} of them not scorable; {clean['kept']:,} kept"
+        expected = clean["expected_mismatched_kept"]
+        if expected is not None:
+            yield f"about {expected:,.0f} mismatched pairs are left among the kept ones"
+        yield f"scores: {summary.folder}/scores.parquet"
+        yield f"report: {summary.folder}/report.html"
+        yield f"clean shards: {export['out']} ({export['samples']:,} samples)"
+
+
+def _targets() -> Iterator[tuple[str, str]]:
+    """Where in the recipe each option goes."""
+    yield "source", "source"
+    for stage, options in _STAGE_OPTIONS.items():
+        yield from ((f"{stage}.{option}", option) for option in options)

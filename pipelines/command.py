@@ -1,0 +1,232 @@
+"""A command, stated once: a frozen dataclass whose annotated fields are its options.
+
+The command line (`ncclean_cli.app`), recipes (`ncclean_pipelines.recipe`), the functions of the
+package (`ncclean.score(...)`) and the reference pages are all made from these declarations.
+Importing one loads neither torch nor DuckDB: `run` imports what it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import html
+import inspect
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ncclean.errors import InputError
+from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
+
+from .display import Shown, finite
+from .progress import SILENT, Progress
+
+C = TypeVar("C", bound="Command")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Generic[S]):
+    """What a command did.
+
+    `summary` is what the library returned, `values` all of it as `--json` prints it, `figures` the
+    key ones as text, `made` the files and folders written, and `failures` what could not be done,
+    with reasons. `shown` is what the command line prints.
+    """
+
+    command: str
+    summary: S
+    values: Mapping[str, Any]
+    figures: Mapping[str, str] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    shown: Iterable[Shown] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """One of the `values`."""
+        return self.values[name]
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The values without NaN and infinity."""
+        cleaned: Mapping[str, Any] = finite(dict(self.values))
+        return cleaned
+
+    def __repr__(self) -> str:
+        rows = list(self._rows())
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([self.command, *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        return f"<table><caption>{html.escape(self.command)}</caption>{cells}</table>"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield from self.figures.items()
+        yield from ((f"failed: {name}", reason) for name, reason in self.failures.items())
+        yield from (("made", path) for path in self.made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Options):
+    """Base of the declarations. The docstring is the help, with an example at its end."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for lists
+    resume_hint: ClassVar[str | None] = None  # said when a person interrupts it
+    is_stage: ClassVar[bool] = True  # whether a recipe can have it as a stage
+    makes_model: ClassVar[bool] = False  # whether `out` is a model folder
+    has_record: ClassVar[bool] = False  # whether `out` tells what made it, and is resumed
+    takes_settings: ClassVar[bool] = False  # `--set NAME=VALUE`, for options that are not listed
+    runs_in_ranks: ClassVar[bool] = False  # under torchrun, only the first process reports
+
+    @abstractmethod
+    def run(self, progress: Progress = SILENT) -> Result[Any]:
+        """Do it. Raises `InputError` before anything is written if it cannot be done."""
+
+    @classmethod
+    def check_given(cls, values: Mapping[str, Any]) -> None:
+        """Raise `OptionError` for options that were given and do not go together."""
+
+    @classmethod
+    def table_columns(cls) -> frozenset[str] | None:
+        """The columns of the table at `out`, None if it is no table."""
+        return None
+
+
+def help_text(kind: type[Command]) -> str:
+    """The docstring, unindented."""
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def build(kind: type[C], values: Mapping[str, Any]) -> C:
+    """The command with these options, by name; those left out keep their defaults.
+
+    Values may be as a recipe has them: one where a list is taken, a number as text. Raises
+    `OptionError` for an unknown option, a missing one and a value that it does not take.
+    """
+    known = parameters(kind)
+    for name in values:
+        if name not in known:
+            hint = closest(name, list(known))
+            raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
+    accepted = {name: accept(known[name], value) for name, value in values.items()}
+    given = {
+        name: value
+        for name, value in accepted.items()
+        if value is not None or known[name].default is not None
+    }
+    for name, parameter in known.items():
+        if parameter.is_required and name not in given:
+            raise OptionError(name, f"{kind.name} needs {name}")
+    kind.check_given(given)
+    command: C = _build(kind, (), {known[name].place: value for name, value in given.items()})
+    return command
+
+
+def accept(parameter: Parameter, value: Any) -> Any:
+    """The value in the type of the option. Raises `OptionError` if it has none of it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    if value is None and not parameter.is_required:
+        return None if type(None) in union_members(parameter.takes) else parameter.default
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if (parameter.is_list or parameter.is_mapping) and isinstance(value, str | int | float):
+        value = [value]
+    try:
+        return TypeAdapter(parameter.takes).validate_python(value)
+    except ValidationError as error:
+        if parameter.choices:
+            parameter.check(value)
+        message = error.errors()[0]["msg"]
+        raise OptionError(
+            parameter.name, f"{parameter.name}: {message[0].lower()}{message[1:]}, got {value!r}"
+        ) from None
+
+
+def closest(word: str, known: Sequence[str]) -> str:
+    """` (did you mean ...?)`, or nothing if no known word is like it."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def options_of(command: Command) -> dict[str, Any]:
+    """All options by name."""
+    return {name: value_of(command, p) for name, p in parameters(type(command)).items()}
+
+
+def identity(command: Command) -> dict[str, Any]:
+    """What the result of a command depends on, as JSON: options, inputs and version.
+
+    Options that change no result, and those of other methods, are left out.
+    """
+    import ncclean
+
+    from .inputs import stamps
+
+    options, inputs = {}, {}
+    for name, parameter in parameters(type(command)).items():
+        option, value = parameter.option, value_of(command, parameter)
+        if name == "out" or option.is_idle or not option.in_recipes:
+            continue
+        if option.methods and getattr(command, "method", None) not in option.methods:
+            continue
+        options[name] = _plain(value)
+        if option.reads is not None:
+            inputs[name] = [
+                list(stamp) for path in listed(value) for stamp in stamps(option.reads, path)
+            ]
+    return {"version": ncclean.__version__, "options": options, "inputs": inputs}
+
+
+def listed(value: Any) -> list[Any]:
+    """The value or values of an option; of a mapping, its keys."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, Any]:
+    """`["a_neg=20"]` as options; values are YAML. Raises `InputError` for an unknown name."""
+    import yaml
+
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, got {setting!r}")
+        if name not in parameters(kind):
+            hint = closest(name, list(parameters(kind)))
+            raise InputError(f"--set: {kind.name} has no option {name!r}{hint}")
+        try:
+            values[name] = accept(parameters(kind)[name], yaml.safe_load(text))
+        except OptionError as error:
+            raise InputError(f"--set {error}") from None
+        except yaml.YAMLError:
+            raise InputError(f"--set {name}: not YAML, got {text!r}") from None
+    return values
+
+
+def _build(kind: Any, place: tuple[str, ...], given: Mapping[tuple[str, ...], Any]) -> Any:
+    values = {}
+    for one in dataclasses.fields(kind):
+        inner = (*place, one.name)
+        if inner in given:
+            values[one.name] = given[inner]
+        elif any(other[: len(inner)] == inner for other in given):  # a group with options in it
+            factory: Any = one.default_factory
+            values[one.name] = _build(type(factory()), inner, given)
+    return kind(**values)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON keeps it."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

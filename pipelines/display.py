@@ -1,0 +1,69 @@
+"""What a result shows a person, as plain data: the command line, notebooks and pages draw it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first `left` columns are aligned to the left, and the last one if it is prose.
+
+    Without heads, plain facts.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+    last_left: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of text; `kind` is `warning`, `error`, `aside` or `strong`."""
+
+    text: str
+    kind: str = "warning"
+
+
+Shown = Table | Note | str
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values, without heads."""
+    return Table("", (), tuple(rows), left=2)
+
+
+def share(value: float | None, digits: int = 1) -> str:
+    """`12.3%`, or `-` for nothing and NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}%}"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """`0.123`, or `-` for nothing and NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def interval(rate: float, low: float | None, high: float | None) -> str:
+    """`20.1% (95 % interval 18.9% to 21.3%)`."""
+    if low is None or high is None:
+        return share(rate)
+    return f"{share(rate)} (95 % interval {share(low)} to {share(high)})"
+
+
+def file_size(size: float) -> str:
+    """`12.3 MB`."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and infinity as None, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,106 @@
+"""`ncclean evaluate compare`: the results of two models on the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from ncclean.options import Option, Reads, Seed
+
+from .command import Command, Result
+from .display import Shown, Table
+from .evaluate_models import LEADING_METRICS, percentage
+from .progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from ncclean.evaluation.comparison import Comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCompare(Command):
+    """Compare two models on the same data: each metric's difference with its 95 % interval.
+
+    The images are resampled, with all their captions and for both models alike. A difference whose
+    interval excludes 0 is marked with `*`.
+
+    Example: `ncclean evaluate compare results/before results/after`
+    """
+
+    name = "evaluate compare"
+    summary = "Two models on the same data, with intervals."
+
+    a: Annotated[
+        str,
+        Option(
+            "Result of one model: a JSON file or a folder.",
+            argument=True,
+            metavar="A",
+            reads=Reads.PATH,
+        ),
+    ]
+    b: Annotated[
+        str,
+        Option("The same of the other model.", argument=True, metavar="B", reads=Reads.PATH),
+    ]
+    out: Annotated[
+        str | None,
+        Option(
+            "JSON file of the result.", flags=("-o",), inside="comparison.json", endings=(".json",)
+        ),
+    ] = None
+    draws: Annotated[int, Option("Resamples of the bootstrap.", low=1)] = 2000
+    seed: Seed = 0
+
+    def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
+        """Compare what both have; see `ncclean.evaluation.comparison`."""
+        from ncclean.evaluation.comparison import compare_results
+        from ncclean.evaluation.results import read_results
+
+        from .jobs.outputs import write_json
+
+        progress.say(f"comparing {self.a} and {self.b}")
+        compared = compare_results(
+            read_results(self.a), read_results(self.b), self.draws, self.seed
+        )
+        values = {"comparisons": [each.to_json() for each in compared], "draws": self.draws}
+        made = (write_json(self.out, values),) if self.out is not None else ()
+        figures = dict(map(_difference, compared))
+        return Result(self.name, compared, values, figures, made, shown=_summary(compared))
+
+
+def _difference(comparison: Comparison) -> tuple[str, str]:
+    metrics = comparison.metrics
+    leading = next((m for m in metrics if m.name in LEADING_METRICS), metrics[0])
+    sign = "+" if leading.difference >= 0 else ""
+    return (
+        comparison.dataset,
+        f"{leading.name} {sign}{percentage(leading.name, leading.difference)}",
+    )
+
+
+def _summary(compared: Sequence[Comparison]) -> Iterator[Shown]:
+    names = {(comparison.a, comparison.b) for comparison in compared}
+    a, b = next(iter(names)) if len(names) == 1 else ("A", "B")
+    if a == b:
+        a, b = f"A: {a}", f"B: {b}"
+    rows = []
+    for comparison in compared:
+        for row, metric in enumerate(comparison.metrics):
+            low, high = (
+                percentage(metric.name, value, is_signed=True)
+                for value in (metric.low, metric.high)
+            )
+            rows.append(
+                (
+                    "" if row else f"{comparison.dataset} ({comparison.images:,})",
+                    metric.name,
+                    percentage(metric.name, metric.a),
+                    percentage(metric.name, metric.b),
+                    percentage(metric.name, metric.difference, is_signed=True),
+                    f"{low} to {high}",
+                    "*" if metric.excludes_zero else "",
+                )
+            )
+    heads = ("data set", "metric", a, b, "difference", "95 % interval", "")
+    yield Table("", heads, tuple(rows), left=2)

@@ -1,0 +1,208 @@
+"""`ncclean evaluate zeroshot`, `retrieval` and `linear-probe`: models on clip_benchmark's sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from ncclean.errors import InputError
+from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
+from ncclean.options import Option, Reads, Seed
+
+from .command import Command, Result
+from .display import Shown, Table
+from .inputs import DEFAULT_PRETRAINED
+from .progress import SILENT, Progress
+from .shared_options import Device, Precision
+
+if TYPE_CHECKING:
+    from ncclean.evaluation.results import Evaluation
+
+# The one figure of each task that stands for it.
+LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
+
+Models = Annotated[
+    Sequence[str],
+    Option("Model, as `score` takes it; repeatable, for a column each.", reads=Reads.MODEL),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Command):
+    """What every evaluation of models takes."""
+
+    model: Models
+    data: Annotated[
+        Sequence[str],
+        Option(
+            "Set in clip_benchmark's layout, or a folder of such sets. Repeatable.",
+            reads=Reads.PATH,
+        ),
+    ]
+    pretrained: Annotated[
+        Sequence[str],
+        Option(
+            "Pretrained tag or checkpoint file of an open_clip name: one for all models, or one "
+            f"for each (default: {DEFAULT_PRETRAINED}).",
+            reads=Reads.WEIGHTS,
+        ),
+    ] = ()
+    out: Annotated[
+        str | None,
+        Option(
+            "Folder for the results, or a `.json` file where there is one.",
+            flags=("-o",),
+            inside="",
+        ),
+    ] = None
+    space: Annotated[
+        str,
+        Option("Of a model with DisNCL's heads: `invariant` (auto), `exclusive` or `joint`."),
+    ] = "auto"
+    embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
+    precision: Precision = "auto"
+    device: Device = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model:
+            raise InputError("name at least one --model")
+        named = self.named_models
+        twice = next((name for name in named if named.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"--model {twice[0]} is given twice")
+
+    @property
+    def named_models(self) -> list[tuple[str, str]]:
+        """Models with their tags. Raises `InputError` if the tags are neither one nor as many."""
+        tags = list(self.pretrained or [DEFAULT_PRETRAINED])
+        tags = tags * len(self.model) if len(tags) == 1 else tags
+        if len(tags) != len(self.model):
+            raise InputError(
+                f"{len(tags)} --pretrained for {len(self.model)} --model: give one, or one for each"
+            )
+        return list(zip(self.model, tags, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEvaluation(ModelOptions):
+    """An evaluation with clip_benchmark's result files."""
+
+    title: ClassVar[str]
+
+    def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
+        """Evaluate every model on every set; see `ncclean_pipelines.jobs.evaluate_models`."""
+        from .jobs import evaluate_models
+
+        results, files = evaluate_models.evaluate(self, progress)
+        return Result(
+            self.name,
+            results,
+            {"results": [result.to_json() for result in results], "out": self.out},
+            _figures(results),
+            tuple(files),
+            shown=_summary(results, self.title, self.out),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateZeroshot(ModelEvaluation):
+    """Classify images by the prompts of each class: accuracy and mean recall per class.
+
+    Takes classification sets in clip_benchmark's layout and writes what clip_benchmark writes, with
+    the outcome of each image beside it for `evaluate compare`.
+
+    Example: `ncclean evaluate zeroshot --model demo-noisy --model demo --data shards/heldout`
+    """
+
+    name = "evaluate zeroshot"
+    summary = "Classify images by prompts: accuracy."
+    title = "Zero-shot classification"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRetrieval(ModelEvaluation):
+    """Retrieve captions by images and images by captions: recall at 1, 5 and 10.
+
+    Takes retrieval sets in clip_benchmark's layout. From 5,000 images on, MS-COCO's 1K test is
+    computed too, as the mean over five folds of 1,000 images.
+
+    Example: `ncclean evaluate retrieval --model demo --data shards/heldout --out results/demo`
+    """
+
+    name = "evaluate retrieval"
+    summary = "Captions by images and images by captions: recall."
+    title = "Retrieval"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateLinearProbe(ModelEvaluation):
+    """Train a linear classifier on frozen image embeddings and measure it on the test images.
+
+    `lbfgs` is CLIP's protocol, with the penalty chosen on a fifth of the training images; `adamw`
+    is the schedule of NCU's supplement. Takes classification sets that have a `train` split.
+
+    Example: `ncclean evaluate linear-probe --model demo --data shards/heldout`
+    """
+
+    name = "evaluate linear-probe"
+    summary = "A linear classifier on frozen embeddings: accuracy."
+    title = "Linear probe"
+
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+    seed: Seed = 0
+
+    @property
+    def probe_options(self) -> ProbeOptions:
+        """The options of the probe, with the seed."""
+        return dataclasses.replace(self.probe, seed=self.seed)
+
+
+def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:
+    """A metric as text: a share as a percentage; `rsum` is a sum of percentages."""
+    if value is None:
+        return "-"
+    sign = "+" if is_signed else ""
+    if metric.endswith("rsum"):
+        return f"{value:{sign}.1f}"
+    return f"{100 * value:{sign}.1f}" if is_signed else f"{100 * value:.1f}%"
+
+
+def skipped_counts(skipped: dict[str, int]) -> str:
+    """`3 image_corrupt, 1 caption_missing`."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+
+
+def _figures(results: Sequence[Evaluation]) -> dict[str, str]:
+    """The leading metric of each model, the mean over its data sets."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        metric = next((name for name in LEADING_METRICS if name in result.metrics), None)
+        value = result.metrics[metric] if metric is not None else None
+        if metric is not None and value is not None:
+            values.setdefault((result.label.rsplit("/", 1)[-1], metric), []).append(value)
+    return {
+        f"{label}, {metric}": percentage(metric, sum(group) / len(group))
+        for (label, metric), group in values.items()
+    }
+
+
+def _summary(results: Sequence[Evaluation], title: str, out: str | None) -> Iterator[Shown]:
+    """A row for each metric of each set, a column for each model."""
+    models = list(dict.fromkeys(result.label for result in results))
+    rows = []
+    for dataset in dict.fromkeys(result.dataset for result in results):
+        metrics = {r.label: r.metrics for r in results if r.dataset == dataset}
+        names = dict.fromkeys(name for values in metrics.values() for name in values)
+        for row, name in enumerate(names):
+            cells = (percentage(name, metrics.get(model, {}).get(name)) for model in models)
+            rows.append(("" if row else dataset, name, *cells))
+    yield Table(title, ("data set", "metric", *models), tuple(rows), left=2)
+    for result in results:
+        if result.skipped:
+            counts = skipped_counts(result.skipped)
+            yield f"left out of {result.dataset} for {result.label}: {counts}"
+    if out is not None:
+        yield f"written to {out}"

@@ -1,0 +1,68 @@
+"""What commands read: whether it is there, and what tells that it has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncclean import stores
+from ncclean.errors import InputError
+from ncclean.options import Reads
+
+LOCAL_MODEL = "local-dir:"
+DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
+Stamp = tuple[str, int, str]  # path, size, version
+
+
+def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETRAINED) -> None:
+    """Raise `InputError` or `ModelError` for an input that does not exist."""
+    from ncclean.data.shards import resolve_shards
+    from ncclean.models.checkpoint import resolve as resolve_model
+    from ncclean.storage.tables import table_files
+
+    if reads is Reads.SHARDS:
+        resolve_shards([value])
+    elif reads is Reads.TABLE:
+        table_files([value])
+    elif reads is Reads.WEIGHTS:
+        return  # a tag or a file: looked at with the model
+    elif reads is Reads.MODEL:
+        if value.startswith(LOCAL_MODEL) or "/" not in value:
+            resolve_model(value, pretrained)
+        elif not value.startswith("hf-hub:") and not Path(value).exists():
+            raise InputError(f"{value} does not exist")
+    elif not stores.is_url(value) and not Path(value).exists():
+        raise InputError(f"{value} does not exist")
+
+
+def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
+    """Path, size and version of every file behind an input; the name of a model as it is."""
+    from ncclean.data.shards import resolve_shards
+    from ncclean.storage.tables import table_files
+
+    if reads is Reads.SHARDS:
+        for shard in resolve_shards([value]):
+            yield shard.url, shard.size, shard.version
+    elif reads is Reads.TABLE:
+        for file in table_files([value]):
+            yield _stamp(file)
+    else:
+        path = Path(value.removeprefix(LOCAL_MODEL))
+        if stores.is_url(value) or not path.exists():
+            yield value, 0, ""
+        elif path.is_file():
+            yield _stamp(str(path))
+        else:
+            for folder, _, names in os.walk(path):
+                yield from (_stamp(os.path.join(folder, name)) for name in names)
+
+
+def _stamp(path: str) -> Stamp:
+    if not stores.is_url(path):
+        status = os.stat(path)
+        return path, status.st_size, str(status.st_mtime_ns)
+    filesystem, inside = stores.filesystem(path)
+    info = stores.ask("read", path, filesystem.info, inside)
+    version = info.get("ETag") or info.get("etag") or info.get("mtime")
+    return path, int(info.get("size") or 0), str(version or "")

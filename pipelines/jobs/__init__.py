@@ -1,0 +1,1 @@
+"""The work behind the larger commands; the declarations beside this folder import it lazily."""

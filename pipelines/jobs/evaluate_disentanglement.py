@@ -1,0 +1,88 @@
+"""A run's DisNCL heads on held-out shards, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ncclean.data.decode import ImageDecoder
+from ncclean.data.shards import resolve_shards
+from ncclean.data.stream import StreamReader
+from ncclean.errors import InputError
+from ncclean.evaluation.disentanglement import (
+    DisentanglementReport,
+    disentanglement_report,
+    head_parts,
+)
+from ncclean.evaluation.disentanglement_figure import projected, save_figure
+from ncclean.evaluation.scene_facts import scene_facts
+from ncclean.models.estimator import Estimator
+from ncclean.models.heads import read_heads
+from ncclean.training.feature_cache import encode_features
+
+from ..evaluate_disentanglement import EvaluateDisentanglement
+from ..progress import Progress
+
+_BATCH = 128
+_FEWEST = 40
+
+
+def measure(command: EvaluateDisentanglement, progress: Progress) -> DisentanglementReport:
+    """Encode the pairs, take them apart, measure, and draw if asked to.
+
+    Raises `ModelError` if the run has no heads, `InputError` if pairs are too few.
+    """
+    folder = Path(command.run_folder.removeprefix("local-dir:"))
+    heads = read_heads(folder)
+    estimator = Estimator.load(
+        f"local-dir:{folder}", None, precision=command.precision, device=command.device
+    )
+    progress.say(f"encoding {command.pairs:,} pairs at most")
+    image, text, metadata = _features(estimator, command)
+    if len(image) < _FEWEST:
+        raise InputError(f"{len(image)} pairs could be read; {_FEWEST} are the least")
+    progress.say("measuring the halves")
+    parts = head_parts(heads, image, text)
+    report = disentanglement_report(parts, [scene_facts(each) for each in metadata], command.seed)
+    if command.plot is not None:
+        save_figure(report, projected(parts, seed=command.seed), Path(command.plot))
+    return report
+
+
+def _features(
+    estimator: Estimator, command: EvaluateDisentanglement
+) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
+    """(N, d) features of the first pairs that can be read, and their json."""
+    reader = StreamReader(
+        resolve_shards(command.shards),
+        ImageDecoder(estimator.preprocessing),
+        threads=2,
+        prefetch=2 * _BATCH,
+    )
+    held: list[tuple[torch.Tensor, str]] = []
+    features: list[tuple[torch.Tensor, ...]] = []
+    metadata: list[dict[str, Any]] = []
+
+    def encode() -> None:
+        pixels = torch.stack([each for each, _ in held])
+        found = encode_features(estimator, pixels, [caption for _, caption in held])
+        features.append(tuple(each.cpu() for each in found))
+        held.clear()
+
+    with reader:
+        for stream in reader:
+            for decoded in stream:
+                if decoded.pixels is None or decoded.sample.caption is None:
+                    continue
+                if len(metadata) < command.pairs:
+                    held.append((decoded.pixels, decoded.sample.caption))
+                    metadata.append(decoded.sample.metadata)
+                if len(held) == _BATCH:
+                    encode()
+    if held:
+        encode()
+    if not features:
+        return torch.empty(0, 1), torch.empty(0, 1), []
+    return torch.cat([f[0] for f in features]), torch.cat([f[1] for f in features]), metadata

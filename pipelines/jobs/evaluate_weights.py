@@ -1,0 +1,126 @@
+"""What a run's model and its selection say of each training pair."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from upath import UPath
+
+from ncclean.atomic import published
+from ncclean.data.options import LoaderOptions
+from ncclean.data.selection import SelectionReader
+from ncclean.data.shards import resolve_shards
+from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.errors import InputError
+from ncclean.evaluation.beliefs import WeightReport, compare_beliefs
+from ncclean.models.estimator import Estimator
+from ncclean.storage.catalog import connect
+from ncclean.training.beliefs import block_beliefs
+
+from ..command import build
+from ..evaluate_weights import EvaluateWeights
+from ..finetune import Finetune
+from ..progress import Progress
+from .finetune import PARAMS
+
+BELIEFS = "beliefs.parquet"
+
+
+def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
+    """Compute the beliefs, write them to `RUN/beliefs.parquet`, and compare them.
+
+    Raises `InputError` if the folder holds no finished run.
+    """
+    folder = Path(command.run_folder.removeprefix("local-dir:"))
+    if not (folder / PARAMS).is_file():
+        raise InputError(f"{folder} holds no {PARAMS}: it is not a run of finetune")
+    params: dict[str, Any] = yaml.safe_load((folder / PARAMS).read_text())
+    del params["versions"]
+    trained = build(Finetune, {**params, "out": str(folder)})
+    progress.say("encoding the training pairs")
+    uids, is_noisy, beliefs = _trained(command, trained)
+    if command.scores:
+        beliefs |= _scored(uids, command.scores)
+    table = pa.table(
+        {
+            "uid": pa.array(uids),
+            "is_noisy": pa.array(is_noisy == 1, mask=is_noisy < 0),
+            **{
+                name: pa.array(values.astype(np.float32), mask=np.isnan(values))
+                for name, values in beliefs.items()
+            },
+        }
+    )
+    with published(UPath(folder / BELIEFS)) as aside:
+        pq.write_table(table, str(aside), compression="zstd")
+    return compare_beliefs(beliefs, is_noisy)
+
+
+def _trained(
+    command: EvaluateWeights, trained: Finetune
+) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+    """Uids, truth and beliefs of the training pairs, in batches like those it was trained in."""
+    estimator = Estimator.load(
+        f"local-dir:{trained.out}",
+        None,
+        precision=command.precision,
+        device=command.device,
+        space="auto",
+    )
+    selection = trained.selection
+    loader = WeightedLoader(
+        resolve_shards(command.shards or trained.shards),
+        SelectionReader(selection) if selection is not None else None,
+        estimator.preprocessing,
+        LoaderOptions(
+            batch_size=trained.batch_size, seed=command.seed, augment=False, drop_last=False
+        ),
+    )
+    # The posterior is that of fresh u's: the memory of a run belongs to its last steps.
+    bayes = dataclasses.replace(trained.objective.bayes, moving_average=None)
+    uids: list[str] = []
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, batch in enumerate(loader.epoch(0)):
+        blocks = block_beliefs(
+            estimator.encode_image(batch.pixels),
+            estimator.encode_text(batch.captions),
+            estimator.scale,
+            forget_percent=trained.objective.ncu.forget_percent,
+            bayes=bayes,
+            seed=command.seed + number,
+        )
+        uids += batch.uids
+        unknown = np.full(len(batch.uids), -1.0)
+        truth = unknown if batch.is_noisy is None else batch.is_noisy.numpy()
+        given = {"is_noisy": truth, "selection_weight": batch.weights.numpy(),
+                 "selection_retain": (~batch.is_forget).float().numpy()}  # fmt: skip
+        for name, values in (given | blocks).items():
+            columns.setdefault(name, []).append(values)
+    joined = {name: np.concatenate(values).astype(float) for name, values in columns.items()}
+    # Some are shown twice in place of samples that cannot be read.
+    first = sorted({uid: place for place, uid in reversed(list(enumerate(uids)))}.values())
+    kept = {name: values[first] for name, values in joined.items()}
+    if selection is None:
+        del kept["selection_weight"], kept["selection_retain"]
+    return [uids[place] for place in first], kept.pop("is_noisy"), kept
+
+
+def _scored(uids: list[str], scores: Sequence[str]) -> dict[str, np.ndarray]:
+    """The estimator's beliefs from the score table, NaN for pairs that are not in it."""
+    with connect(scores) as connection:
+        rows = connection.execute(
+            "SELECT uid, osa_weight, 1 - noise_probability, ncu_confidence, disncl_clean::FLOAT "
+            "FROM scores WHERE status = 'ok'"
+        ).fetchall()
+    known = {uid: values for uid, *values in rows}
+    missing = [None] * 4
+    found = np.array([known.get(uid, missing) for uid in uids], dtype=float)
+    names = ("osa_weight", "clean_probability", "ncu_confidence", "disncl_clean")
+    return {f"scores.{name}": found[:, place] for place, name in enumerate(names)}

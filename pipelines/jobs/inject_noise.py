@@ -1,0 +1,232 @@
+"""The injection of noise: shards to the same shards with known noise.
+
+Two passes. The first indexes every shard: pairs, captions, where members lie. With the number of
+pairs known, the noise is planned; the second pass copies the shards with it. Both take a shard at
+a time, in any order and by any number of processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans, moving_images
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.noise import PERMUTING, NoisePlan, noise_count, plan_noise
+from ncclean.data.shard_index import ShardIndex, index_shard
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError
+from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+
+from ..inject_noise import InjectNoise
+from ..progress import Progress
+from .noise_shards import WriteTask, pack_images, write_shard
+from .workers import Workers
+
+# `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
+_STREAM = 1
+
+
+@dataclass(frozen=True)
+class NoiseSummary:
+    """What a finished injection wrote.
+
+    Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
+    were left in place by the permutation (`left_in_place`) or got a copy of what they had
+    (`unchanged`). `shortage` is what could not be drawn of what the rates ask for.
+    `already_noisy` pairs were noisy in the input and left alone.
+    """
+
+    shards: int
+    shards_failed: int
+    failed_shards: dict[str, str]
+    samples: int
+    pairs: int
+    planned: dict[str, int]
+    noisy: dict[str, int]
+    left_in_place: dict[str, int]
+    unchanged: dict[str, int]
+    shortage: dict[str, int]
+    already_noisy: int
+    json_added: int
+    json_replaced: int
+    samples_per_second: float | None
+    seconds: float
+    out: str
+
+
+def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
+    """Write the shards with noise, resuming what an earlier run left.
+
+    Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
+    Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
+    """
+    begin = time.perf_counter()
+    shards = resolve_shards(command.shards)
+    identity = InjectionIdentity(
+        rates=command.rates,
+        seed=command.seed,
+        batch_size=command.batch_size,
+        caption_key=command.caption_key,
+        shards=shards,
+    )
+    out = stores.location(command.out)
+    _check_apart(out, identity)
+    run = Injection.open(out, identity, overwrite=command.overwrite)
+    written = 0
+    failed: dict[str, str] = {}
+    try:
+        pending = run.pending()
+        if pending:
+            with Workers(command.workers, shards) as workers:
+                plan, starts = _plan(run, workers, progress)
+                written, failed = _write_all(run, workers, plan, starts, pending, progress)
+        if not failed:
+            run.remove_indexes()
+    finally:
+        run.close()
+    return _summarize(run, failed, written, time.perf_counter() - begin)
+
+
+def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
+    """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
+    shards, identity = run.identity.shards, run.identity
+    missing = [number for number in range(len(shards)) if run.index(number) is None]
+    if missing:
+        progress.say(f"indexing {len(missing):,} shards")
+    tasks = ((number, (shards[number], identity.caption_key)) for number in missing)
+    for number, index in workers.map(index_shard, tasks):
+        run.keep_index(number, index)
+    changeable = [_index(run, number).changeable for number in range(len(shards))]
+    starts = np.cumsum([0, *map(len, changeable)])
+    plan = plan_noise(
+        int(starts[-1]),
+        identity.rates,
+        identity.seed,
+        batch_size=identity.batch_size,
+        changeable=np.concatenate(changeable),
+        stream=_STREAM,
+    )
+    run.record_plan(plan.planned)
+    return plan, starts
+
+
+def _write_all(
+    run: Injection,
+    workers: Workers,
+    plan: NoisePlan,
+    starts: np.ndarray,
+    pending: list[int],
+    progress: Progress,
+) -> tuple[int, dict[str, str]]:
+    """Write the pending shards; returns the samples written, and why shards could not be."""
+    expected = estimate_samples([run.identity.shards[number] for number in pending])
+    progress.say(f"{len(pending):,} shards to write, about {expected:,} samples")
+    donors = gather_donors(plan, starts, run.identity.seed, _donating(run, plan, starts))
+    written = shards = 0
+    failed: dict[str, str] = {}
+    for number, outcome in workers.map(write_shard, _write_tasks(run, donors, pending)):
+        shard = run.identity.shards[number]
+        if isinstance(outcome, ShardRecord):
+            run.commit(shard, outcome)
+            written, shards = written + outcome.samples, shards + 1
+            progress.advance(written, expected, "samples", shards=f"{shards:,}/{len(pending):,}")
+        else:
+            failed[shard.name] = outcome
+        error = outcome if isinstance(outcome, str) else outcome.error
+        if error:
+            progress.say(f"shard {shard.name} failed: {error}")
+    return written, failed
+
+
+def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
+    """Every shard as a source of captions and images."""
+    for number, shard in enumerate(run.identity.shards):
+        index = _index(run, number)
+        pairs = moving_images(plan, starts, number)
+        if not index.compressed or not len(pairs):
+            yield IndexedShard(index, shard.url, packed=False)
+            continue
+        packed = run.images(number)
+        if not stores.ask("read", packed, packed.exists):
+            pack_images(shard, image_spans(index, pairs), packed)
+        yield IndexedShard(index, str(packed), packed=True)
+
+
+def _write_tasks(
+    run: Injection, donors: Donors, pending: list[int]
+) -> Iterator[tuple[int, tuple[WriteTask]]]:
+    for number in pending:
+        shard = run.identity.shards[number]
+        edits, unchanged = donors.edits_of(number)
+        task = WriteTask(
+            shard,
+            _index(run, number),
+            edits,
+            unchanged,
+            str(run.shard(shard)),
+            run.identity.caption_key,
+        )
+        yield number, (task,)
+
+
+def _index(run: Injection, number: int) -> ShardIndex:
+    index = run.index(number)
+    if index is None:
+        raise InputError(f"the index of shard {number} in {run.out} is gone: run the command again")
+    return index
+
+
+def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
+    """Raise `InputError` if the output would overwrite the input."""
+    inputs = {stores.canonical(shard.url) for shard in identity.shards}
+    for shard in identity.shards:
+        target = str(Injection(out, identity).shard(shard))
+        if stores.canonical(target) in inputs:
+            raise InputError(f"--out {out} would overwrite the input {target}; choose another")
+
+
+def _summarize(
+    run: Injection, failed: dict[str, str], written: int, seconds: float
+) -> NoiseSummary:
+    records = run.done.values()
+    noisy, unchanged = _sums(r.noisy for r in records), _sums(r.unchanged for r in records)
+    pairs = sum(record.pairs for record in records)
+    planned = run.planned or {}
+    broken = {name: record.error for name, record in run.done.items() if record.error}
+    return NoiseSummary(
+        shards=len(run.identity.shards),
+        shards_failed=len(broken) + len(failed),
+        failed_shards={**broken, **failed},
+        samples=sum(record.samples for record in records),
+        pairs=pairs,
+        planned=planned,
+        noisy={kind: noisy.get(kind, 0) for kind in planned},
+        left_in_place={
+            kind: count - noisy.get(kind, 0) - unchanged.get(kind, 0)
+            for kind, count in planned.items()
+            if kind in PERMUTING
+        },
+        unchanged={kind: unchanged.get(kind, 0) for kind in planned},
+        shortage={
+            kind: missing
+            for kind, count in planned.items()
+            if (missing := noise_count(run.identity.rates[kind], pairs) - count) > 0
+        },
+        already_noisy=sum(record.already_noisy for record in records),
+        json_added=sum(record.json_added for record in records),
+        json_replaced=sum(record.json_replaced for record in records),
+        samples_per_second=round(written / seconds, 1) if written else None,
+        seconds=round(seconds, 2),
+        out=str(run.out),
+    )
+
+
+def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter()))

@@ -1,0 +1,74 @@
+"""Files of a run in a folder that may hold other things: whole, listed, and moved into place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ncclean.storage.run_record import RunRecord
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+
+from ..command import Command, identity
+from ..display import finite
+
+_ASIDE = ".ncclean-writing-"
+
+
+def open_record(
+    command: Command, path: Path, *, overwrite: bool, run: dict[str, Any] | None = None
+) -> RunRecord:
+    """The record of a command whose folder holds nothing else when it begins.
+
+    `run` is the identity of the run, if not that of the command as it is. Raises `ResumeError` for the folder of another run, `InputError` for one that holds files of
+    no run.
+    """
+
+    def anything() -> UPath | None:
+        folder = UPath(path.parent)
+        if folder.is_dir():
+            return next((file for file in folder.iterdir() if file.name != path.name), None)
+        return folder if folder.exists() else None
+
+    now = identity(command) if run is None else run
+    return RunRecord.open(UPath(path), command.name, now, overwrite=overwrite, taken=anything)
+
+
+def finished(record: RunRecord) -> dict[str, Any] | None:
+    """What a run noted when it was done, None if it was interrupted."""
+    return next((entry for entry in record.entries if entry["kind"] == "done"), None)
+
+
+@contextlib.contextmanager
+def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
+    """Yield an empty folder to write to; its files are listed in the record, then moved.
+
+    JSON files come last: who sees a description may rely on what it describes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_ASIDE}*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as name:
+        aside = Path(name)
+        yield aside
+        files = [path.relative_to(aside) for path in aside.rglob("*") if path.is_file()]
+        files.sort(key=lambda file: (file.suffix == ".json", file))
+        record.made(*(folder / file for file in files))
+        for file in files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(aside / file, folder / file)
+
+
+def write_json(path: str, value: Any) -> str:
+    """Publish a result as a file, without NaN and infinity; returns its path."""
+    with published(stores.location(path)) as aside:
+        aside.write_text(json.dumps(finite(value), indent=1) + "\n")
+    return path

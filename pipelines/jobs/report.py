@@ -1,0 +1,156 @@
+"""The report: a score table measured, pairs picked, their pictures read, the page written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError
+from ncclean.report.figures import FIGURES
+from ncclean.report.numbers import ReportNumbers, measure_table
+from ncclean.report.page import Page, render
+from ncclean.report.pairs import ShownPair, choose_pairs
+from ncclean.report.table import ScoreTable
+from ncclean.report.thumbnails import Thumbnails, read_thumbnails
+from ncclean.storage.same_corpus import check_same_corpus
+
+from ..progress import Progress
+from ..report import Report
+
+_FORMATS = ("pdf", "png", "svg")
+_DOTS_PER_INCH = 200
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """What was written, and the numbers in it."""
+
+    numbers: ReportNumbers
+    pairs: tuple[ShownPair, ...]
+    thumbnails: Thumbnails | None
+    bytes: int
+    seconds: float
+    out: str
+    figures: list[str] = field(default_factory=list)
+
+    @property
+    def failed_shards(self) -> dict[str, str]:
+        return self.thumbnails.failed_shards if self.thumbnails is not None else {}
+
+    def to_json(self) -> dict[str, Any]:
+        numbers, facts = self.numbers, self.numbers.facts
+        truth = numbers.overlap.truth
+        first = numbers.curve("noise_probability")
+        return {
+            "rows": numbers.counts.rows,
+            "ok": numbers.counts.ok,
+            "failures": {each.status: each.count for each in numbers.counts.failures},
+            "shards": numbers.shards.total,
+            "noise_rate": facts.noise_rate,
+            "noise_rate_low": facts.noise_rate_low,
+            "noise_rate_high": facts.noise_rate_high,
+            "shift": facts.shift,
+            "null_median": numbers.cosines.null_median if numbers.cosines else None,
+            "expected_mismatched": numbers.counts.expected_mismatched,
+            "kept_at_half": int(first.kept(first.pairs)[first.start]) if first else None,
+            "expected_mismatched_kept_at_half": float(first.kept(first.wrong)[first.start])
+            if first and first.wrong is not None
+            else None,
+            "rules": {
+                rule.name: numbers.overlap.both(i, i)
+                for i, rule in enumerate(numbers.overlap.rules)
+            },
+            "jaccard": {
+                rule.name: {
+                    other.name: numbers.overlap.jaccard(i, j)
+                    for j, other in enumerate(numbers.overlap.rules)
+                }
+                for i, rule in enumerate(numbers.overlap.rules)
+            },
+            "detection": None
+            if truth is None
+            else {
+                found.rule.name: {
+                    "precision": found.precision,
+                    "recall": found.recall,
+                    "f1": found.f1,
+                    "clean_flagged": found.false_alarms,
+                    "recall_by_kind": found.by_kind,
+                }
+                for found in truth.detections
+            },
+            "missing": list(numbers.missing),
+            "pairs_shown": len(self.pairs),
+            "pictures": self.thumbnails.count if self.thumbnails is not None else 0,
+            "shards_failed": len(self.failed_shards),
+            "failed_shards": self.failed_shards,
+            "missing_shards": self.thumbnails.missing_shards if self.thumbnails else [],
+            "figures": self.figures,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 2),
+            "out": self.out,
+        }
+
+
+def write_report(command: Report, progress: Progress) -> WrittenReport:
+    """Measure the table, pick pairs, read their pictures, write the page and the figures.
+
+    Raises `InputError` if the table cannot be read, a path of `shards` holds none, or the page
+    would be too large. A shard that breaks off does not raise: it is named in the result.
+    """
+    begin = time.perf_counter()
+    shards = resolve_shards(command.shards) if command.shards else None
+    progress.say("reading the score table")
+    table = ScoreTable.open(command.scores, command.memory_limit)
+    numbers = measure_table(table)
+    pairs = choose_pairs(table, command.pairs)
+    thumbnails = None
+    if shards is not None:
+        check_same_corpus(command.scores, shards)
+        progress.say(f"reading the pictures of {len(pairs)} pairs")
+        thumbnails = read_thumbnails(pairs, shards)
+    page = Page(
+        title=command.title or command.scores[0].rstrip("/").rsplit("/", 1)[-1],
+        paths=command.scores,
+        made=date.today(),
+        pairs=pairs,
+        thumbnails=thumbnails,
+    )
+    html = render(numbers, page).encode()
+    with published(stores.location(command.out)) as aside:
+        aside.write_bytes(html)
+    return WrittenReport(
+        numbers=numbers,
+        pairs=pairs,
+        thumbnails=thumbnails,
+        bytes=len(html),
+        seconds=time.perf_counter() - begin,
+        out=command.out,
+        figures=_write_figures(numbers, command.figures, progress) if command.figures else [],
+    )
+
+
+def _write_figures(numbers: ReportNumbers, folder: str, progress: Progress) -> list[str]:
+    """Every figure that the table has numbers for, in every format; returns the paths."""
+    progress.say(f"drawing the figures in {folder}")
+    where = stores.location(folder)
+    written = []
+    for name, draw in FIGURES.items():
+        try:
+            figure = draw(numbers)
+        except InputError:  # the page says what is missing
+            continue
+        for kind in _FORMATS:
+            target = where / f"{name}.{kind}"
+            with published(target) as aside:
+                # No time of writing inside: the same table gives the same bytes.
+                metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+                figure.savefig(aside, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+            written.append(str(target if stores.is_url(folder) else Path(folder) / target.name))
+    return written

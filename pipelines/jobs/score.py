@@ -1,0 +1,283 @@
+"""Scoring: shards to parts, parts to a calibrated score table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+import ncclean
+from ncclean import stores
+from ncclean.config import ClusterOptions
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.errors import InputError, ResumeError
+from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.local import LocalEngine
+from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.summary import ScoreSummary, summarize
+
+from ..progress import Progress
+from ..score import Score
+from .cost import Rates, estimate
+
+# Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
+# minutes on a digit that no threshold needs.
+_SHIFT_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class ScorePlan:
+    """What `--dry-run` tells: the size of the job and what it would take.
+
+    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
+    over `workers`, `hours` what a clock would show.
+    """
+
+    shards: int
+    bytes: int
+    pairs: int
+    device: str
+    precision: str
+    samples_per_second: float
+    workers: int
+    worker_hours: float
+    hours: float
+    gpu_hours: float | None
+    bytes_written: int
+    read_bytes_per_second: float
+
+
+def score(command: Score, progress: Progress) -> ScoreSummary:
+    """Score every pair of the shards, resuming what an earlier run left.
+
+    Raises `InputError`, `ModelError` or `ResumeError` before anything is computed if the request
+    cannot be met. Broken shards do not raise: they are named in the summary.
+    """
+    begin = time.perf_counter()
+    shards = resolve_shards(command.shards)
+    layout = _layout(command)
+    if not command.overwrite:
+        layout.check_usable()
+    engine = _open_engine(command, progress)
+    try:
+        if command.overwrite:  # not before the model is there: what it made may be hard to get back
+            _ = engine.identity
+            layout.clear()
+            layout.check_usable()
+        manifest = _open_manifest(command, shards, engine.identity)
+        try:
+            pending = manifest.pending()
+            start = time.perf_counter()
+            scored = _score_pending(pending, manifest, engine, command, progress)
+            speed = scored / (time.perf_counter() - start) if scored else None
+            if _needs_noise_shift(command, manifest):
+                progress.say("estimating the shift of the estimator")
+                manifest.record_noise_shift(
+                    engine.estimate_shift(command.options.seed, _SHIFT_TOLERANCE)
+                )
+            return _finalize(command, manifest, engine, progress, begin, speed)
+        finally:
+            manifest.close()
+    finally:
+        engine.close()
+
+
+def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
+    """Calibrate a scored corpus again, with another shift; needs neither model nor shards.
+
+    Raises `InputError` if nothing has been scored at `command.out`.
+    """
+    begin = time.perf_counter()
+    manifest = Manifest.load(_layout(command).manifest)
+    if manifest is None:
+        raise InputError(
+            f"nothing has been scored to {command.out} yet; run without --finalize-only first"
+        )
+    try:
+        missing = [s.name for s in manifest.identity.shards if s.name not in manifest.done]
+        if missing:
+            raise InputError(
+                f"{len(missing)} shards of {command.out} are not scored yet (first: {missing[0]}); "
+                "run without --finalize-only to go on"
+            )
+        engine = _open_engine(command, progress) if _uses_ray(command) else None
+        try:
+            return _finalize(command, manifest, engine, progress, begin, None)
+        finally:
+            if engine is not None:
+                engine.close()
+    finally:
+        manifest.close()
+
+
+def plan(command: Score, progress: Progress) -> ScorePlan:
+    """Estimate the job: counts from the first samples, the speed from one batch on the model.
+
+    The model is tried on this machine, also where `--workers` will do the work.
+    """
+    shards = resolve_shards(command.shards)
+    pairs = estimate_samples(shards)
+    estimator = _load(command, progress)
+    batch = command.options.batch_size
+    speed = batch / estimator.seconds_per_batch(batch)
+    size = sum(shard.size for shard in shards)
+    rates = Rates(
+        pairs_per_second=speed,
+        input_bytes=size / max(pairs, 1),
+        embedding_dim=estimator.embed_dim if command.options.embeddings else 0,
+    )
+    workers = command.cluster.workers or 1
+    cost = estimate(pairs, rates, shards=len(shards), workers=workers)
+    return ScorePlan(
+        shards=len(shards),
+        bytes=size,
+        pairs=pairs,
+        device=str(estimator.device),
+        precision=estimator.precision,
+        samples_per_second=round(speed, 1),
+        workers=workers,
+        worker_hours=round(cost.worker_hours, 4),
+        hours=round(cost.hours, 4),
+        gpu_hours=round(cost.worker_hours, 4) if estimator.device.type == "cuda" else None,
+        bytes_written=cost.bytes_written,
+        read_bytes_per_second=round(cost.read_bytes_per_second, 1),
+    )
+
+
+def model_request(command: Score) -> ModelRequest:
+    """The model that scores."""
+    return ModelRequest(
+        model=command.model,
+        pretrained=command.pretrained,
+        precision=command.precision,
+        device=command.device,
+        compiled=command.compiled,
+        space="auto",
+    )
+
+
+def _layout(command: Score) -> ScoreLayout:
+    return ScoreLayout(stores.location(command.out))
+
+
+def _uses_ray(command: Score) -> bool:
+    """`auto` takes Ray when an address is given or several GPUs are visible."""
+    if command.engine != "auto":
+        return command.engine == "ray"
+    if command.cluster != ClusterOptions():
+        return True
+    return command.device == "auto" and torch.cuda.device_count() > 1
+
+
+def _load(command: Score, progress: Progress) -> Estimator:
+    progress.say(f"loading {command.model}")
+    return model_request(command).load()
+
+
+def _open_engine(command: Score, progress: Progress) -> Engine:
+    if not _uses_ray(command):
+        return LocalEngine(_load(command, progress), command.options)
+    from ncclean.execution.ray import RayEngine  # importing Ray takes a second
+
+    progress.say("connecting to Ray")
+    return RayEngine(model_request(command), command.options, command.cluster)
+
+
+def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity) -> Manifest:
+    identity = RunIdentity(
+        model={
+            "model": model.model,
+            "pretrained": model.pretrained,
+            "weights_fingerprint": model.fingerprint,
+            "precision": model.precision,
+            "scale": repr(model.scale),
+        },
+        options={**command.options.result_options(), "compile": command.compiled},
+        shards=shards,
+        version=ncclean.__version__,
+    )
+    manifest = Manifest.load(_layout(command).manifest)
+    if manifest is None:
+        return Manifest.create(_layout(command).manifest, identity)
+    try:
+        manifest.check_same_run(identity.model, identity.options, shards)
+    except ResumeError:
+        manifest.close()
+        if any(stats.rows for stats in manifest.done.values()):
+            raise
+        _layout(command).clear()  # of a run that got nowhere, over a wrong path for instance
+        return Manifest.create(_layout(command).manifest, identity)
+    except BaseException:
+        manifest.close()
+        raise
+    manifest.replace_shards(shards)
+    return manifest
+
+
+def _score_pending(
+    pending: list[ShardRef],
+    manifest: Manifest,
+    engine: Engine,
+    command: Score,
+    progress: Progress,
+) -> int:
+    if not pending:
+        progress.say("nothing left to score: all shards are done")
+        return 0
+    expected = estimate_samples(pending)
+    progress.say(f"{len(pending):,} shards to score, about {expected:,} samples")
+    numbers = {shard.name: index for index, shard in enumerate(manifest.identity.shards)}
+    writer = PartWriter(
+        work=str(_layout(command).work),
+        embeddings=command.options.embeddings,
+        digits=len(str(max(len(numbers) - 1, 0))),
+    )
+    scored = shards = 0
+
+    def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
+        nonlocal scored, shards
+        manifest.commit(shard, outcome.stats, outcome.distributions)
+        scored, shards = scored + outcome.stats.rows, shards + 1
+        if outcome.stats.error is not None:
+            progress.say(f"shard {shard.name} failed: {outcome.stats.error}")
+
+    def report(samples: int) -> None:
+        progress.advance(samples, expected, "samples", shards=f"{shards:,}/{len(pending):,}")
+
+    tasks = [ShardTask(numbers[shard.name], shard) for shard in pending]
+    try:
+        engine.run(tasks, writer, commit, report)
+    except OSError as error:
+        raise InputError(stores.explain(_layout(command).work, error)) from error
+    return scored
+
+
+def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:
+    if manifest.noise_shift is not None or isinstance(command.shift, float):
+        return False
+    return command.shift == "noise" or manifest.distributions.mismatched.size == 0
+
+
+def _finalize(
+    command: Score,
+    manifest: Manifest,
+    engine: Engine | None,
+    progress: Progress,
+    begin: float,
+    samples_per_second: float | None,
+) -> ScoreSummary:
+    progress.say("finalizing")
+    calibration = calibrate(manifest, command.shift)
+    (engine.finalize if engine is not None else finalize)(_layout(command), manifest, calibration)
+    return summarize(
+        manifest,
+        calibration,
+        out=command.out,
+        samples_per_second=samples_per_second,
+        seconds=time.perf_counter() - begin,
+    )

@@ -1,0 +1,85 @@
+"""`ncclean query`: one SELECT over score tables."""
+
+from __future__ import annotations
+
+import contextlib
+import csv as csv_module
+import io
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ncclean.errors import InputError
+from ncclean.options import Option, Reads
+
+from .command import Command, Result
+from .display import Shown
+from .progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(Command):
+    """Ask DuckDB about score tables.
+
+    The query sees the view `scores` and no other file.
+
+    Example: `ncclean query "SELECT status, count(*) FROM scores GROUP BY 1" scores.parquet`
+    """
+
+    name = "query"
+    summary = "Ask DuckDB about score tables."
+    is_stage = False
+
+    sql: Annotated[str, Option("One SELECT over the view `scores`.", argument=True, metavar="SQL")]
+    scores: Annotated[
+        Sequence[str],
+        Option("Score files, folders or globs.", argument=True, metavar="PATH", reads=Reads.TABLE),
+    ]
+    csv: Annotated[bool, Option("Print CSV.")] = False
+    max_rows: Annotated[int, Option("Rows of the table to show.", low=1)] = 100
+
+    def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
+        """Run the query. Raises `InputError` for what is not one SELECT, or fails."""
+        import duckdb
+
+        from ncclean.storage.catalog import query
+
+        relation = query(self.sql, self.scores)
+        try:
+            # Only now does DuckDB see the values. Versions before 2 keep what they executed.
+            run = "materialize" if hasattr(relation, "materialize") else "execute"
+            relation = getattr(relation, run)()
+        except duckdb.Error as error:
+            raise InputError(f"the query failed: {error}") from error
+        shown = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
+        return _QueryResult(self.name, relation, {}, shown=shown)
+
+
+class _QueryResult(Result["duckdb.DuckDBPyRelation"]):
+    """Rows as Python values only where somebody asks for them."""
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:  # type: ignore[override]
+        names = self.summary.columns
+        rows = [dict(zip(names, row, strict=True)) for row in self.summary.fetchall()]
+        return {"columns": names, "rows": rows}
+
+
+def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:
+    for row in (relation.columns, *relation.fetchall()):
+        line = io.StringIO()
+        csv_module.writer(line, lineterminator="").writerow(row)
+        yield line.getvalue()
+
+
+def _table(relation: duckdb.DuckDBPyRelation, max_rows: int) -> Iterator[Shown]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):  # DuckDB draws a table only by printing it
+        width = shutil.get_terminal_size((120, 24)).columns
+        relation.show(max_rows=max_rows, max_width=width)
+    yield printed.getvalue().rstrip("\n")

@@ -1,0 +1,43 @@
+"""What the result of a stage depends on: if it is unchanged, so is the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import ncclean
+from ncclean.options import parameters
+
+from ..inputs import stamps
+from .check import inputs_of
+from .load import Stage
+
+
+def stage_identity(stage: Stage, upstream: Mapping[str, str]) -> dict[str, Any]:
+    """A stage's options, a digest of each input from outside, and the runs of what it uses.
+
+    `upstream` identifies the runs of earlier stages (`StageRecord.run_id`): one that ran again
+    makes those that use it run again. Options that change no result are left out, and paths that
+    depend on the folder of the run count as they are written, so that a run may be moved.
+    """
+    known = parameters(type(stage.command))
+    inputs: dict[str, list[Any]] = {}
+    for option, reads, value in inputs_of(stage):
+        inputs.setdefault(option, []).extend(stamps(reads, value))
+    return {
+        "command": stage.command.name,
+        "version": ncclean.__version__,
+        "options": {
+            name: value
+            for name, value in sorted(stage.symbolic.items())
+            if not known[name].option.is_idle
+        },
+        "inputs": {name: _digest(sorted(files)) for name, files in inputs.items()},
+        "upstream": {name: upstream[name] for name in sorted(stage.uses)},
+    }
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,142 @@
+"""`ncclean run`: the stages of a recipe, from raw shards to a repaired model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ncclean.options import Option, OptionError
+
+from .command import Command, Result
+from .display import Shown, Table
+from .progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from .recipe.plan import PlannedStage
+    from .recipe.run import RunSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Command):
+    """Run the stages of a recipe, from raw shards to a repaired model.
+
+    The recipe is checked before anything starts; a mistake is named with its line. A stage whose
+    options and inputs have not changed is skipped, an interrupted one goes on. The folder of the
+    run has a page, `index.html`, that links everything.
+
+    Example: `ncclean run demo --out demo_run`
+    """
+
+    name = "run"
+    summary = "Run a recipe, from raw shards to a repaired model."
+    resume_hint = "run the same command again to go on; finished stages are kept"
+    is_stage = False
+
+    recipe: Annotated[
+        str | None,
+        Option("A YAML file, or the name of a bundled recipe.", argument=True, metavar="RECIPE"),
+    ] = None
+    out: Annotated[
+        str | None,
+        Option("Folder of the run [default: runs/RECIPE].", flags=("-o",), metavar="PATH"),
+    ] = None
+    set: Annotated[
+        Sequence[str],
+        Option(
+            "Another value: `finetune.epochs=2`, or `data=/mnt/cc3m` for a variable. Repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    start_from: Annotated[
+        str | None,
+        Option("Run this stage and all after it again.", flags=("--from",), metavar="STAGE"),
+    ] = None
+    dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
+    list_recipes: Annotated[bool, Option("Show the bundled recipes.", flags=("--list",))] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.recipe is None and not self.list_recipes:
+            raise OptionError("recipe", "name a recipe, or --list them")
+
+    def run(self, progress: Progress = SILENT) -> Result[Any]:
+        """Run, plan or list; see `ncclean_pipelines.recipe`."""
+        from .recipe.bundled import bundled_recipes, find_recipe
+
+        if self.recipe is None or self.list_recipes:
+            recipes = bundled_recipes()
+            return Result(self.name, recipes, recipes, shown=_listed(recipes))
+        from .recipe.load import load_recipe
+        from .recipe.plan import plan
+        from .recipe.run import run
+
+        path = find_recipe(self.recipe)
+        folder = Path(self.out) if self.out is not None else Path("runs") / path.stem
+        loaded = load_recipe(path, folder, list(self.set))
+        if self.dry_run:
+            stages = plan(loaded, self.start_from)
+            values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
+            return Result(self.name, stages, values, shown=_plan(stages))
+        return result_of(self.name, run(loaded, progress, self.start_from))
+
+
+def result_of(command: str, summary: RunSummary) -> Result[RunSummary]:
+    """The result of a command that ran a recipe."""
+    failures = {
+        f"{stage}: {name}": reason
+        for stage, failed in summary.failures.items()
+        for name, reason in failed.items()
+    }
+    figures = {
+        f"{stage}, {name}": value
+        for stage, record in summary.records.items()
+        for name, value in record.figures.items()
+    }
+    return Result(
+        command,
+        summary,
+        summary.to_json(),
+        figures,
+        (summary.folder,),
+        failures,
+        run_tables(summary),
+    )
+
+
+def run_tables(summary: RunSummary) -> Iterator[Shown]:
+    """The tables of results, the figures of each stage, and where everything is."""
+    yield from summary.tables
+    rows = []
+    for name, record in summary.records.items():
+        figures = ", ".join(f"{key} {value}" for key, value in record.figures.items())
+        skipped = "" if name in summary.ran else " (unchanged)"
+        rows.append((name, f"{record.seconds:,.1f}{skipped}", figures))
+    yield Table("Stages", ("stage", "seconds", ""), tuple(rows), left=1, last_left=True)
+    yield f"\nthe page of the run: {summary.page}"
+
+
+def _listed(recipes: Mapping[str, str]) -> Iterator[Shown]:
+    width = max(map(len, recipes))
+    yield from (f"{name:<{width}}  {about}" for name, about in recipes.items())
+
+
+def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
+    rows = [
+        (
+            stage.name,
+            stage.command,
+            f"{stage.action}: {stage.reason}",
+            "" if stage.pairs is None else f"{stage.pairs:,}",
+            "" if stage.hours is None else f"{stage.hours:,.2f}",
+            stage.basis,
+        )
+        for stage in stages
+    ]
+    heads = ("stage", "command", "", "pairs", "hours", "")
+    yield Table("", heads, tuple(rows), left=3, last_left=True)
+    hours = [stage.hours for stage in stages if stage.hours is not None]
+    if hours:
+        yield f"about {sum(hours):,.2f} hours for the stages with an estimate"

@@ -1,0 +1,57 @@
+"""Options that several commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from ncclean.options import Option, Reads
+
+Model = Annotated[
+    str,
+    Option(
+        "open_clip name, `hf-hub:`, `local-dir:`, checkpoint file, `demo`, `demo-noisy`.",
+        reads=Reads.MODEL,
+    ),
+]
+Pretrained = Annotated[
+    str | None,
+    Option("Pretrained tag or checkpoint file of an open_clip name.", reads=Reads.WEIGHTS),
+]
+Precision = Annotated[str, Option("`auto`, `fp32`, `bf16` or `fp16`.")]
+Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.", is_idle=True)]
+Engine = Literal["auto", "local", "ray"]
+Shards = Annotated[
+    Sequence[str],
+    Option(
+        "Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
+        argument=True,
+        metavar="SHARDS",
+        reads=Reads.SHARDS,
+    ),
+]
+Scores = Annotated[
+    Sequence[str],
+    Option(
+        "Score files, folders, globs or URLs.", argument=True, metavar="PATH", reads=Reads.TABLE
+    ),
+]
+CaptionKey = Annotated[
+    str | None,
+    Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),
+]
+Processes = Annotated[int | None, Option("Processes (default: one per core).", low=1, is_idle=True)]
+MemoryLimit = Annotated[
+    str | None, Option("Memory that DuckDB may take, such as `4GB`.", is_idle=True)
+]
+Overwrite = Annotated[bool, Option("Start again instead of resuming.", in_recipes=False)]
+
+
+def plot_option(inside: str | None = None) -> Option:
+    """Where a figure is drawn; `inside` is its place in a stage's folder."""
+    return Option(
+        "Draw the figure to this `.png`, `.svg` or `.pdf`.",
+        metavar="PATH",
+        endings=(".png", ".svg", ".pdf"),
+        inside=inside,
+    )
