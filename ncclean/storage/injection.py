@@ -109,7 +109,7 @@ class Injection:
         run = cls(out, identity)
         if not overwrite and not exists(path):
             run._check_unused()
-        run._log, records = open_log(path, fresh=False)
+        run._log, records = open_log(path)
         try:
             first = next(records, None)
             if first is not None and not overwrite:
@@ -119,7 +119,8 @@ class Injection:
             else:
                 run._clear(first or {})
                 run.close()
-                run._log, _ = open_log(path, fresh=True)
+                run._log, _ = open_log(path)
+                run._log.clear()
                 run._append({"kind": "noise", **identity.to_json()})
         except BaseException:
             run.close()

@@ -62,7 +62,8 @@ class Manifest:
     @classmethod
     def create(cls, path: UPath, identity: RunIdentity) -> Manifest:
         manifest = cls(path, identity)
-        manifest._log, _ = open_log(path, fresh=True)
+        manifest._log, _ = open_log(path)
+        manifest._log.clear()
         manifest._append({"kind": "run", **identity.to_json()})
         return manifest
 
@@ -71,7 +72,7 @@ class Manifest:
         """The manifest at `path`, or None if there is none (or not even its first record)."""
         if not exists(path):
             return None
-        log, records = open_log(path, fresh=False)
+        log, records = open_log(path)
         first = next(records, {})
         if first.pop("kind", None) != "run":
             log.close()
