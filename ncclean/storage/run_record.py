@@ -243,7 +243,12 @@ class RunRecord:
         paths = [path for path in self.files(self.identity) if absolute(path) not in own]
         in_the_way = next(iter(stores.present_files(paths)), None) or (taken() if taken else None)
         if in_the_way is not None:
-            raise InputError(
-                f"{in_the_way} is in the way: no record lists it as made by `ncclean "
-                f"{self.command}`. Remove it, or choose another --out"
-            )
+            raise refusal(in_the_way, self.command)
+
+
+def refusal(in_the_way: UPath, command: str) -> InputError:
+    """The error for a file that is in the way of a command's output."""
+    return InputError(
+        f"{in_the_way} is in the way: no record lists it as made by `ncclean {command}`. Remove "
+        "it, or choose another --out"
+    )
