@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError
+
+_ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -40,6 +43,25 @@ def published(path: UPath) -> Iterator[Path]:
             raise InputError(stores.explain(path, error)) from error
 
 
+def remove_leftovers(folder: UPath, names: Container[str]) -> None:
+    """Remove the temporary files that a killed process left of the files with these names."""
+    if stores.is_url(folder) or not folder.is_dir():
+        return
+    for path in Path(str(folder)).glob(".*.tmp"):
+        match = _ASIDE.fullmatch(path.name)
+        if match and match["name"] in names:
+            stores.ask("remove", path, path.unlink, missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a local folder outlive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -54,8 +76,4 @@ def _rename(aside: Path, path: Path) -> None:
     with open(aside, "rb") as written:
         os.fsync(written.fileno())
     os.replace(aside, path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

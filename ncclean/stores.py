@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import fsspec
@@ -31,6 +32,7 @@ T = TypeVar("T")
 # An outage of this many seconds is sat out; a longer one ends the run, which can be resumed.
 PATIENCE_SECONDS = 300.0
 _LONGEST_PAUSE_SECONDS = 20.0
+_FEW_OBJECTS = 8  # are asked for one by one
 _PERMANENT = (
     FileExistsError,
     FileNotFoundError,
@@ -151,6 +153,52 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
             )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
     return f"cannot {verb} {path}: {reason}"
+
+
+def present_files(paths: Iterable[UPath]) -> list[UPath]:
+    """The paths that are files, or links; of many objects in one folder, by listing it."""
+    folders: dict[str, list[UPath]] = defaultdict(list)
+    for path in paths:
+        folders[str(path.parent)].append(path)
+    present: list[UPath] = []
+    for members in folders.values():
+        if not is_url(members[0]):
+            present += [path for path in members if _is_local_file(str(path))]
+        elif len(members) <= _FEW_OBJECTS:
+            present += [path for path in members if ask("read", path, path.is_file)]
+        else:
+            names = ask("list", members[0].parent, _object_names, members[0].parent)
+            present += [path for path in members if path.name in names]
+    return present
+
+
+def remove_files(paths: Iterable[UPath]) -> None:
+    """Remove the paths that are files; folders and what is not there are left alone."""
+    objects: list[UPath] = []
+    for path in present_files(paths):
+        if is_url(path):
+            objects.append(path)
+        else:
+            ask("remove", path, path.unlink, missing_ok=True)
+    by_system: dict[int, list[UPath]] = defaultdict(list)
+    for path in objects:
+        by_system[id(path.fs)].append(path)
+    for members in by_system.values():  # many with one request
+        ask("remove", members[0].parent, members[0].fs.rm, [path.path for path in members])
+
+
+def _is_local_file(path: str) -> bool:
+    return os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path))
+
+
+def _object_names(folder: UPath) -> set[str]:
+    try:
+        return {
+            str(name).rstrip("/").rpartition("/")[2]
+            for name in folder.fs.ls(folder.path, detail=False)
+        }
+    except FileNotFoundError:
+        return set()
 
 
 def read_bytes(path: UPath) -> bytes:

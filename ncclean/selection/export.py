@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,9 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 from ncclean.data.shards import ShardRef
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError
 from ncclean.selection.export_plan import (
     ExportTask,
     count_by_shard,
@@ -27,12 +28,23 @@ from ncclean.selection.export_plan import (
 )
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
 from ncclean.storage.catalog import connect
+from ncclean.storage.differences import differences
+from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
 
 logger = logging.getLogger(__name__)
 
-_RECORD = "_export.json"
+_COMMAND = "export"
+_RECORD = "_export.jsonl"
+_SIZES = "sizes.json"
 _LEAST_DIGITS = 5  # img2dataset's
+_DERIVED = ("written_shards", "digits")
+_LABELS = {
+    "selection": "the selection",
+    "selection_size": "the size of the selection",
+    "repeats": "the factor of --repeat",
+    "input": "the digest of the input shards",
+}
 
 
 @dataclass
@@ -90,12 +102,20 @@ def export_shards(
         columns=tuple(columns),
         repeats=repeats,
     )
-    _claim(out, _identity(options, tasks, samples_per_shard), overwrite)
-    done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
-    pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
-    for report in _run(pending, options, workers):
-        on_done(report)
-    return _finish(out, tasks, digits)
+    with RunRecord.open(
+        out / _RECORD,
+        _COMMAND,
+        _identity(options, tasks, samples_per_shard),
+        overwrite=overwrite,
+        files=functools.partial(_files, out),
+        taken=lambda: next(iter(stores.ask("list", out, listed, out, "*.tar")), None),
+        compare=_compare,
+    ):
+        done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
+        pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+        for report in _run(pending, options, workers):
+            on_done(report)
+        return _finish(out, tasks, digits)
 
 
 def _check_columns(scores: Sequence[str], columns: Sequence[str]) -> None:
@@ -155,10 +175,15 @@ def _run(tasks: list[ExportTask], options: ExportOptions, workers: int) -> Itera
             raise
 
 
+def clear_export(out: UPath) -> None:
+    """Remove the files that the record of an export lists, and the record."""
+    RunRecord.clear(out / _RECORD, _COMMAND, files=functools.partial(_files, out))
+
+
 def _identity(
     options: ExportOptions, tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
-    """What an export depends on."""
+    """What an export depends on, and how many shards it writes."""
     path = stores.location(options.selection)
     where = path if path.is_file() else None
     return {
@@ -172,39 +197,27 @@ def _identity(
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
             for task in tasks for s in task.segments
         ]),
+        "written_shards": len(tasks),
+        "digits": options.digits,
     }  # fmt: skip
+
+
+def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences less those that follow from the others."""
+    compared = [{k: v for k, v in one.items() if k not in _DERIVED} for one in (before, now)]
+    return differences(*compared, _LABELS)
+
+
+def _files(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
+    """Every file that an export with this identity may write, but for its record."""
+    for number in range(identity["written_shards"]):
+        yield out / f"{number:0{identity['digits']}d}.tar"
+        yield stats_path(out, number, identity["digits"])
+    yield out / _SIZES
 
 
 def _digest(values: object) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
-
-
-def _claim(out: UPath, identity: dict[str, Any], overwrite: bool) -> None:
-    """Make `out` the place of this export, or of its continuation."""
-    record = out / _RECORD
-    if overwrite:
-        clear_export(out)
-    elif stores.ask("read", record, record.exists):
-        before = json.loads(stores.read_bytes(record))
-        changed = [name for name in identity if before.get(name) != identity[name]]
-        if changed:
-            name = changed[0]
-            raise ResumeError(
-                f"{out} holds another export: {name} was {before.get(name)}, is {identity[name]}. "
-                "Use --overwrite to start again, or another --out"
-            )
-        return
-    elif listed(out, "*.tar"):
-        raise InputError(f"{out} holds shards that no export made; choose another --out")
-    with published(record) as aside:
-        aside.write_text(json.dumps(identity, indent=2) + "\n")
-
-
-def clear_export(out: UPath) -> None:
-    """Remove what an export wrote, and nothing else."""
-    ours = [*listed(out, "*.tar"), *listed(out, "*_stats.json"), *listed(out, "sizes.json")]
-    for path in [out / _RECORD, *ours]:
-        stores.ask("remove", path, path.unlink, missing_ok=True)
 
 
 def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
@@ -220,8 +233,7 @@ def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
         summary.errors |= stats["errors"]
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
-    for path in listed(out, ".*.tmp"):  # of a run that was killed
-        path.unlink(missing_ok=True)
-    with published(out / "sizes.json") as aside:
+    remove_leftovers(out, {*sizes, *(name.replace(".tar", "_stats.json") for name in sizes)})
+    with published(out / _SIZES) as aside:
         aside.write_text(json.dumps(sizes, indent=2) + "\n")
     return summary

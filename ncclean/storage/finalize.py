@@ -26,6 +26,7 @@ from ncclean.scoring.null import NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.stats import pack_histogram
 from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer
 
@@ -143,15 +144,7 @@ def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
     if manifest.pending():
         return
     manifest.flush()
-    parts = [layout.part(shard) for shard in manifest.done_shards()]
-    if stores.is_url(layout.work):
-        names = {part.name for part in stores.ask("list", layout.work, layout.list_parts)}
-        kept = [part for part in parts if part.name in names]
-        if kept:  # many with one request
-            stores.ask("remove", layout.work, layout.work.fs.rm, [part.path for part in kept])
-        return
-    for part in parts:
-        part.unlink(missing_ok=True)
+    remove_with_leftovers(layout.part(shard) for shard in manifest.done_shards())
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
@@ -190,8 +183,15 @@ def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
 
 def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[UPath]:
     parts = [layout.part(shard) for shard in shards]
-    # All parts go at once, after the final file is there: a missing one means it holds them.
-    return parts if all(part.exists() for part in parts) else [layout.out]
+    # All parts go at once, after the final file is in place: a missing one means it holds them.
+    return parts if all(part.exists() for part in parts) else [_existing(layout.out)]
+
+
+def _existing(final: UPath) -> UPath:
+    """Raise `InputError` if neither the parts nor the final file are in place."""
+    if not stores.ask("read", final, final.is_file):
+        raise InputError(f"{final} is gone, and so are its parts; use --overwrite to score again")
+    return final
 
 
 def _calibrated(sources: list[UPath], calibration: Calibration) -> Iterator[pa.Table]:
@@ -237,7 +237,7 @@ def _finalize_part(
     layout: ScoreLayout, shard: ShardRef, calibration: Calibration, metadata: dict[str, str]
 ) -> None:
     part, final = layout.part(shard), layout.final(shard)
-    source = part if part.exists() else final
+    source = part if part.exists() else _existing(final)
     with published(final) as aside, table_writer(aside, metadata) as writer:
         for path, group in _pieces(source):
             writer.write_table(

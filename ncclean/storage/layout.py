@@ -8,8 +8,11 @@ into them.
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from upath import UPath
 
@@ -17,8 +20,11 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.log import exists
-from ncclean.storage.manifest import NAME
-from ncclean.storage.tables import listed, tables_at
+from ncclean.storage.run_record import RunRecord, refusal
+from ncclean.storage.tables import tables_at
+
+COMMAND = "score"
+MANIFEST = "manifest.jsonl"
 
 
 @dataclass(frozen=True)
@@ -37,26 +43,34 @@ class ScoreLayout:
 
     @property
     def manifest(self) -> UPath:
-        return self.work / NAME
+        return self.work / MANIFEST
 
     def part(self, shard: ShardRef) -> UPath:
         """The shard's rows before finalize."""
         return self.work / shard.part_name
 
-    def list_parts(self) -> list[UPath]:
-        """The parts that are there."""
-        return listed(self.work, "part-*.parquet")
-
     def final(self, shard: ShardRef) -> UPath:
         """The file that holds the shard's rows after finalize."""
         return self.out if self.is_single_file else self.out / shard.part_name
 
-    def check_usable(self) -> None:
-        """Raise `InputError` if something is in the way that no scoring run made."""
-        if exists(self.manifest):
-            return
+    def files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
+        """Every file that a run with this identity may write, but for its manifest."""
+        for fields in identity["shards"]:
+            shard = ShardRef(**fields)
+            yield self.part(shard)
+            if not self.is_single_file:
+                yield self.final(shard)
+        if self.is_single_file:
+            yield self.out
+
+    def taken(self) -> UPath | None:
+        """A table that would mix with this one, where there is no manifest.
+
+        Raises `InputError` if the place is a folder where the name asks for a file, or the other
+        way round.
+        """
         if stores.is_url(self.out):
-            taken = bool(stores.ask("list", self.out, tables_at, self.out))
+            tables = stores.ask("list", self.out, tables_at, self.out)
         else:
             if self.is_single_file and self.out.is_dir():
                 raise InputError(
@@ -64,20 +78,17 @@ class ScoreLayout:
                 )
             if not self.is_single_file and self.out.is_file():
                 raise InputError(f"{self.out} is a file; end it in .parquet, or name a folder")
-            taken = bool(tables_at(self.out))
-        if taken:
-            raise InputError(
-                f"{self.out} exists and no run to resume belongs to it; use --overwrite to "
-                "replace it, or another --out"
-            )
+            tables = tables_at(self.out)
+        return tables[0] if tables else None
+
+    def check_usable(self) -> None:
+        """Raise `InputError` if something is in the way that no scoring run made."""
+        if not exists(self.manifest) and (table := self.taken()) is not None:
+            raise refusal(table, COMMAND)
 
     def clear(self) -> None:
-        """Remove the table and its working files, and nothing else."""
-        ours = [self.out] if self.is_single_file else list(listed(self.out, "part-*.parquet"))
-        if stores.is_url(self.work):
-            if stores.ask("list", self.work, self.work.exists):
-                stores.ask("remove", self.work, self.work.fs.rm, self.work.path, recursive=True)
-        elif self.work.is_dir():
-            shutil.rmtree(str(self.work))
-        for path in ours:
-            stores.ask("remove", path, path.unlink, missing_ok=True)
+        """Remove the files that the manifest lists, the manifest, and the folder for them."""
+        RunRecord.clear(self.manifest, COMMAND, base=self.out, files=self.files)
+        if not stores.is_url(self.work):
+            with contextlib.suppress(OSError):  # somebody put a file there
+                Path(str(self.work)).rmdir()

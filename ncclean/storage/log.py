@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from upath import UPath
 
 from ncclean import stores
+from ncclean.atomic import sync_folder
 from ncclean.errors import InputError
 
 # Objects cannot be appended to. Records are gathered for this long before they make an object; a
-# crash loses them, and the shards they tell of are scored again.
+# crash loses them, and the work that they stand for is done again.
 _GATHER_SECONDS = 5.0
 _GATHER_RECORDS = 1000
 
@@ -26,98 +29,117 @@ class Log(Protocol):
 
     def append(self, record: dict[str, Any]) -> None: ...
     def flush(self) -> None: ...
+    def clear(self) -> None:
+        """Forget every record; the log stays open and locked."""
+        ...
+
+    def remove(self) -> None:
+        """Clear and close the log, and leave no file behind."""
+        ...
+
     def close(self) -> None: ...
 
 
-def open_log(path: UPath, *, fresh: bool) -> tuple[Log, Iterator[dict[str, Any]]]:
-    """The log at `path` (ending in `.jsonl`) and the records that are in it, empty if `fresh`.
+def open_log(path: UPath) -> tuple[Log, Iterator[dict[str, Any]]]:
+    """The log at `path` (ending in `.jsonl`), created if need be, and its records.
 
-    Raises `InputError` if it cannot be opened, or another process on this machine is writing to
-    it.
+    Read the records to their end before you append. Raises `InputError` if the log cannot be
+    opened, or another process on this machine is writing to it.
     """
-    return _open_objects(path, fresh) if stores.is_url(path) else _open_file(Path(str(path)), fresh)
+    if stores.is_url(path):
+        pieces = _objects(path)
+        number = int(pieces[-1].stem.rsplit("-", 1)[1]) + 1 if pieces else 0
+        return _Objects(path, number), _records_of(pieces)
+    log = _File(Path(str(path)))
+    return log, log.records()
+
+
+def read_log(path: UPath) -> Iterator[dict[str, Any]]:
+    """The records of a log that another process may be writing to; nothing if there is none."""
+    if stores.is_url(path):
+        return _records_of(_objects(path))
+    try:
+        with open(str(path), "rb") as file:
+            return iter([record for line in file if (record := _parse(line)) is not None])
+    except FileNotFoundError:
+        return iter(())
+    except OSError as error:
+        raise InputError(stores.explain(path, error, "read")) from error
 
 
 def exists(path: UPath) -> bool:
     """Whether there is a log at `path`."""
-    if not stores.is_url(path):
-        return path.exists()
-    return bool(stores.ask("list", path, _objects, path))
-
-
-def _open_file(path: Path, fresh: bool) -> tuple[Log, Iterator[dict[str, Any]]]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise InputError(stores.explain(path, error)) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise InputError(f"another run is writing to {path.parent}") from error
-    if fresh:
-        file.truncate(0)
-    file.seek(0)
-    return _File(path, file), _lines(file)
-
-
-def _lines(file: TextIO) -> Iterator[dict[str, Any]]:
-    torn = False
-    for line in file:
-        record = _parse(line)
-        torn = record is None
-        if record is not None:
-            yield record
-    if torn:
-        file.write("\n")  # so that the next record does not join the torn line
+    return bool(_objects(path)) if stores.is_url(path) else path.exists()
 
 
 class _File:
-    """Lines of one file, each synced before `append` returns."""
+    """Lines of one file, each synced before `append` returns. A lock keeps two writers apart."""
 
-    def __init__(self, path: Path, file: TextIO) -> None:
-        self._path, self._file = path, file
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = self._locked()
+            sync_folder(path.parent)
+        except BlockingIOError as error:
+            raise InputError(f"another run is writing to {path.parent}") from error
+        except OSError as error:
+            raise InputError(stores.explain(path, error)) from error
+        self._is_torn = False  # whether the last line has no end
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        with open(self._path, "rb") as lines:
+            for line in lines:
+                # The next record must not join a line that a crash has cut short.
+                self._is_torn = not line.endswith(b"\n")
+                record = _parse(line)
+                if record is not None:
+                    yield record
 
     def append(self, record: dict[str, Any]) -> None:
+        line = memoryview(b"\n" * self._is_torn + json.dumps(record).encode() + b"\n")
+        self._is_torn = True
         try:
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+            os.fsync(self._descriptor)
         except OSError as error:
             raise InputError(stores.explain(self._path, error)) from error
+        self._is_torn = False
 
     def flush(self) -> None:
         """Every line is synced already."""
 
+    def clear(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise InputError(stores.explain(self._path, error)) from error
+        self._is_torn = False
+
+    def remove(self) -> None:
+        self.clear()
+        self._path.unlink(missing_ok=True)
+        self.close()
+
     def close(self) -> None:
-        self._file.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
-
-def _open_objects(path: UPath, fresh: bool) -> tuple[Log, Iterator[dict[str, Any]]]:
-    """Objects `manifest-000000.jsonl`, ... beside where the file would be."""
-    found = sorted(stores.ask("list", path, _objects, path), key=lambda piece: piece.name)
-    if fresh:
-        for piece in found:
-            stores.ask("remove", piece, piece.unlink)
-        found = []
-    last = int(found[-1].stem.rsplit("-", 1)[1]) if found else -1
-    return _Objects(path, last + 1), _pieces(found)
-
-
-def _objects(path: UPath) -> list[UPath]:
-    try:
-        return list(path.parent.glob(f"{path.stem}-*{path.suffix}"))
-    except FileNotFoundError:
-        return []
-
-
-def _pieces(found: list[UPath]) -> Iterator[dict[str, Any]]:
-    for piece in found:
-        for line in stores.read_bytes(piece).decode().splitlines():
-            record = _parse(line)
-            if record is not None:
-                yield record
+    def _locked(self) -> int:
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
+                        return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # the file was removed between the opening and the lock
 
 
 class _Objects:
@@ -138,6 +160,15 @@ class _Objects:
         if self._gathered:
             self._write()
 
+    def clear(self) -> None:
+        # The first object goes first: without it, the rest does not pass for a log.
+        for piece in _objects(self._path):
+            stores.ask("remove", piece, piece.unlink)
+        self._gathered, self._number = [], 0
+
+    def remove(self) -> None:
+        self.clear()
+
     def close(self) -> None:
         self.flush()
 
@@ -150,7 +181,29 @@ class _Objects:
         self._written = time.monotonic()
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _objects(path: UPath) -> list[UPath]:
+    """Objects `manifest-000000.jsonl`, ... beside where the file would be, in order."""
+
+    def listed() -> list[UPath]:
+        try:
+            return list(path.parent.glob(f"{path.stem}-*{path.suffix}"))
+        except FileNotFoundError:
+            return []
+
+    name = re.compile(rf"{re.escape(path.stem)}-\d{{6,}}{re.escape(path.suffix)}")
+    pieces = [piece for piece in stores.ask("list", path, listed) if name.fullmatch(piece.name)]
+    return sorted(pieces, key=lambda piece: piece.name)
+
+
+def _records_of(pieces: list[UPath]) -> Iterator[dict[str, Any]]:
+    for piece in pieces:
+        for line in stores.read_bytes(piece).splitlines():
+            record = _parse(line)
+            if record is not None:
+                yield record
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:

@@ -1,14 +1,13 @@
-"""What a scoring run has done so far, and whether another run may go on with it.
+"""What a scoring run has done so far: its run record, with an entry for each finished shard.
 
-`manifest.jsonl` starts with what the run is made of (input, model, options) and gains a record for
-each finished shard. Records are appended after the shard's part is in place, so one that is there
-is true; a last line cut short by a crash is ignored and its shard done again.
+A shard's entry is appended after its part is in place, so every entry is true; a last one that a
+crash cut short is ignored and its shard done again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +16,14 @@ from upath import UPath
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ResumeError
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.log import Log, exists, open_log
+from ncclean.storage.differences import check_same, differences
+from ncclean.storage.layout import COMMAND, ScoreLayout
+from ncclean.storage.run_record import RunRecord
 
-NAME = "manifest.jsonl"
+_LABELS = {
+    "model.weights_fingerprint": "the fingerprint of the weights",
+    "model.scale": "the scale of the model",
+}
 
 
 @dataclass(frozen=True)
@@ -35,77 +39,91 @@ class RunIdentity:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> RunIdentity:
-        shards = [ShardRef(**shard) for shard in fields.pop("shards")]
-        return cls(shards=shards, **fields)
+    def from_json(cls, fields: Mapping[str, Any]) -> RunIdentity:
+        shards = [ShardRef(**shard) for shard in fields["shards"]]
+        return cls(fields["model"], fields["options"], shards, fields["version"])
 
 
 @dataclass
 class Manifest:
     """The state of a run; `done` maps the names of committed shards to their statistics.
 
-    Open one with `create` or `load`, which take a lock on a local file: two runs on one output
-    are refused. Object stores have no locks.
+    `open` begins a run or resumes one, `load` takes it as it is. Both lock a local manifest: two
+    runs on one output are refused. Object stores have no locks.
     """
 
-    path: UPath
     identity: RunIdentity
     done: dict[str, ShardStats] = field(default_factory=dict)
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    distributions: Distributions = field(
-        default_factory=Distributions
-    )  # of all committed shards together
+    # Of all committed shards together.
+    distributions: Distributions = field(default_factory=Distributions)
     noise_shift: float | None = None  # of the estimator, once it has been estimated
-    _broken_off: dict[str, Distributions] = field(default_factory=dict)  # of shards to do again
-    _log: Log | None = None
+    # Of shards that broke off: they are scored again.
+    _incomplete: dict[str, Distributions] = field(default_factory=dict)
+    _record: RunRecord | None = None
+
+    @classmethod
+    def open(
+        cls, layout: ScoreLayout, identity: RunIdentity, *, overwrite: bool = False
+    ) -> Manifest:
+        """Begin a run, or resume the one whose output `layout` is.
+
+        A run that scored no pair, over a wrong path for instance, gives way to another one.
+        Shards that are not done may have changed: replacing a broken shard and going on is what
+        one wants. Raises `ResumeError`, spelling out the differences, for another run, and
+        `InputError` if something is in the way.
+        """
+        manifest = cls(identity)
+        try:
+            manifest._record = RunRecord.open(
+                layout.manifest,
+                COMMAND,
+                identity.to_json(),
+                overwrite=overwrite,
+                base=layout.out,
+                files=layout.files,
+                taken=layout.taken,
+                compare=lambda before, now: manifest._differences(before, now, identity.shards),
+                on_entry=manifest._read,
+            )
+        except ResumeError:
+            if any(stats.rows for stats in manifest.done.values()):
+                raise
+            return cls.open(layout, identity, overwrite=True)
+        return manifest if manifest._record.resumed else cls(identity, _record=manifest._record)
 
     @classmethod
     def create(cls, path: UPath, identity: RunIdentity) -> Manifest:
-        manifest = cls(path, identity)
-        manifest._log, _ = open_log(path, fresh=True)
-        manifest._append({"kind": "run", **identity.to_json()})
-        return manifest
+        """Begin a run with its manifest at `path`, whatever run was recorded there."""
+        return cls(
+            identity, _record=RunRecord.open(path, COMMAND, identity.to_json(), overwrite=True)
+        )
 
     @classmethod
     def load(cls, path: UPath) -> Manifest | None:
         """The manifest at `path`, or None if there is none (or not even its first record)."""
-        if not exists(path):
+        manifest = cls(RunIdentity({}, {}, [], ""))
+        record = RunRecord.load(path, COMMAND, on_entry=manifest._read)
+        if record is None:
             return None
-        log, records = open_log(path, fresh=False)
-        first = next(records, {})
-        if first.pop("kind", None) != "run":
-            log.close()
-            return None
-        manifest = cls(path, RunIdentity.from_json(first), _log=log)
-        for record in records:
-            if record["kind"] == "part":
-                manifest._take(
-                    record["shard"],
-                    (record["size"], record["version"]),
-                    ShardStats.from_json(record),
-                    Distributions.from_json(record),
-                )
-            elif record["kind"] == "noise_shift":
-                manifest.noise_shift = record["value"]
+        manifest.identity, manifest._record = RunIdentity.from_json(record.identity), record
         return manifest
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
         """Record that the part of a shard, as it is now, is in place."""
-        version = {"size": shard.size, "version": shard.version}
         self._append(
-            {
-                "kind": "part",
-                "shard": shard.name,
-                **version,
-                **stats.to_json(),
-                **distributions.to_json(),
-            }
+            "part",
+            shard=shard.name,
+            size=shard.size,
+            version=shard.version,
+            **stats.to_json(),
+            **distributions.to_json(),
         )
         self._take(shard.name, (shard.size, shard.version), stats, distributions)
 
     def record_noise_shift(self, value: float) -> None:
         """Record the estimator's shift, which finalize may need without the estimator."""
-        self._append({"kind": "noise_shift", "value": value})
+        self._append("noise_shift", value=value)
         self.noise_shift = value
 
     def done_shards(self) -> list[ShardRef]:
@@ -123,22 +141,10 @@ class Manifest:
     def check_same_run(
         self, model: dict[str, str], options: dict[str, Any], shards: Sequence[ShardRef]
     ) -> None:
-        """Raise `ResumeError`, spelling out every difference, unless the run is this one.
-
-        Shards that are not done may have changed: replacing a broken shard and going on is what
-        one wants.
-        """
-        differences = [
-            *_differences("", self.identity.model, model),
-            *_differences("--", self.identity.options, options),
-            *self._input_differences(shards),
-        ]
-        if differences:
-            raise ResumeError(
-                f"{self.path.parent} was made by another run: {'; '.join(differences[:5])}"
-                f"{'; ...' if len(differences) > 5 else ''}. Use --overwrite to start again, or "
-                "another --out"
-            )
+        """Raise `ResumeError`, spelling out every difference, unless the run is this one."""
+        place = self._record.base if self._record is not None else "the output"
+        before = self.identity.to_json()
+        check_same(place, self._differences(before, {"model": model, "options": options}, shards))
 
     def replace_shards(self, shards: list[ShardRef]) -> None:
         """Take over what has changed about shards that are not done."""
@@ -146,52 +152,63 @@ class Manifest:
 
     def flush(self) -> None:
         """Make sure that what was recorded outlives a crash."""
-        if self._log is not None:
-            self._log.flush()
+        if self._record is not None:
+            self._record.flush()
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+
+    def _read(self, entry: dict[str, Any]) -> None:
+        """Take in an entry of an earlier run."""
+        if entry["kind"] == "part":
+            self._take(
+                entry["shard"],
+                (entry["size"], entry["version"]),
+                ShardStats.from_json(entry),
+                Distributions.from_json(entry),
+            )
+        elif entry["kind"] == "noise_shift":
+            self.noise_shift = entry["value"]
 
     def _take(
         self, name: str, version: tuple[int, str], stats: ShardStats, distributions: Distributions
     ) -> None:
-        if name in self._broken_off:  # an earlier part of the shard, which this one replaces
-            self.distributions -= self._broken_off.pop(name)
+        if name in self._incomplete:  # an earlier part of the shard, which this one replaces
+            self.distributions -= self._incomplete.pop(name)
         self.distributions += distributions
         if stats.error is not None:
-            self._broken_off[name] = distributions
+            self._incomplete[name] = distributions
         self.done[name] = stats
         self.scored_versions[name] = version
 
-    def _input_differences(self, shards: Sequence[ShardRef]) -> list[str]:
-        known = {shard.name: shard for shard in self.identity.shards}
-        given = {shard.name for shard in shards}
-        found = [f"shard {name} is missing now" for name in known if name not in given]
-        pending = {shard.name for shard in self.pending()}
+    def _differences(
+        self, before: Mapping[str, Any], now: Mapping[str, Any], shards: Sequence[ShardRef]
+    ) -> list[str]:
+        compared = ("model", "options")
+        clauses = differences(
+            {name: before[name] for name in compared},
+            {name: now[name] for name in compared},
+            _LABELS,
+        )
+        earlier = [shard["name"] for shard in before["shards"]]
+        names = {shard.name for shard in shards}
+        changes = [f"shard {name} is missing now" for name in earlier if name not in names]
+        new_names = names - set(earlier)
         for shard in shards:
-            before = known.get(shard.name)
-            if before is None:
-                found.append(f"shard {shard.name} is new")
-            elif shard.name not in pending and self.scored_versions[shard.name] != (
-                shard.size,
-                shard.version,
-            ):
-                found.append(f"shard {shard.name} has changed since it was scored")
-        if not found and [s.name for s in shards] != list(known):
-            found.append("the shards are in another order")
-        return found
+            stats = self.done.get(shard.name)
+            is_kept = stats is not None and stats.error is None
+            version = shard.size, shard.version
+            if shard.name in new_names:
+                changes.append(f"shard {shard.name} is new")
+            elif is_kept and self.scored_versions[shard.name] != version:
+                changes.append(f"shard {shard.name} has changed since it was scored")
+        if not changes and [shard.name for shard in shards] != earlier:
+            changes.append("the shards are in another order")
+        return clauses + changes
 
-    def _append(self, record: dict[str, Any]) -> None:
-        if self._log is None:
+    def _append(self, kind: str, **fields: Any) -> None:
+        if self._record is None:
             raise RuntimeError("the manifest is closed")
-        self._log.append(record)
-
-
-def _differences(prefix: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [
-        f"{prefix}{name.replace('_', '-') if prefix else name} was {before.get(name)}, is {value}"
-        for name, value in now.items()
-        if before.get(name) != value
-    ]
+        self._record.append(kind, **fields)

@@ -26,8 +26,9 @@ from ncclean.data.shards import ShardRef
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.layout import MANIFEST as NAME
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import NAME, Manifest, RunIdentity
+from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import write_part
 
 _PART_ROWS = 10_000

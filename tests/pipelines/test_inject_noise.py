@@ -165,7 +165,9 @@ def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.tar")} == made
     with pytest.raises(ResumeError, match="--seed was 0, is 1"):
         inject(clean, out, seed=1)
-    with pytest.raises(ResumeError, match=r"the noise was ncr 0.2, .*, is ncr 0.3"):
+    with pytest.raises(
+        ResumeError, match=r"--noise ncr was 0.2, is 0.3; --noise decl was 0.1, is not set"
+    ):
         inject(clean, out, {"ncr": 0.3})
     with pytest.raises(ResumeError, match="shard 00001 is missing now"):
         inject(clean / "00000.tar", out)
@@ -174,8 +176,11 @@ def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
     (out / "00001.tar").unlink()
     inject(clean, out)
     assert digests(out) == before
+    (out / "mine.tar").write_bytes(b"mine")
+    (out / "_work" / "mine.npz").write_bytes(b"mine")
     assert inject(clean / "00000.tar", out, {"ncr": 0.3}, overwrite=True).shards == 1
-    assert list(digests(out)) == ["00000.tar"]
+    assert list(digests(out)) == ["00000.tar", "mine.tar"]
+    assert (out / "_work" / "mine.npz").read_bytes() == b"mine"
 
 
 def test_a_changed_input_is_refused(clean, tmp_path):
@@ -192,7 +197,7 @@ def test_what_is_in_the_way_stays(clean, tmp_path):
     with pytest.raises(InputError, match="would overwrite the input"):
         inject(clean, clean)
     (tmp_path / "00000.tar").write_bytes(b"mine")
-    with pytest.raises(InputError, match="no run to resume made it"):
+    with pytest.raises(InputError, match="no record lists it as made by `ncclean inject-noise`"):
         inject(clean, tmp_path)
     assert (tmp_path / "00000.tar").read_bytes() == b"mine"
 

@@ -318,9 +318,22 @@ def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, 
     assert summary.rows == 1500
     foreign = tmp_path / "mine.parquet"
     foreign.write_text("precious")
-    with pytest.raises(InputError, match="--overwrite"):
-        score(request(corpus, foreign))
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="no record lists it as made by `ncclean score`"):
+            score(request(corpus, foreign, overwrite=overwrite))
     assert foreign.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [foreign]
+
+
+def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
+    out = tmp_path / "s"
+    score(request([str(corpus / "{00000..00001}.tar")], out))
+    mine = [out / "notes.txt", out / "part-mine.txt", out / "_work" / "part-mine.parquet"]
+    for path in mine:
+        path.write_text("mine")
+    assert score(request([str(corpus / "00000.tar")], out, seed=1, overwrite=True)).rows == 500
+    assert all(path.read_text() == "mine" for path in mine)
+    assert [path.name for path in out.glob("*.parquet")] == ["part-00000.parquet"]
 
 
 @pytest.mark.parametrize(

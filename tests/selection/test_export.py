@@ -20,7 +20,7 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError
-from ncclean.selection.export import export_shards, export_uids
+from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from pipelines.score import ScoreRequest, score
@@ -167,15 +167,28 @@ def test_killed_and_started_again(corpus, scored, exported, tmp_path):
 
 
 def test_another_export_in_the_same_place_is_refused(corpus, scored, exported, tmp_path):
-    with pytest.raises(ResumeError, match="samples_per_shard was 400, is 500"):
+    with pytest.raises(ResumeError, match="--samples-per-shard was 400, is 500"):
         export(corpus, scored / "clean.parquet", exported[0], samples_per_shard=500)
     (tmp_path / "00000.tar").write_bytes(b"mine")
-    with pytest.raises(InputError, match="no export made"):
+    with pytest.raises(InputError, match="no record lists it as made by `ncclean export`"):
         export(corpus, scored / "clean.parquet", tmp_path)
+
+
+def test_overwrite_leaves_a_users_files_alone(corpus, scored, exported, tmp_path):
     out = tmp_path / "over"
-    export(corpus, scored / "clean.parquet", out, samples_per_shard=10)
+    export(corpus, scored / "clean.parquet", out, samples_per_shard=100)
+    mine = [out / "mine.tar", out / "mine_stats.json", out / ".mine.tar.7.tmp"]
+    for path in mine:
+        path.write_bytes(b"mine")
     export(corpus, scored / "clean.parquet", out, samples_per_shard=600, overwrite=True)
+    assert all(path.read_bytes() == b"mine" for path in mine)
+    mine[0].unlink()
     assert members(out) == members(exported[0])
+    assert {path.name for path in out.glob("*_stats.json")} == {
+        *("00000_stats.json", "00001_stats.json", "mine_stats.json")
+    }
+    clear_export(UPath(out))
+    assert sorted(path.name for path in out.iterdir()) == [".mine.tar.7.tmp", "mine_stats.json"]
 
 
 def test_a_selection_of_other_shards_is_refused(corpus, scored, tmp_path):

@@ -1,0 +1,254 @@
+"""What a run is made of, how far it has come, and which files are its own.
+
+A record is a log (`ncclean.storage.log`) whose first line holds the command and the identity of
+the run: whatever its output depends on. One rule holds for every command whose output is there
+already:
+
+- The same identity goes on, and another one is refused with every difference spelled out.
+- Files in the way that no record lists are refused.
+- `--overwrite` removes the files that the record lists, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.errors import InputError
+from ncclean.storage.differences import check_same, differences
+from ncclean.storage.log import Log, exists, open_log, read_log
+from ncclean.storage.made_files import MadeFiles, absolute, remove_with_leftovers
+
+Identity = Mapping[str, Any]
+Files = Callable[[Identity], Iterable[UPath]]
+OnEntry = Callable[[dict[str, Any]], None]
+
+
+def no_files(identity: Identity) -> Iterable[UPath]:
+    """The `files` of a run whose files do not follow from its identity."""
+    return ()
+
+
+@dataclass
+class RunRecord:
+    """The record of one run of `command`.
+
+    `entries` are the lines after the first one, except those of the record itself; `resumed` says
+    whether an earlier run wrote the record. Names of files are kept relative to `base` (the output,
+    a folder or a file), so that they stay right when the output is moved. `files` tells the files
+    that follow from an identity, so that a run over many shards need not list them one by one.
+
+    An open record of a local run is locked: two runs on one output are refused. Object stores have
+    no locks.
+    """
+
+    path: UPath
+    command: str
+    identity: dict[str, Any]
+    base: UPath
+    files: Files = no_files
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    resumed: bool = False
+    _is_cleared: bool = False
+    _log: Log | None = None
+
+    def __post_init__(self) -> None:
+        self._made = MadeFiles(self.base)
+
+    @classmethod
+    def open(
+        cls,
+        path: UPath,
+        command: str,
+        identity: Identity,
+        *,
+        overwrite: bool = False,
+        base: UPath | None = None,
+        files: Files = no_files,
+        taken: Callable[[], UPath | None] | None = None,
+        compare: Callable[[Identity, Identity], list[str]] = differences,
+        on_entry: OnEntry | None = None,
+    ) -> RunRecord:
+        """Begin a run, or go on with the one that `path` (ending in `.jsonl`) records.
+
+        `base` is the folder of the record unless said otherwise. `taken` looks for output of
+        somebody else's where there is no record; files that `files` names are in the way in any
+        case. `compare` says how an earlier identity differs from this one. `on_entry` receives
+        the entries of an earlier run, which are then not kept, before `compare` is called.
+
+        Raises `ResumeError` if the record is that of another run, and `InputError` if something
+        is in the way, another process is writing to the record or it cannot be read.
+        """
+        now = json.loads(json.dumps(identity))
+        record = cls(path, command, now, base or path.parent, files)
+        if not exists(path):
+            record._check_free(taken)
+        try:
+            before = record._read(on_entry)
+            if before is None:
+                record._check_free(taken)
+                record._begin()
+            elif overwrite or record._is_cleared:
+                record._check_free(None, before)
+                record._remove(before)
+                record._begin()
+            else:
+                check_same(record.base, compare(before, now))
+                record.resumed = True
+        except BaseException:
+            record.close()
+            raise
+        return record
+
+    @classmethod
+    def load(
+        cls,
+        path: UPath,
+        command: str,
+        *,
+        base: UPath | None = None,
+        files: Files = no_files,
+        on_entry: OnEntry | None = None,
+        read_only: bool = False,
+    ) -> RunRecord | None:
+        """The record at `path` as it is, or None if there is no run in it.
+
+        With `read_only` it is not locked and cannot be appended to. Raises `InputError` if it is
+        the record of another command.
+        """
+        if not exists(path):
+            return None
+        record = cls(path, command, {}, base or path.parent, files, resumed=True)
+        try:
+            before = record._read(on_entry, read_only)
+        except BaseException:
+            record.close()
+            raise
+        if before is None or record._is_cleared:
+            record.close()
+            return None
+        record.identity = before
+        return record
+
+    @classmethod
+    def clear(
+        cls, path: UPath, command: str, *, base: UPath | None = None, files: Files = no_files
+    ) -> None:
+        """Remove what the record lists, and the record; does nothing where there is none."""
+        if not exists(path):
+            return
+        with cls(path, command, {}, base or path.parent, files) as record:
+            before = record._read(lambda entry: None)
+            if before is not None:
+                record._remove(before)
+            record._open_log.remove()
+
+    def append(self, kind: str, /, **fields: Any) -> None:
+        """Add an entry, on the disk when this returns; a store gathers a few seconds of them."""
+        self._open_log.append({"kind": kind, **fields})
+
+    def made(self, *paths: UPath | Path) -> None:
+        """List files as made by this run; call it before they are published."""
+        names = self._made.new_names(paths)
+        if names:
+            self.append("made", files=names)
+            self.flush()
+            self._made.add(names)
+
+    def listed(self) -> Iterator[UPath]:
+        """The files of this run, whether they are there or not."""
+        return self._listed(self.identity)
+
+    def remove_made(self) -> None:
+        """Remove the listed files. The record then holds no run: the next one begins anew."""
+        self._remove(self.identity)
+
+    def flush(self) -> None:
+        """Make sure that every entry outlives a crash."""
+        if self._log is not None:
+            self._log.flush()
+
+    def close(self) -> None:
+        if self._log is not None:
+            log, self._log = self._log, None
+            log.close()
+
+    def __enter__(self) -> RunRecord:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def _open_log(self) -> Log:
+        if self._log is None:
+            raise RuntimeError(f"the record {self.path} is closed")
+        return self._log
+
+    def _read(self, on_entry: OnEntry | None, read_only: bool = False) -> dict[str, Any] | None:
+        """Take in an earlier run's lines; returns its identity, None if there is none."""
+        if read_only:
+            lines = read_log(self.path)
+        else:
+            self._log, lines = open_log(self.path)
+        first = next(lines, None)
+        if first is None or (stores.is_url(self.path) and first.get("kind") != "run"):
+            return None  # nothing, or what is left of objects that were being cleared
+        identity = first.get("identity")
+        if first.get("kind") != "run" or not isinstance(identity, dict):
+            raise InputError(
+                f"{self.path} is not a record that this version of ncclean can read; choose "
+                "another --out, or remove it with its output"
+            )
+        if first.get("command") != self.command:
+            raise InputError(
+                f"{self.base} belongs to `ncclean {first.get('command')}`; choose another --out"
+            )
+        for entry in lines:
+            kind = entry.get("kind")
+            if kind == "made":
+                self._made.add(entry["files"])
+            elif kind == "cleared":
+                self._is_cleared = True
+            elif on_entry is not None:
+                on_entry(entry)
+            else:
+                self.entries.append(entry)
+        return identity
+
+    def _begin(self) -> None:
+        self._open_log.clear()
+        self.entries, self._made, self._is_cleared = [], MadeFiles(self.base), False
+        self.append("run", command=self.command, identity=self.identity)
+
+    def _remove(self, identity: Identity) -> None:
+        self.append("cleared")  # a run killed from here on leaves nothing to go on with
+        self.flush()
+        remove_with_leftovers(self._listed(identity))
+
+    def _listed(self, identity: Identity) -> Iterator[UPath]:
+        yield from self.files(identity)
+        yield from self._made.paths()
+
+    def _check_free(
+        self, taken: Callable[[], UPath | None] | None, before: Identity | None = None
+    ) -> None:
+        own = set() if before is None else set(map(absolute, self._listed(before)))
+        paths = [path for path in self.files(self.identity) if absolute(path) not in own]
+        in_the_way = next(iter(stores.present_files(paths)), None) or (taken() if taken else None)
+        if in_the_way is not None:
+            raise refusal(in_the_way, self.command)
+
+
+def refusal(in_the_way: UPath, command: str) -> InputError:
+    """The error for a file that is in the way of a command's output."""
+    return InputError(
+        f"{in_the_way} is in the way: no record lists it as made by `ncclean {command}`. Remove "
+        "it, or choose another --out"
+    )

@@ -1,0 +1,308 @@
+"""One rule for output that is there already, whatever kills a run in between."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from upath import UPath
+
+from ncclean import stores
+from ncclean.errors import InputError, ResumeError
+from ncclean.storage.run_record import RunRecord
+
+IDENTITY = {"seed": 0, "shards": [{"name": "a", "size": 1}, {"name": "b", "size": 2}]}
+
+
+@pytest.fixture(params=["folder", "store"])
+def out(request, tmp_path):
+    """The output: a folder, or the same in fsspec's store in memory."""
+    if request.param == "folder":
+        yield UPath(tmp_path / "out")
+        return
+    place = UPath(f"memory://{tmp_path.name}/out")
+    yield place
+    place.fs.store.clear()
+
+
+def begin(out, identity=IDENTITY, **options):
+    """A run that writes `<shard>.tar` for each shard of its identity."""
+
+    def files(identity):
+        return [out / f"{shard['name']}.tar" for shard in identity["shards"]]
+
+    path = out / "_work" / "record.jsonl"
+    return RunRecord.open(path, "copy", identity, base=out, files=files, **options)
+
+
+def write(path, content=b"ours"):
+    if not stores.is_url(path):
+        os.makedirs(path.parent, exist_ok=True)
+    path.write_bytes(content)
+
+
+def present(out):
+    return {path for path in map(str, out.rglob("*.*")) if not path.endswith("jsonl")}
+
+
+def test_the_same_run_goes_on_with_its_entries(out):
+    with begin(out) as record:
+        assert not record.resumed
+        record.append("shard", shard="a", pairs=3)
+    with begin(out) as record:
+        assert record.resumed
+        assert record.entries == [{"kind": "shard", "shard": "a", "pairs": 3}]
+
+
+def test_another_run_is_refused_with_the_differences_and_loses_nothing(out):
+    with begin(out) as record:
+        record.append("shard", shard="a")
+        write(out / "a.tar")
+    other = {"seed": 1, "shards": [{"name": "a", "size": 1}]}
+    with pytest.raises(ResumeError, match="--seed was 0, is 1; shard b is missing now"):
+        begin(out, other)
+    with begin(out) as record:
+        assert len(record.entries) == 1
+    assert present(out) == {str(out / "a.tar")}
+
+
+def test_compare_may_allow_what_the_entries_make_harmless(out):
+    done = []
+
+    def compare(before, now):
+        changed = [s["name"] for s in now["shards"] if s not in before["shards"]]
+        return [f"shard {name} has changed" for name in changed if name in done]
+
+    begin(out).close()
+    repaired = {"seed": 0, "shards": [{"name": "a", "size": 9}, {"name": "b", "size": 2}]}
+    with begin(out, repaired, compare=compare) as record:
+        assert record.resumed
+        record.append("shard", shard="a")
+    with pytest.raises(ResumeError, match="shard a has changed"):
+        begin(out, repaired, compare=compare, on_entry=lambda entry: done.append(entry["shard"]))
+
+
+def test_entries_that_somebody_receives_are_not_kept(out):
+    with begin(out) as record:
+        record.append("shard", shard="a")
+    received = []
+    with begin(out, on_entry=received.append) as record:
+        assert received == [{"kind": "shard", "shard": "a"}]
+        assert record.entries == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_in_the_way_stays_and_nothing_is_begun(out, overwrite):
+    write(out / "b.tar", b"mine")
+    with pytest.raises(InputError, match=r"b\.tar is in the way: no record lists it"):
+        begin(out, overwrite=overwrite)
+    assert (out / "b.tar").read_bytes() == b"mine"
+    assert not (out / "_work").exists()
+
+
+def test_taken_is_asked_where_there_is_no_record_and_only_there(out):
+    with pytest.raises(InputError, match="other is in the way"):
+        begin(out, taken=lambda: out / "other")
+    with begin(out, taken=lambda: None):
+        pass
+    with begin(out, taken=lambda: out / "other") as record:
+        assert record.resumed
+    with begin(out, overwrite=True, taken=lambda: out / "other") as record:
+        assert not record.resumed
+
+
+def test_overwrite_removes_what_the_record_lists_and_nothing_else(out):
+    with begin(out) as record:
+        record.made(out / "model" / "weights.bin", out / "log.txt")
+        record.append("shard", shard="a")
+    own = ["a.tar", "b.tar", "log.txt", "model/weights.bin"]
+    users = ["c.tar", "notes.txt", "_work/mine.txt", "model/mine.bin", "a.tar.bak"]
+    for name in own + users:
+        write(out / name)
+    with begin(out, {"seed": 1, "shards": []}, overwrite=True) as record:
+        assert not record.resumed
+        assert record.entries == []
+    assert present(out) == {str(out / name) for name in users}
+
+
+def test_overwrite_stops_at_a_file_of_the_users_before_it_removes_anything(out):
+    begin(out).close()
+    for name in ("a.tar", "c.tar"):
+        write(out / name)
+    with pytest.raises(InputError, match=r"c\.tar is in the way"):
+        begin(out, {"seed": 0, "shards": [{"name": "c"}]}, overwrite=True)
+    assert present(out) == {str(out / "a.tar"), str(out / "c.tar")}
+    with begin(out) as record:
+        assert record.resumed
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_run(out, monkeypatch):
+    """Without it, the old run would go on, though its files are gone."""
+    with begin(out) as record:
+        record.append("shard", shard="a")
+        for name in ("a.tar", "b.tar"):
+            write(out / name)
+    with monkeypatch.context() as killed:
+        killed.setattr("ncclean.storage.run_record.remove_with_leftovers", lambda paths: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            begin(out, {"seed": 1, "shards": []}, overwrite=True)
+    (out / "a.tar").unlink()
+    with begin(out, {"seed": 2, "shards": []}) as record:
+        assert not record.resumed
+    assert present(out) == set()
+
+
+def test_made_files_are_listed_once_and_before_they_are_there(out):
+    with begin(out) as record:
+        for _ in range(3):
+            record.made(out / "step_1.pt")
+        record.made(out / "step_1.pt", out / "step_2.pt", out / "step_2.pt")
+        lines = list(RunRecord.load(record.path, "copy", base=out, read_only=True).listed())
+        assert list(map(str, lines)) == [str(out / "step_1.pt"), str(out / "step_2.pt")]
+    with begin(out) as record:
+        assert record.entries == []
+        record.made(out / "step_2.pt")
+        names = [str(path) for path in record.listed() if path.suffix == ".pt"]
+        assert names == [str(out / "step_1.pt"), str(out / "step_2.pt")]
+
+
+def test_a_moved_output_is_cleared_where_it_is_now(tmp_path):
+    out, moved = UPath(tmp_path / "out"), UPath(tmp_path / "moved")
+    with begin(out) as record:
+        record.made(out / "step_1.pt")
+    for name in ("a.tar", "step_1.pt"):
+        write(out / name)
+    out.rename(moved)
+    write(out / "step_1.pt", b"another run's")
+    begin(moved, overwrite=True).close()
+    assert present(moved) == set()
+    assert (out / "step_1.pt").read_bytes() == b"another run's"
+
+
+def test_a_single_file_is_its_own_base(tmp_path):
+    out = UPath(tmp_path / "table.parquet")
+    record = RunRecord.open(tmp_path / "table.parquet.work" / "r.jsonl", "sum", {}, base=out)
+    record.made(out, tmp_path / "elsewhere.txt")
+    record.close()
+    for path in (out, tmp_path / "elsewhere.txt", tmp_path / "mine.parquet"):
+        path.write_text("x")
+    RunRecord.clear(tmp_path / "table.parquet.work" / "r.jsonl", "sum", base=out)
+    assert [path.name for path in tmp_path.glob("*.*") if path.is_file()] == ["mine.parquet"]
+    assert list((tmp_path / "table.parquet.work").iterdir()) == []
+
+
+def test_a_record_names_no_file_outside_by_dots(tmp_path):
+    path = tmp_path / "out" / "r.jsonl"
+    RunRecord.open(UPath(path), "copy", {}).close()
+    (tmp_path / "precious.txt").write_text("x")
+    with path.open("a") as file:
+        file.write(json.dumps({"kind": "made", "files": ["../precious.txt"]}) + "\n")
+    RunRecord.clear(UPath(path), "copy")
+    assert (tmp_path / "precious.txt").exists()
+    assert not path.exists()
+
+
+def test_folders_are_never_removed(tmp_path):
+    out = UPath(tmp_path / "out")
+    with begin(out) as record:
+        record.made(out / "data")
+    (tmp_path / "out" / "data" / "inside").mkdir(parents=True)
+    begin(out, overwrite=True).close()
+    assert (tmp_path / "out" / "data" / "inside").is_dir()
+
+
+def test_temporary_files_of_a_killed_writer_go_with_the_files(tmp_path):
+    out = UPath(tmp_path / "out")
+    begin(out).close()
+    ours, mine = out / ".a.tar.4242.tmp", [out / ".c.tar.4242.tmp", out / ".a.tar.x.tmp"]
+    for path in (ours, *mine):
+        write(path)
+    begin(out, overwrite=True).close()
+    assert not ours.exists()
+    assert all(path.exists() for path in mine)
+
+
+def test_load_gives_the_record_as_it_is(out):
+    path = out / "_work" / "record.jsonl"
+    assert RunRecord.load(path, "copy") is None
+    with begin(out) as record:
+        record.append("shard", shard="a")
+    with RunRecord.load(path, "copy", base=out) as record:
+        assert record.identity == IDENTITY
+        assert record.entries == [{"kind": "shard", "shard": "a"}]
+        record.remove_made()
+    assert RunRecord.load(path, "copy") is None
+
+
+def test_clear_without_a_record_removes_nothing(out):
+    write(out / "a.tar")
+    RunRecord.clear(out / "_work" / "record.jsonl", "copy", base=out)
+    assert present(out) == {str(out / "a.tar")}
+
+
+def test_a_record_of_another_command_is_refused(out):
+    begin(out).close()
+    path = out / "_work" / "record.jsonl"
+    for opened in (
+        lambda: RunRecord.open(path, "score", {}, base=out, overwrite=True),
+        lambda: RunRecord.load(path, "score", base=out),
+        lambda: RunRecord.clear(path, "score", base=out),
+    ):
+        with pytest.raises(InputError, match="belongs to `ncclean copy`"):
+            opened()
+    with begin(out) as record:
+        assert record.resumed
+
+
+def test_a_record_of_an_older_version_is_refused_and_kept(tmp_path):
+    path = UPath(tmp_path / "r.jsonl")
+    path.write_text('{"kind": "run", "model": {}, "options": {}}\n')
+    with pytest.raises(InputError, match="this version of ncclean"):
+        RunRecord.open(path, "score", {}, overwrite=True)
+    assert path.read_text().startswith('{"kind": "run"')
+
+
+def test_two_runs_on_one_output_are_refused(tmp_path):
+    out = UPath(tmp_path / "out")
+    with begin(out), pytest.raises(InputError, match="another run is writing"):
+        begin(out)
+    with begin(out) as record:
+        assert record.resumed
+        reader = RunRecord.load(record.path, "copy", base=out, read_only=True)
+        assert reader.identity == IDENTITY
+        with pytest.raises(RuntimeError, match="closed"):
+            reader.append("shard")
+
+
+def test_a_refused_run_lets_go_of_the_record(tmp_path):
+    out = UPath(tmp_path / "out")
+    begin(out).close()
+    with pytest.raises(ResumeError):
+        begin(out, {"seed": 5, "shards": []})
+    begin(out).close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(0, 400))
+def test_a_record_cut_anywhere_goes_on_with_what_was_whole(tmp_path_factory, cut):
+    out = UPath(tmp_path_factory.mktemp("cut") / "out")
+    with begin(out) as record:
+        for number in range(4):
+            record.append("shard", shard=f"s{number}")
+    path = out / "_work" / "record.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: max(len(whole) - cut, 0)])
+    with begin(out) as record:
+        shards = [entry["shard"] for entry in record.entries]
+        assert shards == [f"s{number}" for number in range(len(shards))]
+        record.append("shard", shard="after")
+    with begin(out) as record:
+        assert [entry["shard"] for entry in record.entries] == [*shards, "after"]
+
+
+def test_identities_are_compared_as_json_gives_them_back(tmp_path):
+    path = UPath(tmp_path / "r.jsonl")
+    RunRecord.open(path, "x", {"columns": ("a", "b"), "sizes": {1: 2.0}}).close()
+    with RunRecord.open(path, "x", {"columns": ["a", "b"], "sizes": {"1": 2}}) as record:
+        assert record.resumed
