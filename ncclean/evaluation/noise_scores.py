@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.schema import EVALUATED_SCORES
+
 
 @dataclass(frozen=True)
 class NoiseScore:
@@ -38,17 +40,9 @@ class NoiseScore:
         return f"{self.column} {sign} {threshold:.4g}"
 
 
-# OSA's boundary is weight 0; ranks flag whoever is not the best match of its block.
-BUILT_IN_SCORES = (
-    NoiseScore("similarity", False),
-    NoiseScore("osa_weight", False, 0.0),
-    NoiseScore("ncu_confidence", False),
-    NoiseScore("neg_clip_loss", False),
-    NoiseScore("noise_probability", True, 0.5),
-    NoiseScore("null_p_value", True, 0.05),
-    NoiseScore("clean_posterior", False, 0.5, below=True),
-    NoiseScore("i2t_rank", True, 1.0),
-    NoiseScore("t2i_rank", True, 1.0),
+BUILT_IN_SCORES = tuple(
+    NoiseScore(column, not facts.higher_is_cleaner, facts.noise_threshold, below=facts.exclusive)
+    for column, facts in EVALUATED_SCORES.items()
 )
 
 

@@ -97,7 +97,7 @@ def threshold_curve(
                 thresholds, right, kept, color=_MISMATCHED, alpha=0.75, linewidth=0,
                 label="kept, expected to be mismatched",
             )  # fmt: skip
-        sign = "below" if curve.score.keeps_below else "at or above"
+        sign = "below" if curve.keeps_below else "at or above"
         axes.set(
             xlabel=f"pairs with {score} {sign} the threshold are kept", ylabel="pairs kept",
             xlim=(thresholds[0], thresholds[-1]), ylim=(0, max(curve.total, 1) * 1.03),

@@ -138,8 +138,8 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
         return [round(float(v), 6) if v == v else None for v in values]
 
     return {
-        "column": curve.score.column,
-        "below": curve.score.keeps_below,
+        "column": curve.column,
+        "below": curve.keeps_below,
         "first": curve.grid.first,
         "multiple": curve.grid.multiple,
         "digits": curve.grid.digits,

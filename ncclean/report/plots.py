@@ -137,7 +137,7 @@ def threshold_plot(curve: ScoreCurve, size: Size) -> ThresholdPlot:
     right = kept - curve.kept(curve.wrong) if curve.wrong is not None else kept
     return ThresholdPlot(
         size=Size(size.name, size.width, bottom + 44, size.left, size.right, size.ticks),
-        column=curve.score.column,
+        column=curve.column,
         top=top,
         bottom=bottom,
         x=x,

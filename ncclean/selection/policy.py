@@ -13,30 +13,16 @@ A policy is a chain of filters. Each pair is dropped by the first one it fails:
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
 from ncclean.errors import InputError
+from ncclean.schema import SCORE_FACTS
 
 METHODS = ("osa", "ncu", "disncl", "noise-probability")
 DEDUP_BY = ("image", "text", "both")
-# Scores of which less is cleaner.
-LOWER_IS_CLEANER = frozenset(
-    ("noise_probability", "null_p_value", "i2t_rank", "t2i_rank",
-     "better_captions", "better_images", "lemon_score")
-)  # fmt: skip
-_NOISE_THRESHOLD = 0.5
-
-# A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept.
-_RANGES = {
-    "similarity": (-1, 1),
-    **dict.fromkeys(
-        ("noise_probability", "null_p_value", "clean_posterior", "ncu_confidence"), (0, 1)
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +59,26 @@ class Policy:
             raise InputError("--score needs --keep-fraction or --threshold")
         if self.score is None and self.threshold is not None and not self.by_noise_probability:
             raise InputError("--threshold goes with --score or --method noise-probability")
-        compared = self.score or "noise_probability"
-        low, high = _RANGES.get(compared, (-math.inf, math.inf))
-        if self.threshold is not None and not low <= self.threshold <= high:
-            raise InputError(
-                f"--threshold {self.threshold:g} is out of the range of {compared}, {low} to {high}"
-            )
+        self._check_range()
         if self.lowest and self.score is None:
             raise InputError("--lowest goes with --score")
         if self.with_forget and self.method != "ncu":
             raise InputError("--with-forget goes with --method ncu")
         if self.where is not None:
             object.__setattr__(self, "where", _one_expression(self.where))
+
+    def _check_range(self) -> None:
+        """A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept."""
+        column = self.score or "noise_probability"
+        facts = SCORE_FACTS.get(column)
+        if self.threshold is None or facts is None or facts.range is None:
+            return
+        low, high = facts.range
+        if not low <= self.threshold <= high:
+            raise InputError(
+                f"--threshold {self.threshold:g} is out of the range of {column}, {low:g} to "
+                f"{high:g}"
+            )
 
     @property
     def by_noise_probability(self) -> bool:
@@ -93,7 +87,8 @@ class Policy:
     @property
     def prefers_low(self) -> bool:
         """Whether less of `score` is cleaner."""
-        return self.lowest or self.score in LOWER_IS_CLEANER
+        facts = SCORE_FACTS.get(self.score or "")
+        return self.lowest or (facts is not None and not facts.higher_is_cleaner)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that were given."""
@@ -127,8 +122,10 @@ class Policy:
         if self.method == "disncl":
             return "disncl_clean"
         if self.by_noise_probability:
-            given = self.threshold if self.score is None else None
-            return f"noise_probability < {_NOISE_THRESHOLD if given is None else given!r}"
+            threshold = SCORE_FACTS["noise_probability"].noise_threshold
+            if self.score is None and self.threshold is not None:
+                threshold = self.threshold
+            return f"noise_probability < {threshold!r}"
         return None
 
     def goodness(self) -> str | None:
