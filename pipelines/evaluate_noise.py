@@ -18,12 +18,9 @@ from ncclean.evaluation.noise_evaluation import (
     evaluate_score,
     figure_of,
 )
-from ncclean.evaluation.noise_scores import (
-    BUILT_IN_RULES,
-    BUILT_IN_SCORES,
-    NoiseRule,
-    NoiseScore,
-)
+from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore
+from ncclean.rules import RULES as BUILT_IN_RULES
+from ncclean.rules import Rule as NoiseRule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.rules import flagging_condition
 from ncclean.schema import EVALUATED_SCORES
 
 
@@ -36,31 +37,17 @@ class NoiseScore:
 
     def condition(self, threshold: float) -> str:
         """What flags a pair, for people and as SQL."""
-        sign = ">=" if self.higher_is_noisier else "<" if self.below else "<="
-        return f"{self.column} {sign} {threshold:.4g}"
+        return flagging_condition(
+            self.column,
+            threshold,
+            higher_is_cleaner=not self.higher_is_noisier,
+            exclusive=self.below,
+        )
 
 
 BUILT_IN_SCORES = tuple(
     NoiseScore(column, not facts.higher_is_cleaner, facts.noise_threshold, below=facts.exclusive)
     for column, facts in EVALUATED_SCORES.items()
-)
-
-
-@dataclass(frozen=True)
-class NoiseRule:
-    """A decision about a pair: SQL over the score table that is true where it is flagged."""
-
-    name: str
-    sql: str
-    columns: tuple[str, ...]
-
-
-BUILT_IN_RULES = (
-    NoiseRule("osa_noisy", "osa_noisy", ("osa_noisy",)),
-    NoiseRule("ncu forget", "ncu_split = 'forget'", ("ncu_split",)),
-    NoiseRule("not disncl_clean", "NOT disncl_clean", ("disncl_clean",)),
-    NoiseRule("noise_probability >= 0.5", "noise_probability >= 0.5", ("noise_probability",)),
-    NoiseRule("clean_posterior < 0.5", "clean_posterior < 0.5", ("clean_posterior",)),
 )
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import duckdb
 
 from ncclean.errors import InputError
+from ncclean.rules import METHODS
 from ncclean.schema import SCORE_FACTS
 
-METHODS = ("osa", "ncu", "disncl", "noise-probability")
 DEDUP_BY = ("image", "text", "both")
 
 
@@ -99,14 +99,8 @@ class Policy:
         """The columns of the score table that the policy reads, and the option that wants each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
-        by_method = {
-            "osa": "osa_weight",
-            "ncu": "ncu_split",
-            "disncl": "disncl_clean",
-            "noise-probability": "noise_probability",
-        }
         if self.method is not None:
-            needed[by_method[self.method]] = f"--method {self.method}"
+            needed[METHODS[self.method].column] = f"--method {self.method}"
         if self.score is not None:
             needed[self.score] = "--score"
         if self.weights is not None:
@@ -115,18 +109,14 @@ class Policy:
 
     def rule(self) -> str | None:
         """SQL: true for what `method` keeps; null counts as false."""
-        if self.method == "osa":
-            return "osa_weight > 0"
-        if self.method == "ncu":
-            return "ncu_split IS NOT NULL" if self.with_forget else "ncu_split = 'retain'"
-        if self.method == "disncl":
-            return "disncl_clean"
-        if self.by_noise_probability:
-            threshold = SCORE_FACTS["noise_probability"].noise_threshold
-            if self.score is None and self.threshold is not None:
-                threshold = self.threshold
-            return f"noise_probability < {threshold!r}"
-        return None
+        if self.method is None:
+            return None
+        method = METHODS[self.method]
+        if self.with_forget:
+            return f"{method.column} IS NOT NULL"
+        if self.by_noise_probability and self.score is None and self.threshold is not None:
+            return f"{method.column} < {self.threshold!r}"
+        return method.keeps
 
     def goodness(self) -> str | None:
         """SQL: `score` as a number of which more is better; null and NaN become null."""
