@@ -1,4 +1,8 @@
-"""The only Arrow schemas: every column, its type, its meaning and the module that computes it."""
+"""The only Arrow schemas: every column, its type, its meaning and the module that computes it.
+
+A column that is a score also says which direction is clean, its range, and where it is shown;
+`select`, `report` and `evaluate noise` read these facts from here.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,40 @@ import pyarrow as pa
 SCHEMA_VERSION = "1"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreFacts:
+    """What it takes to sort pairs by a score, to cut it and to show it.
+
+    `range` holds every value that a threshold can have, both ends included; None has no bounds.
+    `noise_threshold` is the operating point: a pair at or beyond it, on the noisy side, is flagged;
+    `exclusive` leaves out the threshold itself. Without one, `evaluate noise` flags as many pairs
+    as it estimates to be noisy. `follows_cosine` marks a score that never increases or never
+    decreases in the cosine. `report_place` orders the scores that have a threshold curve in the
+    report, `evaluation_place` those that `evaluate noise` takes; 0 leaves the score out.
+    """
+
+    label: str
+    higher_is_cleaner: bool
+    range: tuple[float, float] | None = None
+    noise_threshold: float | None = None
+    exclusive: bool = False
+    follows_cosine: bool = False
+    report_place: int = 0
+    evaluation_place: int = 0
+
+    @property
+    def is_share(self) -> bool:
+        """Whether all values lie in [0, 1]."""
+        return self.range == (0, 1)
+
+
 @dataclass(frozen=True)
 class Column:
     name: str
     type: pa.DataType
     meaning: str
     producer: str  # module below `ncclean`
+    score: ScoreFacts | None = None
 
     def field(self) -> pa.Field:
         return pa.field(self.name, self.type)
@@ -33,22 +65,43 @@ SCORE_COLUMNS = (
     Column("height", _INT, "height of the original image in pixels", "data.decode"),
     Column("status", _STRING, "ok, or why the sample has no scores", "data.samples"),
     Column("error", _STRING, "details where status is not ok", "data.samples"),
-    Column("similarity", _FLOAT, "cosine of image and caption", "models.estimator"),
-    Column("osa_weight", _FLOAT, "OSA cleanliness weight, 0 for noisy pairs", "scoring.osa"),
+    Column("similarity", _FLOAT, "cosine of image and caption", "models.estimator",
+           ScoreFacts(label="Cosine similarity", higher_is_cleaner=True, range=(-1, 1),
+                      follows_cosine=True, report_place=2, evaluation_place=1)),
+    # OSA's boundary is weight 0.
+    Column("osa_weight", _FLOAT, "OSA cleanliness weight, 0 for noisy pairs", "scoring.osa",
+           ScoreFacts(label="OSA weight", higher_is_cleaner=True, noise_threshold=0.0,
+                      follows_cosine=True, report_place=5, evaluation_place=2)),
     Column("osa_noisy", _BOOL, "true where osa_weight is 0", "scoring.osa"),
-    Column("ncu_confidence", _FLOAT, "softmax confidence in the own partner", "scoring.ncu"),
+    Column("ncu_confidence", _FLOAT, "softmax confidence in the own partner", "scoring.ncu",
+           ScoreFacts(label="NCU confidence", higher_is_cleaner=True, range=(0, 1),
+                      report_place=4, evaluation_place=3)),
     Column("ncu_split", _STRING, "forget or retain", "scoring.ncu"),
     Column("disncl_clean", _BOOL, "image and caption are mutual best matches", "scoring.disncl"),
-    Column("neg_clip_loss", _FLOAT, "in-batch-normalised CLIP score", "scoring.clip_loss"),
-    Column("i2t_rank", _INT, "rank of the own caption in the block, 0 best", "scoring.blocks"),
-    Column("t2i_rank", _INT, "rank of the own image in the block, 0 best", "scoring.blocks"),
-    Column("noise_probability", _FLOAT, "probability of being mismatched", "scoring.null"),
-    Column("null_p_value", _FLOAT, "share of mismatches at or above this cosine", "scoring.null"),
-    Column("clean_posterior", _FLOAT, "posterior of the low-loss component", "scoring.mixture"),
+    Column("neg_clip_loss", _FLOAT, "in-batch-normalised CLIP score", "scoring.clip_loss",
+           ScoreFacts(label="Negative CLIP loss", higher_is_cleaner=True, report_place=3,
+                      evaluation_place=4)),
+    # A threshold of 1 flags every pair that is not the best match of its block.
+    Column("i2t_rank", _INT, "rank of the own caption in the block, 0 best", "scoring.blocks",
+           ScoreFacts(label="Rank of the own caption", higher_is_cleaner=False,
+                      noise_threshold=1.0, evaluation_place=8)),
+    Column("t2i_rank", _INT, "rank of the own image in the block, 0 best", "scoring.blocks",
+           ScoreFacts(label="Rank of the own image", higher_is_cleaner=False,
+                      noise_threshold=1.0, evaluation_place=9)),
+    Column("noise_probability", _FLOAT, "probability of being mismatched", "scoring.null",
+           ScoreFacts(label="Noise probability", higher_is_cleaner=False, range=(0, 1),
+                      noise_threshold=0.5, follows_cosine=True, report_place=1,
+                      evaluation_place=5)),
+    Column("null_p_value", _FLOAT, "share of mismatches at or above this cosine", "scoring.null",
+           ScoreFacts(label="Null p-value", higher_is_cleaner=False, range=(0, 1),
+                      noise_threshold=0.05, evaluation_place=6)),
+    Column("clean_posterior", _FLOAT, "posterior of the low-loss component", "scoring.mixture",
+           ScoreFacts(label="Clean posterior", higher_is_cleaner=True, range=(0, 1),
+                      noise_threshold=0.5, exclusive=True, report_place=6, evaluation_place=7)),
     Column("block", _INT, "block of the shard, from 0", "scoring.blocks"),
     Column("is_noisy", _BOOL, "ground truth, where the input's json says so", "data.tar"),
     Column("noise_kind", _STRING, "kind of the noise, where the json says so", "data.tar"),
-)
+)  # fmt: skip
 # Written by the parts phase as nulls and filled by finalize.
 CALIBRATED_COLUMNS = (
     "osa_weight",
@@ -105,12 +158,14 @@ NEIGHBOUR_COLUMNS = (
         _INT,
         "other pairs whose caption fits the image better",
         "scoring.neighbours.rivals",
+        ScoreFacts(label="Captions that fit better", higher_is_cleaner=False),
     ),
     Column(
         "better_images",
         _INT,
         "other pairs whose image fits the caption better",
         "scoring.neighbours.rivals",
+        ScoreFacts(label="Images that fit better", higher_is_cleaner=False),
     ),
     Column(
         "mutual_nearest",
@@ -123,9 +178,27 @@ NEIGHBOUR_COLUMNS = (
         _FLOAT,
         "LEMoN: disagreement with the neighbours, higher is noisier",
         "scoring.neighbours.lemon",
+        ScoreFacts(label="LEMoN score", higher_is_cleaner=False),
     ),
 )
 NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])
+
+SCORE_FACTS = {
+    column.name: column.score
+    for column in (*SCORE_COLUMNS, *NEIGHBOUR_COLUMNS)
+    if column.score is not None
+}
+# Both in the order of their places.
+REPORT_SCORES = {
+    name: facts
+    for name, facts in sorted(SCORE_FACTS.items(), key=lambda score: score[1].report_place)
+    if facts.report_place
+}
+EVALUATED_SCORES = {
+    name: facts
+    for name, facts in sorted(SCORE_FACTS.items(), key=lambda score: score[1].evaluation_place)
+    if facts.evaluation_place
+}
 
 OUTCOME_COLUMNS = (
     Column("query", _STRING, "what was looked up: image or caption", "evaluation.outcomes"),

@@ -13,7 +13,8 @@ from ncclean.errors import InputError
 from ncclean.evaluation.calibration import BINS, Calibration, calibration
 from ncclean.evaluation.curves import SortedScores
 from ncclean.evaluation.noise_evaluation import RuleEvaluation, evaluate_rule
-from ncclean.evaluation.noise_scores import NoiseRule, NoiseScore
+from ncclean.evaluation.noise_scores import NoiseScore
+from ncclean.rules import Rule
 from ncclean.storage.catalog import connect
 
 UNSPECIFIED = "unspecified"  # noise of which only is_noisy is known
@@ -106,7 +107,7 @@ class JudgedTable:
         values = -values if score.sign < 0 else values
         return SortedScores.of(values, np.asarray(arrays["_kind"])), missing
 
-    def rules(self, rules: Sequence[NoiseRule]) -> list[RuleEvaluation]:
+    def rules(self, rules: Sequence[Rule]) -> list[RuleEvaluation]:
         """Every rule's operating point, over the pairs for which it is not null.
 
         Raises `InputError` for a rule that is no condition on the table's columns.
@@ -116,9 +117,9 @@ class JudgedTable:
             # One at a time, so that an error names its rule.
             rows = self._rows(
                 f"SELECT _kind, count(*), count_if(flag) FROM "
-                f"(SELECT _kind, ({rule.sql}\n)::BOOLEAN AS flag FROM judged) "
+                f"(SELECT _kind, ({rule.condition}\n)::BOOLEAN AS flag FROM judged) "
                 "WHERE flag IS NOT NULL GROUP BY 1",
-                f"the rule {rule.name!r}",
+                f"the rule {rule.title!r}",
             )
             counts = np.zeros((len(self.kinds) + 1, 2), dtype=np.int64)
             for kind, pairs, flagged in rows:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from ncclean.errors import InputError
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
+from ncclean.rules import DetectionCounts
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,17 @@ def detection_report(score: ArrayLike, is_noisy: ArrayLike, threshold: float) ->
 
 def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
     """The report of `detection_report` from the curve of the scores."""
-    caught, alarms = curve.at(threshold)
-    noisy, clean = curve.noisy, curve.clean
+    counts = DetectionCounts(*curve.at(threshold), noisy=curve.noisy, clean=curve.clean)
     return DetectionReport(
         threshold=threshold,
-        accuracy=ratio(caught + clean - alarms, noisy + clean),
-        precision=ratio(caught, caught + alarms),
-        recall=ratio(caught, noisy),
-        f1=ratio(2 * caught, caught + alarms + noisy),
+        accuracy=counts.accuracy,
+        precision=counts.precision,
+        recall=counts.recall,
+        f1=counts.f1,
         auroc=curve.auroc,
         average_precision=curve.average_precision,
-        clean_kept=ratio(clean - alarms, clean),
-        noise_caught=ratio(caught, noisy),
+        clean_kept=counts.clean_kept,
+        noise_caught=counts.recall,
     )
 
 
@@ -68,11 +68,6 @@ def mean_noise_rank(weight: ArrayLike, is_noisy: ArrayLike) -> float:
 def optimal_noise_rank(pairs: int, noisy: int) -> float:
     """The highest mean noise rank that `noisy` of `pairs` pairs can have: N - (n - 1) / 2."""
     return pairs - (noisy - 1) / 2 if noisy else float("nan")
-
-
-def ratio(part: int, whole: int) -> float:
-    """part / whole, NaN if there is no whole."""
-    return part / whole if whole else float("nan")
 
 
 def _curve(score: ArrayLike, is_noisy: ArrayLike) -> DetectionCurve:

@@ -13,10 +13,10 @@ from ncclean.evaluation.curves import DetectionCurve, SortedScores
 from ncclean.evaluation.noise_detection import (
     DetectionReport,
     optimal_noise_rank,
-    ratio,
     report_on,
 )
-from ncclean.evaluation.noise_scores import NoiseRule, NoiseScore, threshold_at_rate
+from ncclean.evaluation.noise_scores import NoiseScore, threshold_at_rate
+from ncclean.rules import DetectionCounts, Rule, ratio
 
 ALL = "all"  # every kind of noise together
 _HISTOGRAM_BINS = 40
@@ -139,22 +139,27 @@ def evaluate_score(
 
 
 def evaluate_rule(
-    rule: NoiseRule, pairs: np.ndarray, flagged: np.ndarray, kinds: Sequence[str]
+    rule: Rule, pairs: np.ndarray, flagged: np.ndarray, kinds: Sequence[str]
 ) -> RuleEvaluation:
     """From (K + 1,) pairs and flagged pairs per kind, clean first."""
     caught = {
         kind: ratio(int(flagged[number]), int(pairs[number]))
         for number, kind in enumerate(kinds, start=1)
     }
-    noisy = int(flagged[1:].sum())
+    counts = DetectionCounts(
+        caught=int(flagged[1:].sum()),
+        alarms=int(flagged[0]),
+        noisy=int(pairs[1:].sum()),
+        clean=int(pairs[0]),
+    )
     return RuleEvaluation(
-        rule=rule.name,
-        flags=rule.sql,
+        rule=rule.title,
+        flags=rule.condition,
         pairs=int(pairs.sum()),
-        flagged=int(flagged.sum()),
-        clean_kept=ratio(int(pairs[0] - flagged[0]), int(pairs[0])),
-        noise_caught={ALL: ratio(noisy, int(pairs[1:].sum())), **caught},
-        precision=ratio(noisy, int(flagged.sum())),
+        flagged=counts.flagged,
+        clean_kept=counts.clean_kept,
+        noise_caught={ALL: counts.recall, **caught},
+        precision=counts.precision,
     )
 
 

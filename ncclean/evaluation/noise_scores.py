@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.rules import flagging_condition
+from ncclean.schema import EVALUATED_SCORES
+
 
 @dataclass(frozen=True)
 class NoiseScore:
@@ -34,39 +37,17 @@ class NoiseScore:
 
     def condition(self, threshold: float) -> str:
         """What flags a pair, for people and as SQL."""
-        sign = ">=" if self.higher_is_noisier else "<" if self.below else "<="
-        return f"{self.column} {sign} {threshold:.4g}"
+        return flagging_condition(
+            self.column,
+            threshold,
+            higher_is_cleaner=not self.higher_is_noisier,
+            exclusive=self.below,
+        )
 
 
-# OSA's boundary is weight 0; ranks flag whoever is not the best match of its block.
-BUILT_IN_SCORES = (
-    NoiseScore("similarity", False),
-    NoiseScore("osa_weight", False, 0.0),
-    NoiseScore("ncu_confidence", False),
-    NoiseScore("neg_clip_loss", False),
-    NoiseScore("noise_probability", True, 0.5),
-    NoiseScore("null_p_value", True, 0.05),
-    NoiseScore("clean_posterior", False, 0.5, below=True),
-    NoiseScore("i2t_rank", True, 1.0),
-    NoiseScore("t2i_rank", True, 1.0),
-)
-
-
-@dataclass(frozen=True)
-class NoiseRule:
-    """A decision about a pair: SQL over the score table that is true where it is flagged."""
-
-    name: str
-    sql: str
-    columns: tuple[str, ...]
-
-
-BUILT_IN_RULES = (
-    NoiseRule("osa_noisy", "osa_noisy", ("osa_noisy",)),
-    NoiseRule("ncu forget", "ncu_split = 'forget'", ("ncu_split",)),
-    NoiseRule("not disncl_clean", "NOT disncl_clean", ("disncl_clean",)),
-    NoiseRule("noise_probability >= 0.5", "noise_probability >= 0.5", ("noise_probability",)),
-    NoiseRule("clean_posterior < 0.5", "clean_posterior < 0.5", ("clean_posterior",)),
+BUILT_IN_SCORES = tuple(
+    NoiseScore(column, not facts.higher_is_cleaner, facts.noise_threshold, below=facts.exclusive)
+    for column, facts in EVALUATED_SCORES.items()
 )
 
 

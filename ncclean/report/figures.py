@@ -11,15 +11,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncclean.errors import InputError
+from ncclean.report.drawing import Panel, cosine_drawing, threshold_drawing
 from ncclean.report.numbers import ReportNumbers
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, told apart with any colour vision.
 _MATCHED, _MISMATCHED, _OBSERVED = "#0072B2", "#D55E00", "#D3D2CB"
 _INK, _SOFT = "#1C1C1A", "#5F5F59"
+# By the role of a series. Areas cover each other, so their tints of the two colours are opaque.
+_COLOURS = {
+    "observed": _OBSERVED,
+    "matched": _MATCHED,
+    "mismatched": _MISMATCHED,
+    "probability": _INK,
+    "right": "#A6CEE4",
+    "kept": "#E08640",
+}
+_DASHES = {"shift": (0, (5, 3)), "median": (0, (1, 2))}
+_LINE_WIDTHS = {"probability": 1.2}
+_HEADROOM = 1.04
 _STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.spines.top": False,
@@ -39,35 +53,29 @@ def cosine_distribution(numbers: ReportNumbers, width: float = 5.5) -> Figure:
 
     Raises `InputError` if no pair was scored.
     """
-    cosines = numbers.cosines
-    if cosines is None:
+    if numbers.cosines is None:
         raise InputError("no pair could be scored: there is no distribution to draw")
     from matplotlib import rc_context
 
+    drawing = cosine_drawing(numbers.cosines, numbers.facts)
     with rc_context(_STYLE):
         figure = _figure(width, 0.58)
         upper, lower = figure.subplots(
             2, 1, sharex=True, gridspec_kw={"height_ratios": (3.4, 1), "hspace": 0.09}
         )
-        upper.stairs(cosines.observed, cosines.edges, fill=True, color=_OBSERVED, label="observed")
-        if cosines.matched is not None and cosines.mismatched is not None:
-            upper.plot(cosines.centres, cosines.mismatched, color=_MISMATCHED, label="mismatched")
-            upper.plot(cosines.centres, cosines.matched, color=_MATCHED, label="matched")
-        known = np.isfinite(cosines.probability)
-        lower.plot(cosines.centres[known], cosines.probability[known], color=_INK, linewidth=1.2)
-        for value, name, dashes in (
-            (numbers.facts.shift, "OSA shift", (0, (5, 3))),
-            (cosines.null_median, "null median", (0, (1, 2))),
-        ):
-            if value is not None and cosines.edges[0] <= value <= cosines.edges[-1]:
-                upper.axvline(value, color=_INK, linestyle=dashes, linewidth=0.9, label=name)
-                lower.axvline(value, color=_INK, linestyle=dashes, linewidth=0.9)
-        upper.set_ylabel(f"pairs per {cosines.width:.3f}")
-        upper.set_ylim(bottom=0)
+        for axes, panel in zip((upper, lower), drawing.panels, strict=True):
+            _paint(axes, panel)
+            for marker in drawing.markers:
+                axes.axvline(
+                    marker.value, color=_INK, linewidth=0.9, linestyle=_DASHES[marker.role],
+                    label=marker.label,
+                )  # fmt: skip
         upper.legend(loc="best")
+        # The lower panel is too low for its label in one line.
+        lower.set_ylabel(drawing.panels[1].label.replace(" ", "\n"), fontsize=7.0)
         lower.set(
-            xlabel="cosine of image and caption", ylabel="noise prob.", ylim=(-0.03, 1.03),
-            xlim=(cosines.edges[0], cosines.edges[-1]), yticks=(0, 0.5, 1),
+            xlabel=drawing.x_label, xlim=(drawing.low, drawing.high),
+            ylim=(-0.03, 1.03), yticks=(0, 0.5, 1),
         )  # fmt: skip
         return figure
 
@@ -84,26 +92,15 @@ def threshold_curve(
         raise InputError(f"the score table has no values of {score}")
     from matplotlib import rc_context
 
-    kept = curve.kept(curve.pairs)
-    right = kept if curve.wrong is None else kept - curve.kept(curve.wrong)
+    drawing = threshold_drawing(curve)
     with rc_context(_STYLE):
         figure = _figure(width, 0.45)
         axes = figure.subplots()
-        thresholds = curve.grid.thresholds
-        label = "kept" if curve.wrong is None else "kept, expected to match"
-        axes.fill_between(thresholds, right, color=_MATCHED, alpha=0.35, linewidth=0, label=label)
-        if curve.wrong is not None:
-            axes.fill_between(
-                thresholds, right, kept, color=_MISMATCHED, alpha=0.75, linewidth=0,
-                label="kept, expected to be mismatched",
-            )  # fmt: skip
-        sign = "below" if curve.score.keeps_below else "at or above"
-        axes.set(
-            xlabel=f"pairs with {score} {sign} the threshold are kept", ylabel="pairs kept",
-            xlim=(thresholds[0], thresholds[-1]), ylim=(0, max(curve.total, 1) * 1.03),
-        )  # fmt: skip
+        artists = _paint(axes, drawing.panels[0])
+        axes.set(xlabel=f"{drawing.x_label}; {drawing.x_note}", xlim=(drawing.low, drawing.high))
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        figure.legend(loc="outside upper left", ncols=2)
+        handles = [artists[series.role] for series in drawing.legend]
+        figure.legend(handles=handles, loc="outside upper left", ncols=2)
         return figure
 
 
@@ -173,6 +170,30 @@ FIGURES: dict[str, Callable[[ReportNumbers], Figure]] = {
     "rule_overlap": rule_overlap,
     "shard_noise_rates": shard_noise_rates,
 }
+
+
+def _paint(axes: Axes, panel: Panel) -> dict[str, Artist]:
+    """Draw the series of a panel; returns what was drawn, by role."""
+    artists: dict[str, Artist] = {}
+    for series in panel.series:
+        colour = _COLOURS[series.role]
+        if series.form == "steps":
+            artist: Artist = axes.stairs(
+                series.y, series.x, fill=True, color=colour, label=series.label
+            )
+        elif series.form == "area":
+            artist = axes.fill_between(
+                series.x, series.y, color=colour, linewidth=0, label=series.label
+            )
+        else:
+            width = _LINE_WIDTHS.get(series.role, 1.5)
+            (artist,) = axes.plot(
+                series.x, series.y, color=colour, linewidth=width, label=series.label
+            )
+        artists[series.role] = artist
+    axes.set_ylabel(panel.label)
+    axes.set_ylim(0, panel.top * _HEADROOM)
+    return artists
 
 
 def _figure(width: float, aspect: float) -> Figure:

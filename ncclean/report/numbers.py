@@ -29,7 +29,7 @@ class ReportNumbers:
 
     def curve(self, column: str) -> ScoreCurve | None:
         """The threshold curve of a score, None if the table does not have it."""
-        return next((curve for curve in self.curves if curve.score.column == column), None)
+        return next((curve for curve in self.curves if curve.column == column), None)
 
 
 def measure(paths: Sequence[str], memory_limit: str | None = None) -> ReportNumbers:

@@ -19,6 +19,7 @@ from markupsafe import Markup
 import ncclean
 from ncclean.errors import InputError
 from ncclean.report import formats
+from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.numbers import ReportNumbers
 from ncclean.report.pairs import GROUPS, ShownPair
 from ncclean.report.plots import NARROW, WIDE, cosine_plot, threshold_plot
@@ -48,6 +49,8 @@ def render(numbers: ReportNumbers, page: Page) -> str:
     style, script = asset("report.css"), asset("report.js")
     pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
     facts = numbers.facts
+    cosines = cosine_drawing(numbers.cosines, facts) if numbers.cosines is not None else None
+    thresholds = {curve.column: threshold_drawing(curve) for curve in numbers.curves}
     html = _environment().get_template("report.html").render(
         numbers=numbers,
         facts=facts,
@@ -55,14 +58,14 @@ def render(numbers: ReportNumbers, page: Page) -> str:
         page=page,
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
-        cosine_plots=[
-            cosine_plot(numbers.cosines, facts.shift, size)
-            for size in (WIDE, NARROW)
-            if numbers.cosines is not None
-        ],
+        cosine_plots=[cosine_plot(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
+        cosine_legend=cosines.legend if cosines else (),
         threshold_plots=[
-            threshold_plot(curve, size) for curve in numbers.curves for size in (WIDE, NARROW)
+            threshold_plot(column, drawing, size)
+            for column, drawing in thresholds.items()
+            for size in (WIDE, NARROW)
         ],
+        threshold_legend=next((drawing.legend for drawing in thresholds.values()), ()),
         queries=[
             (q.title, command(q.sql, page.paths)) for q in ready_queries(numbers.columns)
         ],
@@ -138,8 +141,8 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
         return [round(float(v), 6) if v == v else None for v in values]
 
     return {
-        "column": curve.score.column,
-        "below": curve.score.keeps_below,
+        "column": curve.column,
+        "below": curve.keeps_below,
         "first": curve.grid.first,
         "multiple": curve.grid.multiple,
         "digits": curve.grid.digits,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ncclean.report.captions import shown_text
-from ncclean.report.rules import RULES
 from ncclean.report.table import ScoreTable
+from ncclean.rules import RULES
 
 GROUPS = ("worst", "borderline", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes

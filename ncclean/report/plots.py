@@ -1,15 +1,15 @@
-"""Where everything lies in the SVG plots: scales, ticks and paths, without any styling."""
+"""Drawings as the SVG of the page: scales, ticks and paths, without any styling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.report.distribution import CosineDistribution
-from ncclean.report.thresholds import ScoreCurve
+from ncclean.report import formats
+from ncclean.report.drawing import Drawing, Marker, Panel
 
 _MARKER_LABEL_PIXELS = 150
 _CURVE_POINTS = 200
@@ -36,12 +36,12 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Marker:
-    """A vertical line with its label `row` lines above the panel."""
+class PlacedMarker:
+    """A vertical line with its label in line `row` above the panel; `style` is its class."""
 
     at: float
     label: str
-    kind: str
+    style: str
     anchor: str
     row: int
 
@@ -63,22 +63,30 @@ NARROW = Size("narrow", 344, 380, 42, 10, 5)
 
 
 @dataclass(frozen=True)
+class Path:
+    """A series as an SVG path; `style` are its classes in the style sheet."""
+
+    style: str
+    d: str
+
+
+@dataclass(frozen=True)
 class CosinePlot:
     """The distributions above, the noise probability below, over one cosine axis."""
 
     size: Size
+    title: str  # of the horizontal axis
     top: int
     bottom: int  # of the upper panel
     lower_top: int
     lower_bottom: int
+    lower_name: str
     x: Scale
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-    observed: str
-    matched: str | None
-    mismatched: str | None
-    probability: str
-    markers: list[Marker] = field(default_factory=list)
+    upper: list[Path]
+    lower: list[Path]
+    markers: list[PlacedMarker]
 
 
 @dataclass(frozen=True)
@@ -86,66 +94,75 @@ class ThresholdPlot:
     """What stays at each threshold: expected matches, and mismatches on top of them."""
 
     size: Size
+    title: str  # of the horizontal axis
     column: str
     top: int
     bottom: int
     x: Scale
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-    kept: str  # all that stays
-    right: str  # the expected matches among it
+    paths: list[Path]
 
 
-def cosine_plot(cosines: CosineDistribution, shift: float | None, size: Size) -> CosinePlot:
-    lower = 74
+def cosine_plot(drawing: Drawing, size: Size) -> CosinePlot:
+    upper, lower = drawing.panels
     top, lower_bottom = 44, size.height - 44
-    lower_top = lower_bottom - lower
+    lower_top = lower_bottom - 74
     bottom = lower_top - 22
-    edges = cosines.edges
-    x = Scale(float(edges[0]), float(edges[-1]), size.left, size.width - size.right)
-    parts = [cosines.observed, cosines.mismatched]
-    highest = max(float(part.max()) for part in parts if part is not None)
-    y = Scale(0.0, highest * 1.04, bottom, top)
-    p = Scale(0.0, 1.0, lower_bottom, lower_top)
-    centres = cosines.centres
+    x = Scale(drawing.low, drawing.high, size.left, size.width - size.right)
+    y = Scale(0.0, upper.top * 1.04, bottom, top)
     return CosinePlot(
         size=size,
+        title=drawing.x_label,
         top=top,
         bottom=bottom,
         lower_top=lower_top,
         lower_bottom=lower_bottom,
+        lower_name=lower.label,
         x=x,
-        x_ticks=[Tick(x(v), _plain(v)) for v in nice_ticks(x.low, x.high, size.ticks)],
+        x_ticks=_ticks(x, size.ticks),
         y_ticks=_count_ticks(y, 5),
-        observed=steps(edges, cosines.observed, x, y),
-        matched=None if cosines.matched is None else line(centres, cosines.matched, x, y),
-        mismatched=None if cosines.mismatched is None else line(centres, cosines.mismatched, x, y),
-        probability=line(centres, cosines.probability, x, p),
-        markers=_markers(cosines, shift, x),
+        upper=_paths(upper, x, y),
+        lower=_paths(lower, x, Scale(0.0, lower.top, lower_bottom, lower_top)),
+        markers=_place_markers(drawing.markers, x),
     )
 
 
-def threshold_plot(curve: ScoreCurve, size: Size) -> ThresholdPlot:
+def threshold_plot(column: str, drawing: Drawing, size: Size) -> ThresholdPlot:
+    (panel,) = drawing.panels
     top, bottom = 14, 216
-    grid = curve.grid
-    thresholds = grid.thresholds
-    x = Scale(thresholds[0], thresholds[-1], size.left, size.width - size.right)
-    y = Scale(0.0, max(curve.total, 1), bottom, top)
-    every = max(1, grid.steps // _CURVE_POINTS)
-    points = np.unique(np.append(np.arange(0, grid.steps + 1, every), grid.steps))
-    kept = curve.kept(curve.pairs)
-    right = kept - curve.kept(curve.wrong) if curve.wrong is not None else kept
+    x = Scale(drawing.low, drawing.high, size.left, size.width - size.right)
+    y = Scale(0.0, panel.top, bottom, top)
     return ThresholdPlot(
         size=Size(size.name, size.width, bottom + 44, size.left, size.right, size.ticks),
-        column=curve.score.column,
+        title=drawing.x_label,
+        column=column,
         top=top,
         bottom=bottom,
         x=x,
-        x_ticks=[Tick(x(v), _plain(v)) for v in nice_ticks(x.low, x.high, size.ticks)],
+        x_ticks=_ticks(x, size.ticks),
         y_ticks=_count_ticks(y, 4),
-        kept=area(thresholds[points], kept[points], x, y),
-        right=area(thresholds[points], right[points], x, y),
+        paths=_paths(panel, x, y),
     )
+
+
+def _paths(panel: Panel, x: Scale, y: Scale) -> list[Path]:
+    paths = []
+    for series in panel.series:
+        if series.form == "steps":
+            paths.append(Path(series.role, steps(series.x, series.y, x, y)))
+        elif series.form == "area":
+            points = _thinned(len(series.x))
+            paths.append(Path(series.role, area(series.x[points], series.y[points], x, y)))
+        else:
+            paths.append(Path(f"curve {series.role}", line(series.x, series.y, x, y)))
+    return paths
+
+
+def _thinned(count: int) -> np.ndarray:
+    """The numbers of about `_CURVE_POINTS` of so many points, the first and the last among them."""
+    every = max(1, (count - 1) // _CURVE_POINTS)
+    return np.unique(np.append(np.arange(0, count, every), count - 1))
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
@@ -198,24 +215,21 @@ def steps(edges: np.ndarray, heights: np.ndarray, x: Scale, y: Scale) -> str:
     return area(corners, np.repeat(heights, 2), x, y)
 
 
-def _markers(cosines: CosineDistribution, shift: float | None, x: Scale) -> list[Marker]:
-    named: list[tuple[float, str, str]] = []
-    if shift is not None and x.low <= shift <= x.high:
-        named.append((shift, f"OSA shift {_signed(shift)}", "shift"))
-    if cosines.null_median is not None:
-        named.append((cosines.null_median, f"null median {_signed(cosines.null_median)}", "median"))
-    markers: list[Marker] = []
-    for value, label, kind in sorted(named):
-        at = x(value)
-        near: Sequence[Marker] = [m for m in markers if at - m.at < _MARKER_LABEL_PIXELS]
+def _place_markers(markers: Sequence[Marker], x: Scale) -> list[PlacedMarker]:
+    """A label that would cover the one to its left goes a line further down."""
+    placed: list[PlacedMarker] = []
+    for marker in sorted(markers, key=lambda marker: marker.value):
+        at = x(marker.value)
+        near = [other for other in placed if at - other.at < _MARKER_LABEL_PIXELS]
         anchor = "end" if at > x.end - _MARKER_LABEL_PIXELS else "start"
-        markers.append(Marker(at, label, kind, anchor, len(near)))
-    return markers
+        label = f"{marker.label} {formats.decimal(marker.value)}"
+        placed.append(PlacedMarker(at, label, marker.role, anchor, len(near)))
+    return placed
+
+
+def _ticks(scale: Scale, count: int) -> list[Tick]:
+    return [Tick(scale(value), _plain(value)) for value in nice_ticks(scale.low, scale.high, count)]
 
 
 def _plain(value: float) -> str:
     return f"{value:g}".replace("-", "\N{MINUS SIGN}")
-
-
-def _signed(value: float) -> str:
-    return f"{value:.3f}".replace("-", "\N{MINUS SIGN}")

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ncclean.report.table import ScoreTable
+from ncclean.rules import RULES, DetectionCounts, Rule
 
 _MOST_KINDS = 8
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A condition under which a scored pair counts as noisy."""
-
-    name: str
-    short: str
-    column: str
-    condition: str  # SQL
-
-
-RULES = (
-    Rule("osa_noisy", "OSA", "osa_noisy", "osa_noisy"),
-    Rule("ncu_split = forget", "NCU", "ncu_split", "ncu_split = 'forget'"),
-    Rule("not disncl_clean", "DisNCL", "disncl_clean", "NOT disncl_clean"),
-    Rule(
-        "noise_probability ≥ 0.5",
-        "p\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}½",
-        "noise_probability",
-        "noise_probability >= 0.5",
-    ),
-    Rule("clean_posterior < 0.5", "Mixture", "clean_posterior", "clean_posterior < 0.5"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,29 +25,25 @@ class Detection:
     """What a rule found of the pairs known to be noisy; `by_kind` is the share of each kind."""
 
     rule: Rule
-    flagged: int
-    caught: int
-    noisy: int
-    clean: int
+    counts: DetectionCounts
     by_kind: dict[str, float]
 
     @property
     def precision(self) -> float | None:
-        return self.caught / self.flagged if self.flagged else None
+        return _defined(self.counts.precision)
 
     @property
     def recall(self) -> float | None:
-        return self.caught / self.noisy if self.noisy else None
+        return _defined(self.counts.recall)
 
     @property
     def f1(self) -> float | None:
-        found = self.flagged + self.noisy
-        return 2 * self.caught / found if found else None
+        return _defined(self.counts.f1)
 
     @property
     def false_alarms(self) -> float | None:
         """The share of the clean pairs that the rule flags."""
-        return (self.flagged - self.caught) / self.clean if self.clean else None
+        return _defined(self.counts.clean_flagged)
 
 
 @dataclass(frozen=True)
@@ -109,7 +83,7 @@ class RuleOverlap:
 
 def overlap_of_rules(table: ScoreTable) -> RuleOverlap:
     filled = table.rows(
-        f"SELECT {', '.join(f'count({rule.column})' for rule in RULES)} "
+        f"SELECT {', '.join(f'count({rule.condition})' for rule in RULES)} "
         "FROM pairs WHERE status = 'ok'"
     )[0]
     rules = tuple(rule for rule, count in zip(RULES, filled, strict=True) if count)
@@ -159,13 +133,12 @@ def _truth(cells: Cells, rules: tuple[Rule, ...], kinds: list[str]) -> Truth | N
     detections = []
     for index, rule in enumerate(rules):
         hit = [cell for cell in known if cell[0] >> index & 1]
+        caught = sum(cell[3] for cell in hit if cell[1])
+        alarms = sum(cell[3] for cell in hit) - caught
         detections.append(
             Detection(
                 rule=rule,
-                flagged=sum(cell[3] for cell in hit),
-                caught=sum(cell[3] for cell in hit if cell[1]),
-                noisy=noisy,
-                clean=clean,
+                counts=DetectionCounts(caught, alarms, noisy, clean),
                 by_kind={
                     name: sum(cell[3] for cell in hit if cell[2] == position) / per_kind[name]
                     for position, name in enumerate(kinds, 1)
@@ -174,3 +147,8 @@ def _truth(cells: Cells, rules: tuple[Rule, ...], kinds: list[str]) -> Truth | N
         )
     expected = [cell[4] for cell in known if cell[4] is not None]
     return Truth(noisy, clean, per_kind, sum(expected) if expected else None, tuple(detections))
+
+
+def _defined(share: float) -> float | None:
+    """None for a ratio without a denominator, as JSON has no NaN."""
+    return None if math.isnan(share) else share

@@ -12,29 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.report.table import ScoreTable
+from ncclean.schema import REPORT_SCORES, ScoreFacts
 
 _STEPS = 1000
-
-
-@dataclass(frozen=True)
-class Score:
-    """A column one can put a threshold on."""
-
-    column: str
-    label: str
-    keeps_below: bool  # kept are the pairs below the threshold, else those at or above it
-    follows_cosine: bool  # never increasing or never decreasing in the cosine
-    unit_range: bool = False  # the grid is 0 to 1 whatever the values
-
-
-SCORES = (
-    Score("noise_probability", "Noise probability", True, True, unit_range=True),
-    Score("similarity", "Cosine similarity", False, True),
-    Score("neg_clip_loss", "Negative CLIP loss", False, False),
-    Score("ncu_confidence", "NCU confidence", False, False, unit_range=True),
-    Score("osa_weight", "OSA weight", False, True),
-    Score("clean_posterior", "Clean posterior", False, False, unit_range=True),
-)
 
 
 @dataclass(frozen=True)
@@ -81,12 +61,18 @@ class ScoreCurve:
     empty step). Step k holds the scores from threshold k up to, without, threshold k + 1.
     """
 
-    score: Score
+    column: str
+    score: ScoreFacts
     grid: Grid
     pairs: np.ndarray
     wrong: np.ndarray | None
     noisy: np.ndarray | None
     lowest: np.ndarray
+
+    @property
+    def keeps_below(self) -> bool:
+        """Whether a threshold keeps the pairs below it, else those at or above it."""
+        return not self.score.higher_is_cleaner
 
     @property
     def total(self) -> int:
@@ -95,24 +81,24 @@ class ScoreCurve:
     def kept(self, per_step: np.ndarray) -> np.ndarray:
         """(steps + 1,): the sum of a per-step array over what each threshold keeps."""
         below = np.concatenate([[0], np.cumsum(per_step)])
-        return below if self.score.keeps_below else below[-1] - below
+        return below if self.keeps_below else below[-1] - below
 
     def condition(self, index: int) -> str:
         """SQL that holds for what a threshold keeps."""
-        sign = "<" if self.score.keeps_below else ">="
-        return f"{self.score.column} {sign} {self.grid.text(index)}"
+        sign = "<" if self.keeps_below else ">="
+        return f"{self.column} {sign} {self.grid.text(index)}"
 
     def cutoff(self, index: int) -> float | None:
         """The lowest cosine kept at a threshold, for scores that follow the cosine."""
         if not self.score.follows_cosine:
             return None
-        kept = self.lowest[:index] if self.score.keeps_below else self.lowest[index:]
+        kept = self.lowest[:index] if self.keeps_below else self.lowest[index:]
         return float(np.nanmin(kept)) if np.isfinite(kept).any() else None
 
     @property
     def start(self) -> int:
         """The threshold to begin with: one half, or where as many pairs stay as are right."""
-        if self.score.unit_range:
+        if self.score.is_share:
             return self.grid.steps // 2
         wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
         target = self.total - wrong
@@ -121,29 +107,29 @@ class ScoreCurve:
 
 def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
     """Of every score that the table has; the noise probability comes first."""
-    bounds = ", ".join(f"min({s.column}), max({s.column})" for s in SCORES)
+    bounds = ", ".join(f"min({column}), max({column})" for column in REPORT_SCORES)
     ends = table.rows(f"SELECT {bounds} FROM pairs WHERE status = 'ok'")[0]
     curves = []
-    for number, score in enumerate(SCORES):
+    for number, (column, score) in enumerate(REPORT_SCORES.items()):
         low, high = ends[2 * number : 2 * number + 2]
         if low is None or not (math.isfinite(low) and math.isfinite(high)):
             continue
         # The last step of the unit range holds what is exactly 1.
-        grid = Grid(0, _STEPS + 1, 1, 3) if score.unit_range else Grid.over(low, high)
-        curves.append(_curve(table, score, grid))
+        grid = Grid(0, _STEPS + 1, 1, 3) if score.is_share else Grid.over(low, high)
+        curves.append(_curve(table, column, score, grid))
     return tuple(curves)
 
 
-def _curve(table: ScoreTable, score: Score, grid: Grid) -> ScoreCurve:
+def _curve(table: ScoreTable, column: str, score: ScoreFacts, grid: Grid) -> ScoreCurve:
     def threshold(step: str) -> str:
         # Divided, not multiplied by a step: the nearest double of the decimal, then its FLOAT,
         # is what DuckDB compares the column with when a query names the decimal.
         return f"(({step}) * {grid.multiple} / 1e{grid.digits})::FLOAT"
 
-    guess = f"floor({score.column} / {grid.multiple / 10**grid.digits!r})::INTEGER"
+    guess = f"floor({column} / {grid.multiple / 10**grid.digits!r})::INTEGER"
     rows = table.rows(
-        f"WITH guessed AS (SELECT {score.column} AS value, {guess} AS step, noise_probability, "
-        f"similarity, is_noisy FROM pairs WHERE status = 'ok' AND {score.column} IS NOT NULL) "
+        f"WITH guessed AS (SELECT {column} AS value, {guess} AS step, noise_probability, "
+        f"similarity, is_noisy FROM pairs WHERE status = 'ok' AND {column} IS NOT NULL) "
         f"SELECT step + (value >= {threshold('step + 1')})::INTEGER "
         f"- (value < {threshold('step')})::INTEGER AS exact, count(*), sum(noise_probability), "
         "count(noise_probability), count(*) FILTER (is_noisy), count(is_noisy), min(similarity) "
@@ -162,5 +148,11 @@ def _curve(table: ScoreTable, score: Score, grid: Grid) -> ScoreCurve:
         calibrated += with_p
         labelled += with_truth
     return ScoreCurve(
-        score, grid, pairs, wrong if calibrated else None, noisy if labelled else None, lowest
+        column=column,
+        score=score,
+        grid=grid,
+        pairs=pairs,
+        wrong=wrong if calibrated else None,
+        noisy=noisy if labelled else None,
+        lowest=lowest,
     )

@@ -13,27 +13,15 @@ A policy is a chain of filters. Each pair is dropped by the first one it fails:
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Options
 
-# Scores of which less is cleaner.
-LOWER_IS_CLEANER = frozenset(
-    ("noise_probability", "null_p_value", "i2t_rank", "t2i_rank",
-     "better_captions", "better_images", "lemon_score")
-)  # fmt: skip
-_NOISE_THRESHOLD = 0.5
-
-# A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept.
-_RANGES = {
-    "similarity": (-1, 1),
-    **dict.fromkeys(
-        ("noise_probability", "null_p_value", "clean_posterior", "ncu_confidence"), (0, 1)
-    ),
-}
+if TYPE_CHECKING:
+    from ncclean.rules import Method
+    from ncclean.schema import ScoreFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +77,26 @@ class Policy(Options):
             raise InputError("--score needs --keep-fraction or --threshold")
         if self.score is None and self.threshold is not None and not self.by_noise_probability:
             raise InputError("--threshold goes with --score or --method noise-probability")
-        compared = self.score or "noise_probability"
-        low, high = _RANGES.get(compared, (-math.inf, math.inf))
-        if self.threshold is not None and not low <= self.threshold <= high:
-            raise InputError(
-                f"--threshold {self.threshold:g} is out of the range of {compared}, {low} to {high}"
-            )
+        self._check_range()
         if self.lowest and self.score is None:
             raise InputError("--lowest goes with --score")
         if self.with_forget and self.method != "ncu":
             raise InputError("--with-forget goes with --method ncu")
         if self.where is not None:
             object.__setattr__(self, "where", _one_expression(self.where))
+
+    def _check_range(self) -> None:
+        """A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept."""
+        column = self.score or "noise_probability"
+        facts = _facts(column)
+        if self.threshold is None or facts is None or facts.range is None:
+            return
+        low, high = facts.range
+        if not low <= self.threshold <= high:
+            raise InputError(
+                f"--threshold {self.threshold:g} is out of the range of {column}, {low:g} to "
+                f"{high:g}"
+            )
 
     @property
     def by_noise_probability(self) -> bool:
@@ -109,7 +105,8 @@ class Policy(Options):
     @property
     def prefers_low(self) -> bool:
         """Whether less of `score` is cleaner."""
-        return self.lowest or self.score in LOWER_IS_CLEANER
+        facts = _facts(self.score or "")
+        return self.lowest or (facts is not None and not facts.higher_is_cleaner)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that were given."""
@@ -120,14 +117,8 @@ class Policy(Options):
         """The columns of the score table that the policy reads, and the option that wants each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
-        by_method = {
-            "osa": "osa_weight",
-            "ncu": "ncu_split",
-            "disncl": "disncl_clean",
-            "noise-probability": "noise_probability",
-        }
         if self.method is not None:
-            needed[by_method[self.method]] = f"--method {self.method}"
+            needed[_method(self.method).column] = f"--method {self.method}"
         if self.score is not None:
             needed[self.score] = "--score"
         if self.weights is not None:
@@ -136,16 +127,14 @@ class Policy(Options):
 
     def rule(self) -> str | None:
         """SQL: true for what `method` keeps; null counts as false."""
-        if self.method == "osa":
-            return "osa_weight > 0"
-        if self.method == "ncu":
-            return "ncu_split IS NOT NULL" if self.with_forget else "ncu_split = 'retain'"
-        if self.method == "disncl":
-            return "disncl_clean"
-        if self.by_noise_probability:
-            given = self.threshold if self.score is None else None
-            return f"noise_probability < {_NOISE_THRESHOLD if given is None else given!r}"
-        return None
+        if self.method is None:
+            return None
+        method = _method(self.method)
+        if self.with_forget:
+            return f"{method.column} IS NOT NULL"
+        if self.by_noise_probability and self.score is None and self.threshold is not None:
+            return f"{method.column} < {self.threshold!r}"
+        return method.keeps
 
     def goodness(self) -> str | None:
         """SQL: `score` as a number of which more is better; null and NaN become null."""
@@ -172,9 +161,24 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+# Arrow and DuckDB are not needed to declare the options, only to apply them.
+
+
+def _facts(column: str) -> ScoreFacts | None:
+    from ncclean.schema import SCORE_FACTS
+
+    return SCORE_FACTS.get(column)
+
+
+def _method(name: str) -> Method:
+    from ncclean.rules import METHODS
+
+    return METHODS[name]
+
+
 def _one_expression(where: str) -> str:
     """The text of `where` as DuckDB understands it: one expression, whatever else it says."""
-    import duckdb  # not for the options alone
+    import duckdb
 
     try:
         return str(duckdb.SQLExpression(where))

@@ -18,12 +18,8 @@ from ncclean.evaluation.noise_evaluation import (
     figure_of,
 )
 from ncclean.evaluation.noise_figure import save_figure
-from ncclean.evaluation.noise_scores import (
-    BUILT_IN_RULES,
-    BUILT_IN_SCORES,
-    NoiseRule,
-    NoiseScore,
-)
+from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore
+from ncclean.rules import RULES, Rule
 
 from ..evaluate_noise import EvaluateNoise
 from ..progress import Progress
@@ -84,6 +80,6 @@ def _columns(command: EvaluateNoise, there: dict[str, str]) -> list[NoiseScore]:
     return list(scores.values())
 
 
-def _rules(command: EvaluateNoise, there: dict[str, str]) -> list[NoiseRule]:
-    built_in = [rule for rule in BUILT_IN_RULES if set(rule.columns) <= set(there)]
-    return [*built_in, *(NoiseRule(sql, sql, ()) for sql in command.rule)]
+def _rules(command: EvaluateNoise, there: dict[str, str]) -> list[Rule]:
+    built_in = [rule for rule in RULES if set(rule.columns) <= set(there)]
+    return [*built_in, *(Rule(sql, sql, ()) for sql in command.rule)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ncclean.storage.run_record import RunRecord
 from upath import UPath
 
 import ncclean
@@ -24,6 +23,7 @@ from ncclean.execution.paths import absolute, absolute_model
 from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.saving import write_model
+from ncclean.storage.run_record import RunRecord
 from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Saved

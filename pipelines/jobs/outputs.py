@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ncclean.storage.run_record import RunRecord
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.storage.run_record import RunRecord
 
 from ..command import Command, identity
 from ..display import finite

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ncclean.storage.run_record import Identity, RunRecord
 from upath import UPath
 
 from ncclean.data.synthetic.corpus import write_corpus
 from ncclean.data.synthetic.heldout import write_heldout
+from ncclean.storage.run_record import Identity, RunRecord
 
 from ..command import identity
 from ..progress import Progress

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from ncclean.storage.run_record import RunRecord
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.storage.log import exists
+from ncclean.storage.run_record import RunRecord
 
 from ..command import Command, Result
 from .references import RUN, written

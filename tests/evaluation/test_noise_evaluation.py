@@ -3,7 +3,8 @@ import pytest
 
 from ncclean.evaluation.curves import SortedScores
 from ncclean.evaluation.noise_evaluation import evaluate_rule, evaluate_score, figure_of
-from ncclean.evaluation.noise_scores import NoiseRule, NoiseScore, threshold_at_rate
+from ncclean.evaluation.noise_scores import NoiseScore, threshold_at_rate
+from ncclean.rules import Rule
 
 
 def judged(values, code, score, rate=0.5):
@@ -47,7 +48,7 @@ def test_threshold_at_rate(rate, expected):
 
 
 def test_rule_by_hand():
-    rule = NoiseRule("r", "true", ())
+    rule = Rule("r", "true")
     found = evaluate_rule(rule, np.array([80, 10, 10]), np.array([8, 9, 3]), ["ncr", "hard"])
     assert found.clean_kept == 0.9
     assert found.noise_caught == {"all": 0.6, "ncr": 0.9, "hard": 0.3}

@@ -49,7 +49,7 @@ def test_detection_where_the_truth_is_known(overlap):
     truth = overlap.truth
     assert (truth.noisy, truth.clean, truth.kinds) == (3, 2, {"ncr": 2, "hard": 1})
     osa, ncu, _ = truth.detections
-    assert (osa.flagged, osa.caught) == (3, 2)
+    assert (osa.counts.flagged, osa.counts.caught) == (3, 2)
     assert osa.precision == pytest.approx(2 / 3)
     assert osa.recall == pytest.approx(2 / 3)
     assert osa.f1 == pytest.approx(2 / 3)

@@ -43,14 +43,14 @@ def test_counts_equal_those_of_the_query(tmp_path):
     path = write_scores(tmp_path / "s.parquet", rows)
     table = ScoreTable.open([str(path)])
     curves = score_curves(table)
-    assert [curve.score.column for curve in curves] == [
+    assert [curve.column for curve in curves] == [
         "noise_probability", "similarity", "neg_clip_loss", "osa_weight",
     ]  # fmt: skip
     for curve in curves:
         kept, wrong, noisy = (curve.kept(v) for v in (curve.pairs, curve.wrong, curve.noisy))
         assert max(kept[0], kept[-1]) == len(values)
         assert min(kept[0], kept[-1]) == 0
-        for index in range(0, curve.grid.steps + 1, 1 if curve.score.unit_range else 17):
+        for index in range(0, curve.grid.steps + 1, 1 if curve.score.is_share else 17):
             count, expected, truth, lowest = table.rows(
                 "SELECT count(*), sum(noise_probability), count(*) FILTER (is_noisy), "
                 f"min(similarity) FROM scores WHERE {curve.condition(index)}"
@@ -64,7 +64,7 @@ def test_counts_equal_those_of_the_query(tmp_path):
 
 def test_start_is_one_half_or_what_is_expected_to_be_right(tmp_path):
     curves = score_curves(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", graded()))]))
-    by_name = {curve.score.column: curve for curve in curves}
+    by_name = {curve.column: curve for curve in curves}
     probability = by_name["noise_probability"]
     assert probability.grid.text(probability.start) == "0.500"
     similarity = by_name["similarity"]  # 20 of 40 are expected to match

@@ -13,8 +13,8 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError
-from ncclean.evaluation.noise_scores import BUILT_IN_SCORES
-from ncclean.selection.policy import LOWER_IS_CLEANER, Policy
+from ncclean.schema import SCORE_FACTS
+from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 
 
@@ -92,7 +92,9 @@ def test_rules(tmp_path, options, kept):
     )
 
 
-@pytest.mark.parametrize("score", sorted(LOWER_IS_CLEANER))
+@pytest.mark.parametrize(
+    "score", [name for name, facts in SCORE_FACTS.items() if not facts.higher_is_cleaner]
+)
 def test_of_some_scores_less_is_cleaner(tmp_path, score):
     table = pa.table({
         "uid": ["a", "b", "c", "d"], "shard": ["0"] * 4, "key": ["a", "b", "c", "d"],
@@ -102,11 +104,6 @@ def test_of_some_scores_less_is_cleaner(tmp_path, score):
     select([str(tmp_path / "s.parquet")], UPath(tmp_path / "o.parquet"),
            Policy(score=score, keep_fraction=0.5))  # fmt: skip
     assert pq.read_table(tmp_path / "o.parquet")["uid"].to_pylist() == ["b", "d"]
-
-
-def test_every_score_that_is_higher_for_noise_is_lower_for_clean_pairs():
-    noisier = {score.column for score in BUILT_IN_SCORES if score.higher_is_noisier}
-    assert noisier <= LOWER_IS_CLEANER
 
 
 def test_weights(tmp_path):

@@ -1,0 +1,149 @@
+"""The detection rules: what flags a pair as noisy, and how well it finds the noisy pairs.
+
+`evaluate noise` compares the rules with the truth, the report shows where they agree, and a
+`--method` of `select` keeps the pairs that a rule does not flag.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ncclean.schema import SCORE_FACTS
+
+
+@dataclass(frozen=True)
+class Method:
+    """A `--method` of `select`: SQL over `column`, true for the pairs to keep."""
+
+    name: str
+    column: str
+    keeps: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """SQL over the score table, true where a scored pair counts as noisy.
+
+    `title` names the rule in the results of `evaluate noise`, `short` in the narrow columns of the
+    report. `method` is the one of `select` that keeps the other pairs.
+    """
+
+    title: str
+    condition: str
+    columns: tuple[str, ...] = ()
+    short: str = ""
+    method: Method | None = None
+
+    @property
+    def name(self) -> str:
+        """The condition as the report writes it: without quotes, with typographic signs."""
+        return self.condition.replace("'", "").replace("NOT ", "not ").replace(">=", "≥")
+
+
+def flagging_condition(
+    column: str, threshold: float, *, higher_is_cleaner: bool, exclusive: bool = False
+) -> str:
+    """SQL: true where a score lies on the noisy side of a threshold, or at it if not `exclusive`.
+
+    >>> flagging_condition("similarity", 0.25, higher_is_cleaner=True)
+    'similarity <= 0.25'
+    """
+    sign = "<" if higher_is_cleaner else ">"
+    return f"{column} {sign}{'' if exclusive else '='} {threshold:.4g}"
+
+
+def _at_operating_point(column: str, short: str, method: Method | None = None) -> Rule:
+    facts = SCORE_FACTS[column]
+    if facts.noise_threshold is None:
+        raise ValueError(f"{column} has no operating point in ncclean.schema")
+    condition = flagging_condition(
+        column,
+        facts.noise_threshold,
+        higher_is_cleaner=facts.higher_is_cleaner,
+        exclusive=facts.exclusive,
+    )
+    return Rule(condition, condition, (column,), short, method)
+
+
+RULES = (
+    Rule(
+        "osa_noisy",
+        "osa_noisy",
+        ("osa_noisy",),
+        "OSA",
+        Method("osa", "osa_weight", "osa_weight > 0"),
+    ),
+    Rule(
+        "ncu forget",
+        "ncu_split = 'forget'",
+        ("ncu_split",),
+        "NCU",
+        Method("ncu", "ncu_split", "ncu_split = 'retain'"),
+    ),
+    Rule(
+        "not disncl_clean",
+        "NOT disncl_clean",
+        ("disncl_clean",),
+        "DisNCL",
+        Method("disncl", "disncl_clean", "disncl_clean"),
+    ),
+    _at_operating_point(
+        "noise_probability",
+        "p\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}½",
+        Method(
+            "noise-probability",
+            "noise_probability",
+            f"noise_probability < {SCORE_FACTS['noise_probability'].noise_threshold}",
+        ),
+    ),
+    _at_operating_point("clean_posterior", "Mixture"),
+)
+METHODS = {rule.method.name: rule.method for rule in RULES if rule.method is not None}
+
+
+@dataclass(frozen=True)
+class DetectionCounts:
+    """Flagged pairs against the truth, with noisy pairs as the positive class.
+
+    `caught` noisy and `alarms` clean pairs are flagged, out of `noisy` and `clean` ones. A ratio
+    without a denominator is NaN.
+    """
+
+    caught: int
+    alarms: int
+    noisy: int
+    clean: int
+
+    @property
+    def flagged(self) -> int:
+        return self.caught + self.alarms
+
+    @property
+    def accuracy(self) -> float:
+        return ratio(self.caught + self.clean - self.alarms, self.noisy + self.clean)
+
+    @property
+    def precision(self) -> float:
+        return ratio(self.caught, self.flagged)
+
+    @property
+    def recall(self) -> float:
+        return ratio(self.caught, self.noisy)
+
+    @property
+    def f1(self) -> float:
+        return ratio(2 * self.caught, self.flagged + self.noisy)
+
+    @property
+    def clean_kept(self) -> float:
+        return ratio(self.clean - self.alarms, self.clean)
+
+    @property
+    def clean_flagged(self) -> float:
+        return ratio(self.alarms, self.clean)
+
+
+def ratio(part: int, whole: int) -> float:
+    """part / whole, NaN if there is no whole."""
+    return part / whole if whole else math.nan
