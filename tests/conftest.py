@@ -8,6 +8,7 @@ from pathlib import Path
 
 # Before torch is loaded, as the command line does: see cli/app.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybody's home
 
 import pytest
 import torch

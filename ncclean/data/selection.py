@@ -7,6 +7,7 @@ rows of a shard are found by the statistics of the Parquet row groups, in millis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,18 @@ class SelectedSample:
     uid: str
     weight: float
     is_forget: bool
+
+
+class Selection(Protocol):
+    """What a loader needs from a selection: it may lie in a file or in memory."""
+
+    def counts(self) -> dict[str, int]:
+        """Selected samples of each shard."""
+        ...
+
+    def samples(self, shard: str) -> dict[str, SelectedSample]:
+        """The selected samples of one shard by key."""
+        ...
 
 
 class SelectionReader:

@@ -27,7 +27,7 @@ from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import ImageRejected, Preprocessing
 from ncclean.data.options import LoaderOptions
 from ncclean.data.samples import SkipReason
-from ncclean.data.selection import SelectedSample, SelectionReader
+from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.data.tar import TarSamples, sample_uid
 from ncclean.data.tar_count import count_samples
@@ -111,7 +111,7 @@ class WeightedLoader:
     def __init__(
         self,
         shards: Sequence[ShardRef],
-        selection: SelectionReader | None,
+        selection: Selection | None,
         preprocessing: Preprocessing,
         options: LoaderOptions,
         *,

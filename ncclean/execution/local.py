@@ -17,9 +17,9 @@ from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import EmbeddedShard, ShardResult, embed_images, finish_shard
 from ncclean.models.estimator import Estimator, ModelIdentity
-from ncclean.scoring.osa import estimate_shift
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.finalize import Calibration, finalize
 from ncclean.storage.layout import ScoreLayout
@@ -88,7 +88,7 @@ class LocalEngine:
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's cosine on noise."""
-        return estimate_shift(self.estimator, seed=seed, tolerance=tolerance)
+        return noise_shift(self.estimator, seed, tolerance)
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
         """Write the final table in this process."""

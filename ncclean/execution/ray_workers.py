@@ -23,6 +23,7 @@ from ncclean.execution.engine import ModelRequest, PartWriter, ShardOutcome, Sha
 from ncclean.execution.local import LocalEngine
 from ncclean.execution.ray_cluster import get, nodes
 from ncclean.models.estimator import ModelIdentity
+from ncclean.models.shift_cache import FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class WorkerPool:
             max_restarts=-1,  # on another node if need be
             max_task_retries=0,  # whether a shard is tried again is decided here
             max_concurrency=SHARDS_PER_WORKER + 1,
-            runtime_env={"env_vars": {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}},
+            runtime_env={"env_vars": _environment()},
         )
         return Worker(actor.remote(self._model, self._options))
 
@@ -216,3 +217,11 @@ class WorkerPool:
         if not ray.wait(nodes, timeout=TICK_SECONDS)[0]:
             needs = [f"{need:g} {kind}" for kind, need in self._needs() if need]
             logger.warning("no worker has started yet: each needs %s", " and ".join(needs))
+
+
+def _environment() -> dict[str, str]:
+    """The variables that a worker takes over from this process."""
+    variables = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
+    if FOLDER_VARIABLE in os.environ:
+        variables[FOLDER_VARIABLE] = os.environ[FOLDER_VARIABLE]
+    return variables

@@ -38,9 +38,8 @@ class Cores:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._own = threading.local()
-        self._pool = ThreadPoolExecutor(
-            torch.get_num_threads(), "ncclean-encode", torch.set_num_threads, (1,)
-        )
+        self.count = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self.count, "ncclean-encode", torch.set_num_threads, (1,))
 
     def map(
         self, encode: Callable[[T], torch.Tensor], parts: Iterable[T]

@@ -245,8 +245,10 @@ class Estimator:
     def _start(
         self, encode: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        parts = rows.split(self._rows_at_a_time(len(rows))) if len(rows) else (rows,)
-        encoded = self._map(encode, parts)
+        size = self._rows_at_a_time(len(rows))
+        if self._cores is not None:  # a small batch keeps all cores busy too
+            size = min(size, max(_STEADY_ROWS, -(-len(rows) // self._cores.count)))
+        encoded = self._map(encode, rows.split(size) if len(rows) else (rows,))
         return lambda: torch.cat(list(encoded))
 
     def _rows_at_a_time(self, batch_size: int) -> int:

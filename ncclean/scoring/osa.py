@@ -8,6 +8,9 @@ the mean cosine of random pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,7 +18,8 @@ import torch
 from ncclean.errors import InputError
 
 WEIGHT_FUNCTIONS = ("high_degree", "linear", "cosine")
-_SHIFT_BATCH = 64
+# Noise images or captions that are drawn and encoded at a time.
+_STEP = 32
 
 
 class ShiftEstimator(Protocol):
@@ -63,6 +67,35 @@ def cleanliness_weight(
     return torch.where(x > 0, (torch.cos(math.pi * (x - 1)) + 1) / 2, torch.zeros_like(x))
 
 
+@dataclass(frozen=True)
+class AllPairsMean:
+    """The mean cosine of every image with every text, and its variance from either sample."""
+
+    mean: float
+    image_variance: float
+    text_variance: float
+
+    @property
+    def standard_error(self) -> float:
+        return math.sqrt(self.image_variance + self.text_variance)
+
+
+def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
+    """(m, d) and (n, d) L2-normalised embeddings, m, n >= 2 -> the mean of their m n cosines.
+
+    The mean over all pairs is the product of the two mean embeddings, v_bar . t_bar, so m + n
+    encodings give what m n pairs say. It is a two-sample U-statistic: its variance is
+    var_i(v_i . t_bar) / m + var_j(v_bar . t_j) / n.
+    """
+    image, text = image.double(), text.double()
+    mean_image, mean_text = image.mean(dim=0), text.mean(dim=0)
+    return AllPairsMean(
+        mean=float(mean_image @ mean_text),
+        image_variance=float((image @ mean_text).var()) / len(image),
+        text_variance=float((text @ mean_image).var()) / len(text),
+    )
+
+
 def estimate_shift(
     estimator: ShiftEstimator,
     pairs: int = 4096,
@@ -73,10 +106,11 @@ def estimate_shift(
     """Mean cosine of random pairs: where the orthogonal boundary lies for this estimator.
 
     `source="noise"`: uniform random pixels and uniform random token ids through the frozen
-    encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). With a `tolerance`, stops as soon as
-    the standard error of the mean is below it, which a large model reaches after a few hundred
-    pairs. `source="shuffled"` is a property of a corpus and comes from its mismatched cosines,
-    see `ncclean.scoring.null.Histogram.mean`.
+    encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of
+    `pairs` noise images with `pairs` noise captions, see `mean_of_all_pairs`. With a `tolerance`
+    both samples start small. The one that contributes more to the standard error grows until the
+    error is below the tolerance or that sample has `pairs` rows. `source="shuffled"` is a property
+    of a corpus and comes from its mismatched cosines, see `ncclean.scoring.null.Histogram.mean`.
 
     Raises `InputError` for another source or fewer than two pairs.
     """
@@ -87,20 +121,50 @@ def estimate_shift(
         )
     if pairs < 2:
         raise InputError(f"pairs must be at least 2 to estimate a shift, got {pairs}")
-    generator = torch.Generator().manual_seed(seed)
-    cosines: list[torch.Tensor] = []
-    for start in range(0, pairs, _SHIFT_BATCH):
-        count = min(_SHIFT_BATCH, pairs - start)
-        pixels = torch.randint(
-            0, 256, (count, 3, *estimator.image_size), dtype=torch.uint8, generator=generator
-        )
-        tokens = torch.randint(
-            0, estimator.vocab_size, (count, estimator.context_length), generator=generator
-        )
-        image, text = estimator.encode_image(pixels), estimator.encode_tokens(tokens)
-        cosines.append((image * text).sum(dim=1).double().cpu())
-        so_far = torch.cat(cosines)
-        enough = tolerance > 0 and len(so_far) >= 2 * _SHIFT_BATCH
-        if enough and float(so_far.std()) / math.sqrt(len(so_far)) < tolerance:
-            break
-    return float(torch.cat(cosines).mean())
+    first = min(_STEP, pairs) if tolerance > 0 else pairs
+    image_seed, text_seed = torch.randint(
+        1 << 62, (2,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    images = _NoiseSample(partial(_encode_noise_images, estimator), image_seed)
+    texts = _NoiseSample(partial(_encode_noise_captions, estimator), text_seed)
+    images.grow_to(first)
+    texts.grow_to(first)
+    while True:
+        estimate = mean_of_all_pairs(images.embeddings, texts.embeddings)
+        larger = images if estimate.image_variance > estimate.text_variance else texts
+        rows = len(larger.embeddings)
+        if rows == pairs or estimate.standard_error < tolerance:
+            return estimate.mean
+        larger.grow_to(min(rows + _STEP, pairs))
+
+
+class _NoiseSample:
+    """(m, d) embeddings of the noise of one modality; the first rows stay as the sample grows."""
+
+    def __init__(self, encode: Callable[[int, torch.Generator], torch.Tensor], seed: int) -> None:
+        self._encode = encode
+        self._generator = torch.Generator().manual_seed(seed)
+        self.embeddings = torch.empty(0)
+
+    def grow_to(self, rows: int) -> None:
+        """Encode more noise, `_STEP` rows at a time."""
+        batches = [self.embeddings] if len(self.embeddings) else []
+        for start in range(len(self.embeddings), rows, _STEP):
+            batches.append(self._encode(min(_STEP, rows - start), self._generator))
+        self.embeddings = torch.cat(batches)
+
+
+def _encode_noise_images(
+    estimator: ShiftEstimator, count: int, generator: torch.Generator
+) -> torch.Tensor:
+    size = (count, 3, *estimator.image_size)
+    pixels = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
+    return estimator.encode_image(pixels).cpu()
+
+
+def _encode_noise_captions(
+    estimator: ShiftEstimator, count: int, generator: torch.Generator
+) -> torch.Tensor:
+    size = (count, estimator.context_length)
+    tokens = torch.randint(0, estimator.vocab_size, size, generator=generator)
+    return estimator.encode_tokens(tokens).cpu()

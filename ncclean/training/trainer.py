@@ -9,6 +9,7 @@ resumed goes on as if it had never stopped.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import time
@@ -16,21 +17,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
+from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.errors import ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.adversary import Adversaries
 from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ncclean.training.distributed import gather_with_gradients
-from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.grad_cache import backward_in_parts
 from ncclean.training.objectives.base import (
     Embeddings,
@@ -70,8 +70,19 @@ class StepReport:
         return sum(self.terms.values())
 
 
+class BatchSource(Protocol):
+    """Where the batches of a rank come from: a loader, or what stands in for one."""
+
+    counts: LoaderCounts
+    steps_per_epoch: int
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
+        """The batches of an epoch from `first_step` on, the same ones whenever it is asked."""
+        ...
+
+
 class Trainer:
-    """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
+    """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard. Without one, no trace.
 
     Trains `estimator.model` in place; `averaged` is its moving average, if one was asked for.
     """
@@ -80,9 +91,9 @@ class Trainer:
         self,
         estimator: Estimator,
         objective: Objective,
-        loader: WeightedLoader | CachedFeatures,
+        loader: BatchSource,
         options: TrainOptions,
-        folder: Path,
+        folder: Path | None,
         ranks: Ranks | None = None,
     ) -> None:
         self.estimator, self.objective, self.loader = estimator, objective, loader
@@ -112,7 +123,12 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Steps of all phases."""
-        return self.loader.steps_per_epoch * sum(phase.epochs for phase in self.objective.phases)
+        return sum(self._lengths)
+
+    @property
+    def _lengths(self) -> list[int]:
+        """Steps of each phase."""
+        return [phase.length(self.loader.steps_per_epoch) for phase in self.objective.phases]
 
     def run(
         self, resume: bool = False, on_step: Callable[[StepReport], None] = lambda report: None
@@ -125,7 +141,7 @@ class Trainer:
         torch.manual_seed(self.options.seed + self._ranks.rank)
         log = (
             RunLog(self.folder, progress.total_steps, self.options.tensorboard)
-            if self._ranks.is_first
+            if self._ranks.is_first and self.folder is not None
             else None
         )
         saved = time.monotonic()
@@ -176,14 +192,15 @@ class Trainer:
         self, phase: Phase, number: int, progress: Progress, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[StepReport, Progress]]:
         """The steps of a phase from where `progress` stands."""
-        per_epoch = self.loader.steps_per_epoch
-        before = per_epoch * sum(each.epochs for each in self.objective.phases[:number])
-        steps, begin, done = per_epoch * phase.epochs, time.monotonic(), 0
-        first_epoch = sum(each.epochs for each in self.objective.phases[:number])
+        before, steps = sum(self._lengths[:number]), self._lengths[number]
+        begin, done = time.monotonic(), 0
+        first_epoch = sum(earlier.epochs for earlier in self.objective.phases[:number])
         trained = [p for name in phase.learning_rates for p in self._parts[name]]
         for epoch in range(max(progress.epoch, first_epoch), first_epoch + phase.epochs):
             first = progress.step if epoch == progress.epoch else 0
-            for step, batch in enumerate(self.loader.epoch(epoch, first), start=first):
+            left = before + steps - progress.total_steps
+            batches = itertools.islice(self.loader.epoch(epoch, first), left)
+            for step, batch in enumerate(batches, start=first):
                 in_phase = progress.total_steps - before
                 set_learning_rates(optimizer, in_phase, steps, phase.warmup)
                 if self._adversaries is not None:
@@ -337,7 +354,7 @@ class Trainer:
         return self._ranks.size == 1 and time.monotonic() - saved > 60 * self.options.save_minutes
 
     def _save(self, progress: Progress, optimizer: torch.optim.Optimizer | None) -> None:
-        if not self._ranks.is_first:
+        if not self._ranks.is_first or self.folder is None:
             return
         state: dict[str, Any] = {
             "model": self._model.state_dict(),
@@ -351,7 +368,9 @@ class Trainer:
         save_checkpoint(self.folder / "checkpoints", progress, state, self.options.keep)
 
     def _restore(self, resume: bool) -> tuple[Progress, dict[str, Any] | None]:
-        found = load_checkpoint(self.folder / "checkpoints") if resume else None
+        if not resume or self.folder is None:
+            return Progress(), None
+        found = load_checkpoint(self.folder / "checkpoints")
         if found is None:
             return Progress(), None
         progress, state = found

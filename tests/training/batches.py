@@ -49,7 +49,7 @@ class FixedBatches:
 
 
 def train(
-    folder: Path,
+    folder: Path | None,
     *,
     method: str = "clip",
     objective: Objective | None = None,
@@ -61,7 +61,7 @@ def train(
     settings: dict[str, object] | None = None,
     **options: object,
 ) -> dict[str, torch.Tensor]:
-    """The weights after training the patient; `stop_after` breaks the run off, as a crash would."""
+    """The weights after training; `stop_after` breaks the run off, as a crash would."""
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
     given = {
         "learning_rate": learning_rate,

@@ -11,6 +11,7 @@ from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives.base import PairObjective, Phase, whole_model
+from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
 from tests.training.batches import LINEAR, train, train_as_rank
 
@@ -66,6 +67,39 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(uninterrupted, tmp_path, s
     again = read_results(tmp_path)
     assert [r["step"] for r in again] == [r["step"] for r in results]
     assert [r["loss"] for r in again] == [r["loss"] for r in results]
+
+
+def phases_of_steps(*steps):
+    """Phases that end within an epoch of four steps."""
+    rates = {"image": 1e-3, "text": 1e-3}
+    return tuple(
+        Phase(name=f"phase {number}", epochs=2, steps=count, learning_rates=rates)
+        for number, count in enumerate(steps)
+    )
+
+
+def test_a_phase_ends_after_its_steps(tmp_path):
+    """In the middle of an epoch; the next one starts with an epoch of its own."""
+    options = {"objective": Clip(phases_of_steps(6, 3)), "save_steps": 1}
+    whole = train(tmp_path / "whole", **options)
+    names = [record["phase"] for record in read_results(tmp_path / "whole")]
+    assert names == ["phase 0"] * 6 + ["phase 1"] * 3
+    for stop in (5, 6, 8):
+        train(tmp_path / str(stop), stop_after=stop, **options)
+        resumed = train(tmp_path / str(stop), resume=True, **options)
+        assert largest_difference(whole, resumed) == 0
+
+
+@pytest.mark.parametrize(("steps", "length"), [(None, 8), (3, 3), (8, 8), (9, 8)])
+def test_steps_shorten_a_phase_and_never_lengthen_it(steps, length):
+    (phase,) = phases_of_steps(steps)
+    assert phase.length(steps_per_epoch=4) == length
+
+
+def test_a_trainer_without_a_folder_leaves_no_trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(None, epochs=1, save_steps=1, resume=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

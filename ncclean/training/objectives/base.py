@@ -19,7 +19,7 @@ Terms = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of training. `epochs` are passes over the data.
+    """A stretch of training: `epochs` passes over the data, cut off after `steps` if given.
 
     `learning_rates` names the parts that train, with the highest rate of each: `image`, `text`,
     `scale` (the logit scale and bias) and whatever modules the objective brings. All others are
@@ -30,6 +30,12 @@ class Phase:
     epochs: int
     learning_rates: Mapping[str, float]
     warmup: float = 0.1
+    steps: int | None = None
+
+    def length(self, steps_per_epoch: int) -> int:
+        """Steps of the phase."""
+        whole = self.epochs * steps_per_epoch
+        return whole if self.steps is None else min(whole, self.steps)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""Adaptation is the trainer on chosen keys: what it sees, what it refuses, what it reports."""
+
+import shutil
+
+import pytest
+import torch
+
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import TarSamples
+from ncclean.errors import InputError, TrainingError
+from ncclean.models.estimator import Estimator
+from ncclean.training import adapt as module
+from ncclean.training.adapt import AdaptOptions, ChosenKeys, adapt
+
+
+@pytest.fixture
+def estimator():
+    return Estimator.load("demo-noisy", precision="fp32", device="cpu")
+
+
+def keys_of(shards, count):
+    """The first `count` readable keys of each shard."""
+    return {
+        shard.name: {
+            sample.key for sample in list(TarSamples(shard))[:count] if sample.status.value == "ok"
+        }
+        for shard in shards
+    }
+
+
+def test_only_the_chosen_pairs_are_shown_and_every_step_counts(corpus, estimator, monkeypatch):
+    shards = resolve_shards([str(corpus)])[:2]
+    chosen = keys_of(shards, 60)
+    pairs = sum(map(len, chosen.values()))
+    uids, epoch = [], module._EnoughPairs.epoch
+
+    def watched(self, *place):
+        for batch in epoch(self, *place):
+            uids.append(batch.uids)
+            yield batch
+
+    monkeypatch.setattr(module._EnoughPairs, "epoch", watched)
+    steps = []
+    options = AdaptOptions(steps=5, batch_size=32, learning_rate=1e-3)
+    losses = adapt(estimator, shards, chosen, options, lambda step, loss: steps.append(step))
+    assert steps == [1, 2, 3, 4, 5]
+    assert len(losses) == 5
+    first_epoch = [uid for batch in uids[: pairs // 32] for uid in batch]
+    assert len(set(first_epoch)) == len(first_epoch) == pairs // 32 * 32
+    assert {uid.split("/")[1] for batch in uids for uid in batch} <= set.union(*chosen.values())
+
+
+def test_the_seed_decides_the_result(corpus, estimator):
+    shards = resolve_shards([str(corpus)])[:1]
+    start = {name: value.clone() for name, value in estimator.model.state_dict().items()}
+
+    def losses(seed):
+        estimator.model.load_state_dict(start)
+        options = AdaptOptions(steps=2, batch_size=32, seed=seed)
+        return adapt(estimator, shards, keys_of(shards, 200), options)
+
+    assert losses(1) == losses(1) != losses(2)
+
+
+def test_a_shard_that_breaks_off_is_reported(corpus, estimator, tmp_path):
+    for name in ("00000.tar", "00001.tar"):
+        shutil.copy(corpus / name, tmp_path / name)
+    whole = resolve_shards([str(tmp_path)])
+    chosen = keys_of(whole, 500)
+    cut = tmp_path / "00001.tar"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    failed = {}
+    options = AdaptOptions(steps=2, batch_size=64)
+    assert len(adapt(estimator, resolve_shards([str(tmp_path)]), chosen, options, failed=failed))
+    assert list(failed) == ["00001"]
+    assert failed["00001"]
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_fewer_readable_pairs_than_a_batch_are_refused(corpus, estimator, steps):
+    """Within the first epoch or after it: the keys that no shard holds are not made up for."""
+    shards = resolve_shards([str(corpus)])[:1]
+    (keys,) = keys_of(shards, 25).values()
+    missing = {f"missing-{number}" for number in range(75)}
+    options = AdaptOptions(steps=steps, batch_size=32)
+    with pytest.raises(InputError, match=f"only {len(keys)} of the chosen pairs"):
+        adapt(estimator, shards, {shards[0].name: keys | missing}, options)
+
+
+def test_unreadable_pairs_do_no_harm_where_a_batch_is_left(corpus, estimator):
+    shards = resolve_shards([str(corpus)])[:1]
+    (keys,) = keys_of(shards, 50).values()
+    missing = {f"missing-{number}" for number in range(50)}
+    options = AdaptOptions(steps=1, batch_size=32)
+    assert len(adapt(estimator, shards, {shards[0].name: keys | missing}, options)) == 1
+
+
+def test_an_exploding_loss_stops_it(corpus, estimator):
+    with torch.no_grad():
+        estimator.model.text_projection.fill_(float("nan"))
+    shards = resolve_shards([str(corpus)])[:1]
+    with pytest.raises(TrainingError, match="learning rate"):
+        adapt(estimator, shards, keys_of(shards, 100), AdaptOptions(steps=2, batch_size=32))
+
+
+def test_chosen_keys_are_a_selection():
+    chosen = ChosenKeys({"a.tar": {"1", "2"}, "b.tar": set()})
+    assert chosen.counts() == {"a.tar": 2, "b.tar": 0}
+    assert {key: sample.uid for key, sample in chosen.samples("a.tar").items()} == {
+        "1": "a.tar/1",
+        "2": "a.tar/2",
+    }
+    assert chosen.samples("c.tar") == {}
