@@ -32,18 +32,13 @@ _GROUPS = {
     "Example: `ncclean evaluate noise scores.parquet`",
 }
 # What every command takes, besides its own options.
-_JSON = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")
-]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
-_SET = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
-    ),
-]
+JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")
+QUIET = typer.Option("--quiet", "-q", help="No progress, no summary.")
+SET = typer.Option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+)
 
 
 def typer_command(kind: type[Command]) -> Callable[..., None]:
@@ -64,8 +59,13 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 
     fields = [_typer_parameter(parameter) for parameter in known.values()]
-    extra = [_keyword("set_", _SET, None)] if kind.takes_settings else []
-    common = [_keyword("json_", _JSON, False), _keyword("quiet", _QUIET, False)]
+    extra = (
+        [_keyword("set_", Annotated[list[str] | None, SET], None)] if kind.takes_settings else []
+    )
+    common = [
+        _keyword("json_", Annotated[bool, JSON], False),
+        _keyword("quiet", Annotated[bool, QUIET], False),
+    ]
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
@@ -106,7 +106,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     default: Any = parameter.default
     if parameter.is_required:
         default = ... if option.typed_default is None else option.typed_default
-    kind = _typed_as(parameter)
+    kind = typed_as(parameter)
     is_several = typing.get_origin(kind) is list
     if not option.shows_default or (is_several and default is not ...):
         default = None
@@ -138,7 +138,7 @@ def flags_of(parameter: Parameter) -> list[str]:
     return [parameter.flag, *short]
 
 
-def _typed_as(parameter: Parameter) -> Any:
+def typed_as(parameter: Parameter) -> Any:
     """The type in which an option is typed: text, a number, a switch, or several of them."""
     if parameter.is_mapping:
         return list[str]
@@ -190,14 +190,13 @@ def _version(value: bool) -> None:
         raise typer.Exit()
 
 
+DEBUG = typer.Option("--debug", help="Show tracebacks and debug messages.")
+VERSION = typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+
+
 @app.callback()
 def common(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks and debug messages.")
-    ] = False,
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", callback=_version, is_eager=True
-    ),
+    debug: Annotated[bool, DEBUG] = False, version: Annotated[bool, VERSION] = False
 ) -> None:
     set_up_logging(debug)
 

@@ -1,5 +1,5 @@
-"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` from the commands,
-`recipe-reference.md` from the models of recipes; and `pipelines/api.py`, the commands as functions.
+"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` and `recipe-reference.md`
+from the declarations of the commands; and `ncclean/__init__.pyi`, the commands as functions.
 
     python docs/generate.py
 
@@ -8,32 +8,27 @@ tests/test_docs.py fails when a page is not what this script makes.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
-import typer
-from ncclean_cli.app import app
-from ncclean_pipelines.recipe.commands import COMMANDS
-from ncclean_pipelines.recipe.meanings import MEANINGS
-from ncclean_pipelines.recipe.model import (
-    COMMON,
-    EngineModel,
-    RecipeModel,
-    StageModel,
-    stage_model,
-)
+from ncclean_cli.app import DEBUG, JSON, QUIET, SET, VERSION, app, flags_of, typed_as
+from ncclean_pipelines.command import Command, help_text
+from ncclean_pipelines.functions import FUNCTIONS, signature_of
+from ncclean_pipelines.recipe.model import COMMON, EngineModel, RecipeModel, StageModel
+from ncclean_pipelines.registry import COMMANDS, STAGES
 from pydantic import BaseModel
 
 from ncclean import schema
+from ncclean.options import Parameter, parameters, union_members
 
 WIDTH = 100
-_TYPE_NAMES = {str: "TEXT", int: "INT", float: "FLOAT", Path: "PATH", bool: ""}
+_TYPE_NAMES = {int: "INT", float: "FLOAT", list[float]: "FLOAT", bool: ""}
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MADE_BY = "<!-- Made by docs/generate.py; edit that instead. -->"
 
@@ -152,112 +147,83 @@ def schema_page() -> str:
 
 def cli_page() -> str:
     """Usage, arguments and options of every command, as plain text."""
-    group: Any = typer.main.get_command(app)
-    callbacks = _callbacks(app)
     sections = [
-        f"## ncclean {name}\n\n```text\n{command_help(command, name, callbacks[name])}\n```\n"
-        for name, command in _commands(group)
+        f"## ncclean {name}\n\n```text\n{command_help(kind)}\n```\n"
+        for name, kind in COMMANDS.items()
     ]
-    common = app.registered_callback.callback if app.registered_callback else None
-    options = _entries([p for p in group.params if not p.hidden], common)
-    about = f"{group.help}\n\n```text\nUsage: ncclean [OPTIONS] COMMAND ...\n\n{options}\n```\n"
+    options = _entries("Options", [_switch(info) for info in (DEBUG, VERSION)])
+    usage = "Usage: ncclean [OPTIONS] COMMAND ..."
+    about = f"{app.info.help}\n\n```text\n{usage}\n\n{options}\n```\n"
     return _page(_CLI_INTRODUCTION, about, *sections)
 
 
-def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command with its full name; a group such as `evaluate` gives those in it."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands(command, f"{prefix}{name} ")
-        else:
-            yield prefix + name, command
-
-
-def _callbacks(group: typer.Typer, prefix: str = "") -> dict[str, Callable[..., Any] | None]:
-    """The functions behind `_commands`, by full name."""
-    found = {prefix + _name(info): info.callback for info in group.registered_commands}
-    for info in group.registered_groups:
-        if info.typer_instance is not None:
-            name = info.name or info.typer_instance.info.name
-            found |= _callbacks(info.typer_instance, f"{prefix}{name} ")
-    return found
-
-
-def command_help(command: Any, name: str, callback: Callable[..., Any] | None) -> str:
+def command_help(kind: type[Command]) -> str:
     """The help of one command at a fixed width, whatever the version of Typer would print."""
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    places = " ".join(_place(argument) for argument in arguments)
-    usage = f"Usage: ncclean {name} [OPTIONS] {places}".rstrip()
-    paragraphs = inspect.cleandoc(command.help or "").replace("`", "").split("\n\n")
-    indent = "  "
+    known = parameters(kind).values()
+    arguments = [p for p in known if p.option.argument]
+    places = " ".join(p.option.metavar if _is_needed(p) else f"[{p.option.metavar}]"
+                      for p in arguments)  # fmt: skip
+    usage = f"Usage: ncclean {kind.name} [OPTIONS] {places}".rstrip()
     text = "\n\n".join(
-        textwrap.fill(" ".join(p.split()), WIDTH, initial_indent=indent, subsequent_indent=indent)
-        for p in paragraphs
+        textwrap.fill(" ".join(p.split()), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        for p in help_text(kind).replace("`", "").split("\n\n")
     )
     blocks = [usage, text]
     if arguments:
-        blocks.append(_entries(arguments, callback, "Arguments"))
-    blocks.append(_entries(options, callback))
-    return "\n\n".join(blocks)
+        blocks.append(_entries("Arguments", [(p.option.metavar, _meaning(p)) for p in arguments]))
+    options = [
+        (_label(p), _meaning(p)) for p in known if not p.option.argument and p.option.is_listed
+    ]
+    common = [_switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
+    return "\n\n".join([*blocks, _entries("Options", [*options, *common])])
 
 
-def _entries(
-    parameters: list[Any], callback: Callable[..., Any] | None, title: str = "Options"
-) -> str:
-    hints = typing.get_type_hints(callback, include_extras=True) if callback else {}
-    left = [_label(parameter, hints.get(parameter.name)) for parameter in parameters]
-    column = max(map(len, left)) + 4
+def _entries(title: str, entries: list[tuple[str, str]]) -> str:
+    column = max(len(label) for label, _ in entries) + 4
     lines = [f"{title}:"]
-    for label, parameter in zip(left, parameters, strict=True):
-        text = textwrap.wrap(_meaning(parameter, hints.get(parameter.name)), WIDTH - column)
+    for label, meaning in entries:
+        text = textwrap.wrap(meaning, WIDTH - column)
         lines.append(f"  {label}".ljust(column) + text[0])
         lines += [" " * column + line for line in text[1:]]
     return "\n".join(lines).replace(_NO_BREAK, " ")
 
 
-def _label(parameter: Any, hint: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return _place(parameter).strip("[]")
-    names = ", ".join(sorted(parameter.opts, key=len))
-    if parameter.secondary_opts:
-        names += " / " + ", ".join(parameter.secondary_opts)
-    return f"{names} {parameter.metavar or _type_name(hint)}".rstrip()
+def _switch(info: Any) -> tuple[str, str]:
+    """An option of the command line alone: its label and its meaning."""
+    # Typer takes the first name for a default until the option is used.
+    names = ", ".join(sorted([info.default, *(info.param_decls or ())], key=len))
+    return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")
 
 
-def _place(argument: Any) -> str:
-    name = argument.metavar or argument.name.upper()
-    return name if argument.required else f"[{name}]"
+def _label(parameter: Parameter) -> str:
+    names = [name for flag in flags_of(parameter) for name in flag.split("/")]
+    separator = " / " if any(name.startswith("--no-") for name in names) else ", "
+    kind = _TYPE_NAMES.get(typed_as(parameter), "TEXT")
+    return f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
 
 
-def _meaning(parameter: Any, hint: Any) -> str:
-    facts = []
-    for info in getattr(hint, "__metadata__", ()):
-        low, high = getattr(info, "min", None), getattr(info, "max", None)
-        if low is not None:
-            facts.append(f"at least {low}" if high is None else f"{low} to {high}")
-    if parameter.required:
+def _is_needed(parameter: Parameter) -> bool:
+    """Whether the command line wants it."""
+    return parameter.is_required and parameter.option.typed_default is None
+
+
+def _meaning(parameter: Parameter) -> str:
+    option, facts = parameter.option, []
+    if option.low is not None and option.high is not None:
+        facts.append(f"{option.low:g} to {option.high:g}")
+    else:
+        bounds = (("at least", option.low), ("at most", option.high))
+        bounds += (("above", option.above), ("below", option.below))
+        facts += [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+    if _is_needed(parameter):
         facts.append("required")
+    default = ",".join(parameter.default) if option.commas else parameter.default
+    default = option.typed_default or default
     # Switches and options without a default say in words what happens without them.
-    if isinstance(parameter.default, (str, int, float)) and not isinstance(parameter.default, bool):
-        facts.append(f"default: {parameter.default}")
+    if option.shows_default and isinstance(default, (str, int, float)):
+        facts += [f"default: {default}"] if not isinstance(default, bool) else []
     brackets = "".join(f" [{fact.replace(' ', _NO_BREAK)}]" for fact in facts)
-    return (parameter.help or "").replace("`", "") + brackets
-
-
-def _type_name(hint: Any) -> str:
-    """TEXT for `str`, `Annotated[str, ...]`, `str | None` and so on."""
-    inner = [hint]
-    while inner:
-        kind = inner.pop(0)
-        if kind in _TYPE_NAMES:
-            return _TYPE_NAMES[kind]
-        inner += [part for part in typing.get_args(kind) if part is not type(None)]
-    return "TEXT"
-
-
-def _name(info: Any) -> str:
-    return str(info.name or info.callback.__name__.replace("_", "-"))
+    return option.help.replace("`", "") + brackets
 
 
 def _fields(fields: pa.Schema) -> list[tuple[str, ...]]:
@@ -274,180 +240,145 @@ def _page(*sections: str) -> str:
 
 
 def recipe_page() -> str:
-    """The keys of a recipe and the options of its stages, from the pydantic models."""
-    commands = dict(_commands(typer.main.get_command(app)))
-    sections = [
-        _RECIPE_INTRODUCTION,
-        _table(("key", "type", "default", "meaning"), _keys(RecipeModel)),
-        "## engine\n",
-        _table(("key", "type", "default", "meaning"), _keys(EngineModel)),
-        "## Every stage\n",
-        _table(("key", "type", "default", "meaning"), _keys(StageModel)),
-    ]
-    for name, command in COMMANDS.items():
-        helps = {p.name.rstrip("_"): p.help or "" for p in commands[name].params}
-        helps |= {each.name: _recipe_meaning(name, each.name, helps) for each in
-                  command.options.values()}  # fmt: skip
-        rows = [row for row in _keys(stage_model(name), helps) if row[0].strip("`") not in COMMON]
-        reads = f"What it makes is the model `{command.reference('OUT')}`.\n"
-        sections.append(f"## {name}\n\n{reads if command.makes_model else ''}")
-        sections.append(_table(("option", "type", "default", "meaning"), rows))
+    """The keys of a recipe and the options of its stages."""
+    heads = ("key", "type", "default", "meaning")
+    sections = [_RECIPE_INTRODUCTION, _table(heads, _keys(RecipeModel))]
+    for title, model in (("engine", EngineModel), ("Every stage", StageModel)):
+        sections += [f"## {title}\n", _table(heads, _keys(model))]
+    for name, kind in STAGES.items():
+        makes = "What it makes is the model `local-dir:OUT`.\n" if kind.makes_model else ""
+        sections.append(f"## {name}\n\n{makes}")
+        sections.append(_table(("option", *heads[1:]), _stage_options(kind)))
     return _page(*sections)
 
 
-def _recipe_meaning(command: str, option: str, helps: dict[str, str]) -> str:
-    names = {("select", "scores"): "paths", ("report", "scores"): "paths"}
-    known = helps.get(names.get((command, option), option))
-    return known or MEANINGS.get((command, option), "")
+def _stage_options(kind: type[Command]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{name}`",
+            _type_text(bool | parameter.takes if _is_inside(parameter) else parameter.takes),
+            _default_text(parameter),
+            _cell(parameter.option.help),
+        )
+        for name, parameter in parameters(kind).items()
+        if parameter.option.in_recipes and name not in COMMON
+    ]
 
 
-def _keys(model: Any, helps: dict[str, str] | None = None) -> list[tuple[str, ...]]:
-    rows = []
-    for name, field in model.model_fields.items():
-        meaning = (helps or {}).get(name) or field.description or ""
-        rows.append((f"`{name}`", _type_text(field.annotation), _default_text(field),
-                     " ".join(meaning.replace("|", "\\|").split())))  # fmt: skip
-    return rows
+def _keys(model: type[BaseModel]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{name}`",
+            _type_text(field.annotation),
+            "**needed**" if field.is_required() else str(field.default or ""),
+            _cell(field.description or ""),
+        )
+        if field.default_factory is None
+        else (f"`{name}`", _type_text(field.annotation), "", _cell(field.description or ""))
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _is_inside(parameter: Parameter) -> bool:
+    """Whether `true` stands for a place in the stage's folder."""
+    return parameter.option.inside is not None and parameter.name != "out"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def _type_text(kind: Any) -> str:
-    """`int`, `list of str`, `int or none`."""
+    """`int`, `list of str`, `int or float`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
-        return _type_text(inner[0])
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in inner)
-    if origin in (list, Sequence):
+    if origin is list:
         return f"list of {_type_text(inner[0])}"
     if origin is tuple:
         return f"{len(inner)} of {_type_text(inner[0])}"
     if origin in (dict, Mapping):
         return "mapping"
     if inner:
-        return " or ".join(_type_text(part) for part in inner if part is not type(None))
+        return " or ".join(_type_text(part) for part in inner if part is not NoneType)
     return "mapping" if issubclass(kind, BaseModel) else str(kind.__name__)
 
 
-def _default_text(field: Any) -> str:
-    if field.is_required():
+def _default_text(parameter: Parameter) -> str:
+    value = parameter.default
+    if parameter.name == "out" or not parameter.option.shows_default:
+        return ""
+    if parameter.is_required:
         return "**needed**"
-    value = field.default
-    if field.default_factory is not None or value in (None, (), [], {}) or value is False:
+    if value in (None, (), [], {}) or value is False:
         return ""
     if value is True:
         return "true"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
 
 
-# `ncclean.report` is a package already.
-_FUNCTIONS = {"report": "write_report"}
-_API_HEAD = """\
+_STUB_HEAD = """\
 # Made by docs/generate.py; edit that instead.
-\"\"\"Every command as a typed function: `ncclean.score(...)`, `ncclean.select(...)` and so on.
-
-Each takes the options of its command by the same names, and returns a `Result`.
-\"\"\"
-
-# ruff: noqa: E501
-# fmt: off
-from __future__ import annotations
-
+# The commands as functions, for editors and type checkers; see ncclean_pipelines.functions.
+# ruff: noqa
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
-from ncclean.errors import InputError
+from ncclean_pipelines.command import Result as Result
+from ncclean_pipelines.progress import Progress, Report
 
-from .calls import Result, call
-from .recipe.bundled import find_recipe
-from .recipe.load import load_recipe
-from .recipe.run import RunSummary
-from .recipe.run import run as run_recipe
+_Progress = Progress | Callable[[Report], object] | None
 
-__all__ = {names}
+__version__: str
+__all__: list[str]
 
-
-def run(
-    recipe: str, out: str, set: Sequence[str] = (), start_from: str | None = None
-) -> RunSummary:
-    \"\"\"Run a recipe, a file or a bundled one; `set` holds `KEY=VALUE` texts.\"\"\"
-    return run_recipe(load_recipe(find_recipe(recipe), Path(out), list(set)), None, start_from)
-
-
-Task = Literal["noise", "zeroshot", "retrieval", "linear-probe", "compare", "similarity"]
-
-
-def evaluate(task: Task, *inputs: Any, **options: Any) -> Result:
-    \"\"\"`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes.\"\"\"
-    tasks: Mapping[str, Callable[..., Result]] = {
-        name.removeprefix("evaluate_").replace("_", "-"): function
-        for name, function in globals().items()
-        if name.startswith("evaluate_")
-    }
-    if task not in tasks:
-        raise InputError(f"evaluate takes {', '.join(sorted(tasks))}, got {task!r}")
-    return tasks[task](*inputs, **options)
+def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]: ...
 """
 
 
-def api_module() -> str:
-    """Source of `ncclean_pipelines.api`: a function for each command that can be a stage."""
-    names, functions = [], []
-    for name, command in COMMANDS.items():
-        function = _FUNCTIONS.get(name, name.replace(" ", "_").replace("-", "_"))
-        options = sorted(
-            (_optional_out(name, each) for each in command.options.values()),
-            key=lambda each: not each.is_required,
+def stub() -> str:
+    """`ncclean/__init__.pyi`: a function for each command."""
+    return _STUB_HEAD + "".join(_stub_function(name, kind) for name, kind in FUNCTIONS.items())
+
+
+def _stub_function(name: str, kind: type[Command]) -> str:
+    lines, is_keyword = [], False
+    for given in signature_of(kind).parameters.values():
+        if given.kind is given.KEYWORD_ONLY and not is_keyword:
+            lines.append("    *,")
+            is_keyword = True
+        text = "_Progress" if given.name == "progress" else _source_type(given.annotation)
+        is_plain = isinstance(given.default, (str, int, float, NoneType))
+        default = (
+            f" = {given.default!r}" if is_plain and given.name != "decode_threads" else " = ..."
         )
-        flags = [p.name for p in dict(_commands(typer.main.get_command(app)))[name].params]
-        lines = [f"    {o.name}: {_source_type(o)}{_source_default(o)}," for o in options]
-        needed = sum(option.is_required for option in options)
-        lines.insert(needed, "    *,")
-        lines += [f"    {flag}: bool = False," for flag in ("overwrite", "resume") if flag in flags]
-        help_text = (dict(_commands(typer.main.get_command(app)))[name].help or "").split("\n\n")[0]
-        functions.append(
-            f"def {function}(\n" + "\n".join(lines) + "\n) -> Result:\n"
-            f'    """{" ".join(help_text.split())}"""\n    return call("{name}", locals())\n'
-        )
-        names.append(function)
-    listed = repr(sorted([*names, "evaluate", "run", "Result", "RunSummary"])).replace("'", '"')
-    return _API_HEAD.replace("{names}", listed) + "\n\n" + "\n\n".join(functions)
+        default = "" if given.default is given.empty else default
+        lines.append(f"    {given.name}: {text}{default},")
+    summary = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
+    body = "\n".join(lines)
+    return f'def {name}(\n{body}\n) -> Result[Any]:\n    """{" ".join(summary.split())}"""\n'
 
 
-def _optional_out(command: str, option: Any) -> Any:
-    """An evaluation need not write its result: it is in the `Result`."""
-    if option.name != "out" or not command.startswith("evaluate "):
-        return option
-    return dataclasses.replace(option, takes=str | None, default=None)
-
-
-def _source_type(option: Any) -> str:
-    if option.name == "decode_threads":
-        return "int | None"
-    text = inspect.formatannotation(option.takes).replace("typing.", "")
-    text = text.replace("collections.abc.", "")
-    if text.startswith("list["):
-        return f"{text[5:-1]} | Sequence[{text[5:-1]}]"
-    return text
-
-
-def _source_default(option: Any) -> str:
-    if option.name == "decode_threads":
-        return " = None"  # one per core
-    return "" if option.is_required else f" = {option.default!r}"
+def _source_type(kind: Any) -> str:
+    """As Python source; a list may be given as one value."""
+    parts = []
+    for member in union_members(kind):
+        text = inspect.formatannotation(member).replace("typing.", "")
+        text = text.replace("collections.abc.", "")
+        if text.startswith("list["):
+            text = f"{text[5:-1]} | Sequence[{text[5:-1]}]"
+        parts.append("None" if member is NoneType else text)
+    return " | ".join(parts)
 
 
 PAGES = {"schema.md": schema_page, "cli.md": cli_page, "recipe-reference.md": recipe_page}
-
-
-# The one module that is made here, beside the pages.
-API = Path(__file__).parent.parent / "pipelines" / "api.py"
+STUB = Path(__file__).parent.parent / "ncclean" / "__init__.pyi"
 
 
 def main() -> None:
     for name, page in PAGES.items():
         (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
-    API.write_text(api_module(), encoding="utf-8")
+    STUB.write_text(stub(), encoding="utf-8")
 
 
 if __name__ == "__main__":

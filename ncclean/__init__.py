@@ -1,48 +1,33 @@
 """ncclean: find, remove and repair the damage of mismatched image-text pairs.
 
-`ncclean.score(...)`, `ncclean.select(...)` and so on are the commands as functions, see
-`ncclean_pipelines.api`. They are loaded when one is first used: importing `ncclean` stays instant.
+`ncclean.score(...)`, `ncclean.select(...)` and so on are the commands as functions, made from their
+declarations (`ncclean_pipelines.functions`) when one is first used: importing `ncclean` stays
+instant. `__init__.pyi` tells editors and type checkers what they take.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ncclean._version import __version__
-
-if TYPE_CHECKING:
-    from ncclean_pipelines.api import (
-        adapt,
-        evaluate,
-        evaluate_compare,
-        evaluate_linear_probe,
-        evaluate_noise,
-        evaluate_retrieval,
-        evaluate_similarity,
-        evaluate_zeroshot,
-        export,
-        finetune,
-        inject_noise,
-        neighbours,
-        run,
-        score,
-        select,
-        synth,
-        write_report,
-    )
 
 __all__ = [
     "__version__",
     "adapt",
+    "clean",
+    "demo",
     "evaluate",
     "evaluate_compare",
+    "evaluate_disentanglement",
     "evaluate_linear_probe",
     "evaluate_noise",
     "evaluate_retrieval",
     "evaluate_similarity",
+    "evaluate_weights",
     "evaluate_zeroshot",
     "export",
     "finetune",
     "inject_noise",
     "neighbours",
+    "query",
     "run",
     "score",
     "select",
@@ -52,13 +37,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module 'ncclean' has no attribute {name!r}")
     # The one place where the library knows of the pipelines: users find the commands under the name
     # they import. Nothing inside ncclean uses it.
-    from ncclean_pipelines import api
+    from ncclean_pipelines.functions import function
 
-    return getattr(api, name)
+    return function(name)
 
 
 def __dir__() -> list[str]:

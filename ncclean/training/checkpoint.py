@@ -32,11 +32,15 @@ def save_checkpoint(folder: Path, progress: Progress, state: dict[str, Any], kee
     `state` may hold tensors, numbers, strings and containers of them: it is read back without
     executing anything (`weights_only`).
     """
-    path = UPath(folder / f"step_{progress.total_steps:08d}.pt")
-    with published(path) as aside:
+    with published(UPath(checkpoint_path(folder, progress))) as aside:
         torch.save({"progress": dict(progress.__dict__), **state}, aside)
     for old in _checkpoints(folder)[:-keep]:
         old.unlink()
+
+
+def checkpoint_path(folder: Path, progress: Progress) -> Path:
+    """Where the checkpoint of a position lies."""
+    return folder / f"step_{progress.total_steps:08d}.pt"
 
 
 def load_checkpoint(folder: Path) -> tuple[Progress, dict[str, Any]] | None:

@@ -21,6 +21,10 @@ class RunLog:
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
 
+    def files(self) -> list[Path]:
+        """The files that this log writes to, or an earlier start of the run did."""
+        return [self._path, *sorted((self._path.parent / "tensorboard").glob("events.out.*"))]
+
     def write(self, step: int, facts: dict[str, Any]) -> None:
         """Record numbers and words of a step."""
         self._stream.write(json.dumps({"step": step, **facts}) + "\n")

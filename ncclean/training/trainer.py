@@ -29,7 +29,12 @@ from ncclean.errors import ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.adversary import Adversaries
-from ncclean.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from ncclean.training.checkpoint import (
+    Progress,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_parts
 from ncclean.training.objectives.base import (
@@ -95,7 +100,10 @@ class Trainer:
         options: TrainOptions,
         folder: Path | None,
         ranks: Ranks | None = None,
+        on_file: Callable[[Path], None] | None = None,
     ) -> None:
+        """`on_file` receives every file of the run, checkpoints before they are written."""
+        self._on_file = on_file or (lambda path: None)
         self.estimator, self.objective, self.loader = estimator, objective, loader
         self.options, self.folder = options, folder
         self._ranks = ranks or Ranks()
@@ -144,6 +152,8 @@ class Trainer:
             if self._ranks.is_first and self.folder is not None
             else None
         )
+        for path in log.files() if log is not None else ():
+            self._on_file(path)
         saved = time.monotonic()
         self._model.train()
         try:
@@ -365,7 +375,9 @@ class Trainer:
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "random": torch.get_rng_state(),
         }
-        save_checkpoint(self.folder / "checkpoints", progress, state, self.options.keep)
+        folder = self.folder / "checkpoints"
+        self._on_file(checkpoint_path(folder, progress))
+        save_checkpoint(folder, progress, state, self.options.keep)
 
     def _restore(self, resume: bool) -> tuple[Progress, dict[str, Any] | None]:
         if not resume or self.folder is None:

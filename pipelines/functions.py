@@ -1,0 +1,88 @@
+"""The commands as functions of the package: `ncclean.score(...)`, made from the declarations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ncclean.errors import InputError
+from ncclean.options import Parameter, parameters
+
+from .command import Command, Result, build, help_text
+from .progress import SILENT, Calls, Progress, Report
+from .registry import COMMANDS
+
+# `ncclean.report` is a package already.
+_NAMES = {"report": "write_report"}
+FUNCTIONS: dict[str, type[Command]] = {
+    _NAMES.get(name, name.replace(" ", "_").replace("-", "_")): kind
+    for name, kind in COMMANDS.items()
+}
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The function of a command, or `evaluate`. Raises `KeyError` for another name."""
+    if name == "evaluate":
+        return evaluate
+    kind = FUNCTIONS[name]
+    signature = signature_of(kind)
+
+    def call(*args: Any, **options: Any) -> Result[Any]:
+        given = signature.bind(*args, **options).arguments
+        return run(kind, given.pop("progress", None), given)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = help_text(kind)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
+    """`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes."""
+    prefix = "evaluate "
+    tasks = sorted(name.removeprefix(prefix) for name in COMMANDS if name.startswith(prefix))
+    if task not in tasks:
+        raise InputError(f"evaluate takes {', '.join(tasks)}, got {task!r}")
+    result: Result[Any] = function(f"evaluate_{task.replace('-', '_')}")(*inputs, **options)
+    return result
+
+
+def run(
+    kind: type[Command],
+    progress: Progress | Callable[[Report], object] | None,
+    options: dict[str, Any],
+) -> Result[Any]:
+    """Run a command with options by name.
+
+    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
+    each time, such as `print`. Raises `InputError` for options that the command does not take.
+    """
+    command = build(kind, options)
+    if progress is None:
+        return command.run(SILENT)
+    return command.run(progress if hasattr(progress, "advance") else Calls(progress))
+
+
+def signature_of(kind: type[Command]) -> inspect.Signature:
+    """What the function takes: inputs and `out` by position, all else by name."""
+    known = list(parameters(kind).values())
+    by_position = [p for p in known if p.is_required]
+    by_position += [
+        p for p in known if not p.is_required and (p.option.argument or p.name == "out")
+    ]
+    names = {parameter.name for parameter in by_position}
+    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [
+            *(_argument(parameter, positional) for parameter in by_position),
+            *(_argument(p, keyword) for p in known if p.name not in names),
+            inspect.Parameter("progress", keyword, default=None),
+        ]
+    )
+
+
+def _argument(parameter: Parameter, kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if parameter.is_required else parameter.default
+    return inspect.Parameter(parameter.name, kind, default=default, annotation=parameter.takes)
