@@ -48,7 +48,6 @@ def _print_table(console: Console, table: Table) -> None:
     from rich.text import Text
 
     drawn = RichTable(
-        *map(Text, table.heads),
         title=Text(table.title, style="bold") if table.title else None,
         title_justify="left",
         box=SIMPLE_HEAD if table.heads else None,
@@ -57,15 +56,15 @@ def _print_table(console: Console, table: Table) -> None:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    width = len(table.heads or table.rows[0])
-    for _ in range(width - len(drawn.columns)):
-        drawn.add_column()
-    for number, column in enumerate(drawn.columns):
-        is_prose = table.last_left and number == width - 1
-        is_left = number < table.left or is_prose
-        column.justify = "left" if is_left else "right"
-        column.no_wrap = not is_prose and bool(table.heads)
-        column.overflow = "fold"
+    heads = table.heads or ("",) * len(table.rows[0])
+    for number, head in enumerate(heads):
+        is_prose = table.last_left and number == len(heads) - 1
+        drawn.add_column(
+            Text(head),
+            justify="left" if is_prose or number < table.left else "right",
+            no_wrap=not is_prose and bool(table.heads),
+            overflow="fold",
+        )
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     least = console.measure(drawn, options=console.options.update(width=1000)).minimum

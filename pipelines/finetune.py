@@ -91,7 +91,7 @@ class Finetune(Command):
         super().__post_init__()
         options = parameters(type(self))
         changed = [name for name, p in options.items() if value_of(self, p) != p.default]
-        self.check_given({"method": self.method} | dict.fromkeys(changed))
+        self.check_given(dict.fromkeys(changed) | {"method": self.method})
         if self.method == "disncl" and self.training.ema_decay is not None:
             raise InputError("--ema averages the towers alone, and so does not go with disncl")
         if "://" in self.out:

@@ -8,7 +8,6 @@ import io
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
@@ -57,17 +56,26 @@ class Query(Command):
         except duckdb.Error as error:
             raise InputError(f"the query failed: {error}") from error
         shown = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
-        return _QueryResult(self.name, relation, {}, shown=shown)
+        return Result(self.name, relation, _Rows(relation), shown=shown)
 
 
-class _QueryResult(Result["duckdb.DuckDBPyRelation"]):
-    """Rows as Python values only where somebody asks for them."""
+class _Rows(Mapping[str, Any]):
+    """`columns` and `rows`; the rows become Python values only where somebody asks for them."""
 
-    @cached_property
-    def values(self) -> Mapping[str, Any]:  # type: ignore[override]
-        names = self.summary.columns
-        rows = [dict(zip(names, row, strict=True)) for row in self.summary.fetchall()]
-        return {"columns": names, "rows": rows}
+    def __init__(self, relation: duckdb.DuckDBPyRelation) -> None:
+        self._relation = relation
+
+    def __getitem__(self, name: str) -> Any:
+        names = self._relation.columns
+        if name == "rows":
+            return [dict(zip(names, row, strict=True)) for row in self._relation.fetchall()]
+        return {"columns": names}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("columns", "rows"))
+
+    def __len__(self) -> int:
+        return 2
 
 
 def _csv_lines(relation: duckdb.DuckDBPyRelation) -> Iterator[Shown]:

@@ -45,8 +45,10 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
     for stage in recipe.stages.values():
         for name, parameter in parameters(type(stage.command)).items():
             tables = parameter.option.columns_of or parameter.option.sql_over
-            named = listed(stage.values.get(name))
-            if not named or not any(stage.values.get(table) for table in tables):
+            if not tables or stage.values.get(name) is None:
+                continue
+            named = listed(stage.values[name])
+            if not any(stage.values.get(table) for table in tables):
                 continue
             columns = _columns(recipe, stage, tables, look)
             if columns is not None:
