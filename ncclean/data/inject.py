@@ -24,14 +24,14 @@ import numpy as np
 
 from ncclean import stores
 from ncclean.data.names import split_name
-from ncclean.data.shard_index import Role, ShardIndex, read_member
+from ncclean.data.shard_index import Role, ShardIndex
+from ncclean.data.tar_members import member_bytes, read_member
 from ncclean.errors import ShardError
 
 _CHUNK = 1 << 20
 _READERS = 16  # ranged reads of a store at a time
 _AHEAD = 64  # images fetched before their place is reached
 _DECOMPRESSION = (EOFError, zlib.error, lzma.LZMAError)
-_LARGEST_OWNER, _LATEST = 8**7, 8**11  # what the octal fields of a header hold
 _TRUTH = ("is_noisy", "noise_kind")
 
 
@@ -148,19 +148,6 @@ class _Rewriter:
                 if name.lower() in self._fields and isinstance(value, str):
                     record[name] = edit.caption
         return json.dumps(_truth(record, edit)).encode()
-
-
-def member_bytes(name: str, content: bytes, like: tarfile.TarInfo | None = None) -> bytes:
-    """Headers, content and padding of a member, with mode, time and owner of another."""
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    if like is not None:
-        info.mode, info.uname, info.gname = like.mode, like.uname, like.gname
-        info.uid = like.uid if 0 <= like.uid < _LARGEST_OWNER else 0
-        info.gid = like.gid if 0 <= like.gid < _LARGEST_OWNER else 0
-        info.mtime = int(like.mtime) if 0 <= like.mtime < _LATEST else 0
-    header = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-    return header + content + bytes(-len(content) % tarfile.BLOCKSIZE)
 
 
 class _Copier:

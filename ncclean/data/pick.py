@@ -6,9 +6,8 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator
 
-from ncclean.data.names import split_name
+from ncclean.data.sample_groups import is_image, sample_member
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import IMAGE_EXTENSIONS
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
 
@@ -45,10 +44,8 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
 
 def _image_key(member: tarfile.TarInfo) -> str:
     """The key if the member is an image, as webdataset splits names, else nothing."""
-    key, extension = split_name(member.name) if member.isreg() else (None, "")
-    if key is None or extension.lower().rsplit(".", 1)[-1] not in IMAGE_EXTENSIONS:
-        return ""
-    return key.encode("utf-8", "replace").decode("utf-8")
+    place = sample_member(member.name) if member.isreg() else None
+    return place[0] if place is not None and is_image(place[1]) else ""
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:

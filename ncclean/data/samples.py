@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class SkipReason(str, Enum):
@@ -20,8 +20,7 @@ class SkipReason(str, Enum):
     SAMPLE_TRUNCATED = "sample_truncated"
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """Where a member lies in its uncompressed tar: `begin` of its headers, `end` of its padding."""
 
     extension: str

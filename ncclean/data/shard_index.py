@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from typing import IO, Any, BinaryIO, cast
 import numpy as np
 
 from ncclean.data.caption_noise import is_changeable
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
 from ncclean.data.samples import Member, SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import TarSamples, is_image
+from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ShardError
 
 _COMPRESSED: dict[bytes, Callable[..., Any]] = {
@@ -85,7 +85,7 @@ class ShardIndex:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 found = {name: arrays[name] for name in _FIELDS}
-        except (KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError("not a shard index") from error
         scalars = {name: found.pop(name).item() for name in ("samples", "compressed", "error")}
         return cls(**found, **scalars)
@@ -147,17 +147,6 @@ def open_tar(shard: ShardRef) -> IO[bytes]:
     return stream
 
 
-def read_member(raw: bytes) -> tuple[tarfile.TarInfo, bytes]:
-    """Header and content of one member from its bytes in the tar, `begin` to `end`."""
-    if raw[156:157] in (tarfile.REGTYPE, tarfile.AREGTYPE):  # no extended headers in front
-        header = tarfile.TarInfo.frombuf(raw[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
-        return header, raw[tarfile.BLOCKSIZE :][: header.size]
-    with tarfile.open(fileobj=io.BytesIO(raw + bytes(2 * tarfile.BLOCKSIZE)), mode="r:") as tar:
-        info = cast(tarfile.TarInfo, tar.next())
-        content = tar.extractfile(info)
-        return info, content.read() if content is not None else b""
-
-
 def _with_late(located: list[Member], late: Member | None) -> list[Member]:
     """The members of a sample, with a json that came later unless there was one before."""
     has_json = any(member.extension == "json" for member in located)
@@ -167,7 +156,7 @@ def _with_late(located: list[Member], late: Member | None) -> list[Member]:
 def _role(member: Member, caption_key: str | None) -> Role:
     if member.extension == "json":
         return Role.JSON
-    if member.extension in ("txt", "caption", (caption_key or "txt").lower()):
+    if member.extension in (*CAPTION_EXTENSIONS, (caption_key or "txt").lower()):
         return Role.CAPTION
     return Role.IMAGE if is_image(member.extension) else Role.OTHER
 

@@ -7,43 +7,49 @@ sample whose members are interleaved with another's); a cleaning tool must accou
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from ncclean.data.names import split_name
+from ncclean.data.sample_groups import (
+    CAPTION_EXTENSIONS,
+    Group,
+    SampleGroups,
+    is_image,
+    json_caption,
+    parse_json,
+    sample_member,
+    string,
+    utf8,
+)
 from ncclean.data.samples import Member, Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
-IMAGE_EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
-)
 # tarfile copies what is left of its buffer at every read: a large one costs more than it saves.
 _TAR_BUFFER = 16 << 10
-# webdataset's own: members called __something__ describe the shard, not a sample.
-_SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
-# How many incomplete samples may wait for members that come later in the shard.
-_WAITING_SAMPLES = 8192
-_WAITING_BYTES = 256 << 20
 _END_OF_ARCHIVE = tarfile.EOFHeaderError  # type: ignore[attr-defined]
-_LATE = -1  # row of a group that seems to be metadata of a sample handed out before
 
 
-@dataclass(slots=True)
-class _Group:
-    """The members of one sample as far as they have been read."""
+class _Group(Group):
+    """The contents of one sample's members, and where they lie if that was asked for."""
 
-    row: int
-    key: str
-    members: dict[str, bytes] = field(default_factory=dict)
-    located: list[Member] = field(default_factory=list)
-    truncated: bool = False
-    _parsed: tuple[bytes, dict[str, Any]] | None = None
+    __slots__ = ("_caption_key", "_parsed", "located")
+
+    def __init__(self, row: int, key: str, caption_key: str | None) -> None:
+        super().__init__(row, key)
+        self.located: list[Member] = []
+        self._caption_key = caption_key
+        self._parsed: tuple[bytes, dict[str, Any]] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.members.values()))
+
+    @property
+    def has_caption(self) -> bool:
+        return self.caption is not None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -52,21 +58,27 @@ class _Group:
         if raw is None:
             return {}
         if self._parsed is None or self._parsed[0] is not raw:
-            self._parsed = raw, _parse_json(raw)
+            self._parsed = raw, parse_json(raw)
         return self._parsed[1]
 
     @property
-    def size(self) -> int:
-        return sum(map(len, self.members.values()))
+    def caption(self) -> bytes | str | None:
+        """The caption as it lies in the shard."""
+        if self._caption_key is not None:
+            member: bytes | None = self.members.get(self._caption_key)
+            return member if member is not None else string(self.metadata.get(self._caption_key))
+        for extension in CAPTION_EXTENSIONS:
+            if extension in self.members:
+                return cast(bytes, self.members[extension])
+        return json_caption(self.metadata)
 
 
 class TarSamples:
     """Iterates over the samples of a shard once.
 
-    A sample is the members that share a key. It is handed out when its image and caption are
-    there and the next key begins; one that lacks either waits, in case its members are
-    interleaved with others. So samples may come out of order: `Sample.row` is the order of first
-    appearance. A json that follows its sample late still reaches `late_metadata`.
+    Which members make a sample, and in which order samples come, is up to
+    `ncclean.data.sample_groups`. A json that follows its sample late still reaches
+    `late_metadata`.
 
     Raises `ShardError` at the end of the iteration if the file is no tar, or breaks off; every
     sample before that has been handed out by then, the broken one as `sample_truncated`.
@@ -87,94 +99,55 @@ class TarSamples:
         self.shard = shard
         self._open = opened or shard.open
         self.caption_key = caption_key.lower() if caption_key else None
-        self.samples = 0
         self.bytes_read = 0  # of the tar, headers and padding included
-        self.late_metadata: dict[int, dict[str, Any]] = {}
-        self.late_members: dict[int, Member] = {}
         self._locate = locate
         self._located: Member | None = None  # the member just read
-        self._rows: dict[str, int] = {}  # key -> row of its sample, once handed out
-        self._waiting: dict[str, _Group] = {}
-        self._waiting_bytes = 0
+        self._groups = SampleGroups(lambda row, key: _Group(row, key, self.caption_key))
+
+    @property
+    def samples(self) -> int:
+        """Samples begun so far."""
+        return self._groups.samples
+
+    @property
+    def late_metadata(self) -> dict[int, dict[str, Any]]:
+        """By row, the fields of a json that came after its sample had been handed out."""
+        return {row: group.metadata for row, group in self._groups.late.items()}
+
+    @property
+    def late_members(self) -> dict[int, Member]:
+        """By row, where that json lies."""
+        return {row: group.located[-1] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:
-        current: _Group | None = None
+        groups = self._groups
         failure: Exception | None = None
         try:
             for key, extension, data in self._members():
-                if current is None or key != current.key or extension in current.members:
-                    if current is not None:
-                        yield from self._settle(current)
-                    current = self._resume(key, extension) or self._begin(key, extension)
-                current.members[extension] = data
+                group = groups.current
+                if group is None or key != group.key or extension in group.members:
+                    yield from map(self._sample, groups.turn_to(key, extension))
+                    group = cast(_Group, groups.current)
+                group.members[extension] = data
                 if self._located is not None:
-                    current.located.append(self._located)
+                    group.located.append(self._located)
         except _CutMember as error:
             failure = error
-            if current is None or current.key != error.key:
-                if current is not None:
-                    yield from self._settle(current)
-                current = self._resume(error.key, "") or self._begin(error.key, "")
-            current.truncated = True
+            yield from map(self._sample, groups.cut(error.key))
         except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
             failure = error
-        if current is not None:
-            yield from self._settle(current, last=True)
-        for group in self._waiting.values():
-            yield self._finish(group)
+        yield from map(self._sample, groups.end())
         if failure is not None:
             what = f"breaks off after {self.samples} samples" if self.samples else "cannot be read"
             raise ShardError(f"{what}: {_reason(failure)}", self.samples) from failure
 
-    def _begin(self, key: str, extension: str) -> _Group:
-        if key in self._rows and extension == "json":
-            return _Group(_LATE, key)  # most likely metadata of a sample handed out before
-        self.samples += 1
-        return _Group(self.samples - 1, key)
-
-    def _resume(self, key: str, extension: str) -> _Group | None:
-        """The waiting group that a member belongs to, if it has no such member yet."""
-        group = self._waiting.get(key)
-        if group is None or extension in group.members:
-            return None
-        self._waiting_bytes -= group.size
-        return self._waiting.pop(key)
-
-    def _settle(self, group: _Group, last: bool = False) -> Iterator[Sample]:
-        """Hand out a group that is complete, or let it wait for the rest of its members."""
-        if group.row == _LATE:
-            if set(group.members) == {"json"}:
-                self.late_metadata[self._rows[group.key]] = group.metadata
-                for member in group.located:
-                    self.late_members[self._rows[group.key]] = member
-                return
-            group.row = self.samples  # more came under the key: a sample of its own after all
-            self.samples += 1
-        if last or self._is_complete(group):
-            yield self._finish(group)
-            return
-        if group.key in self._waiting:  # the same members twice: the earlier one is done waiting
-            earlier = self._waiting.pop(group.key)
-            self._waiting_bytes -= earlier.size
-            yield self._finish(earlier)
-        self._waiting[group.key] = group
-        self._waiting_bytes += group.size
-        while len(self._waiting) > _WAITING_SAMPLES or self._waiting_bytes > _WAITING_BYTES:
-            oldest = self._waiting.pop(next(iter(self._waiting)))
-            self._waiting_bytes -= oldest.size
-            yield self._finish(oldest)
-
-    def _is_complete(self, group: _Group) -> bool:
-        has_image = any(is_image(extension) for extension in group.members)
-        return has_image and self._caption_bytes(group, group.metadata) is not None
-
-    def _finish(self, group: _Group) -> Sample:
-        metadata = group.metadata
-        sample = Sample(row=group.row, key=group.key, metadata=metadata, members=group.located)
-        if group.key in self._rows and self._rows[group.key] != group.row:
+    def _sample(self, group: _Group) -> Sample:
+        sample = Sample(
+            row=group.row, key=group.key, metadata=group.metadata, members=group.located
+        )
+        if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
-        self._rows.setdefault(group.key, group.row)
-        if group.truncated:
+        if group.is_cut:
             sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard breaks off in this sample")
         image = next((data for ext, data in group.members.items() if is_image(ext)), None)
         if image is None:
@@ -187,7 +160,7 @@ class TarSamples:
         return sample
 
     def _read_caption(self, sample: Sample, group: _Group) -> None:
-        raw = self._caption_bytes(group, sample.metadata)
+        raw = group.caption
         if raw is None:
             sample.reject(SkipReason.CAPTION_MISSING)
             return
@@ -204,15 +177,6 @@ class TarSamples:
         if not sample.caption:
             sample.reject(SkipReason.CAPTION_MISSING, "empty")
 
-    def _caption_bytes(self, group: _Group, metadata: dict[str, Any]) -> bytes | str | None:
-        if self.caption_key is not None:
-            member = group.members.get(self.caption_key)
-            return member if member is not None else _string(metadata.get(self.caption_key))
-        for extension in ("txt", "caption"):
-            if extension in group.members:
-                return group.members[extension]
-        return _string(metadata.get("caption")) or _string(metadata.get("text"))
-
     def _members(self) -> Iterator[tuple[str, str, bytes]]:
         """Key, lower-case extension and content of each member that belongs to a sample."""
         with self._open() as stream:
@@ -224,15 +188,13 @@ class TarSamples:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # else all are kept
                     self.bytes_read = tar.offset
-                    if not member.isreg() or _SHARD_METADATA.match(member.name):
+                    place = sample_member(member.name) if member.isreg() else None
+                    if place is None:
                         continue
-                    key, extension = split_name(member.name)
-                    if key is None:
-                        continue
-                    extension = _text(extension).lower()
+                    key, extension = place
                     if self._locate:
                         self._located = Member(extension, member.offset, tar.offset)
-                    yield _text(key), extension, _content(tar, member, _text(key))
+                    yield key, extension, _content(tar, member, key)
                 end = getattr(tar, "header_error", None)
                 if end is not None and not isinstance(end, _END_OF_ARCHIVE):
                     # tarfile takes this for a regular end; a shard cut between two members, or
@@ -264,7 +226,7 @@ def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
     """The json's `uid`, else 32 hex digits of a hash of shard name and key."""
     given = metadata.get("uid")
     if isinstance(given, str) and given:
-        return _text(given)
+        return utf8(given)
     if isinstance(given, int) and not isinstance(given, bool):
         return str(given)
     return hashlib.blake2b(f"{shard}/{key}".encode(), digest_size=16).hexdigest()
@@ -279,31 +241,6 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> bytes:
     if len(data) != member.size:
         raise _CutMember(key)
     return data
-
-
-def is_image(extension: str) -> bool:
-    return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
-
-
-def _parse_json(raw: bytes) -> dict[str, Any]:
-    """The fields of a json member under lower-case names (LAION writes TEXT and URL).
-
-    A broken json costs its fields, not the sample: the caption may lie beside it.
-    """
-    try:
-        parsed = json.loads(raw)
-    except (ValueError, RecursionError):
-        return {}
-    return {str(k).lower(): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
-
-
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _text(value: str) -> str:
-    """Names in a tar may hold any bytes; Parquet strings must be UTF-8."""
-    return value.encode("utf-8", "replace").decode("utf-8")
 
 
 def _reason(error: Exception) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclean import stores
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, has_image
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import IMAGE_EXTENSIONS, TarSamples
-from ncclean.data.tar_index import SampleSpan, sample_spans
+from ncclean.data.tar import TarSamples
+from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.errors import ShardError
 
 
@@ -27,8 +28,8 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
         folder, _, file = shard.url.rpartition("/")
         if folder not in sizes:
             sizes[folder] = _sizes(folder)
-        known = sizes[folder].get(file)
-        counts[shard.name] = known if known is not None else _counted(shard)
+        size = sizes[folder].get(file)
+        counts[shard.name] = size if size is not None else _counted(shard)
     return counts
 
 
@@ -37,22 +38,23 @@ def _sizes(folder: str) -> dict[str, int]:
     if not stores.ask("read", place, place.exists):
         return {}
     try:
-        found = json.loads(stores.read_bytes(place))
+        sizes = json.loads(stores.read_bytes(place))
     except ValueError:
         return {}
-    return {name: count for name, count in found.items() if isinstance(count, int)}
+    if not isinstance(sizes, dict):
+        return {}
+    return {name: count for name, count in sizes.items() if isinstance(count, int)}
 
 
 def _counted(shard: ShardRef) -> int:
     try:
         if not stores.is_url(shard.url) and shard.url.endswith(".tar"):
-            return sum(map(_is_pair, sample_spans(Path(shard.url))))
+            return sum(map(_is_pair, locate_samples(Path(shard.url))))
         return sum(sample.status is SkipReason.OK for sample in TarSamples(shard))
     except ShardError as error:
         return error.samples
 
 
-def _is_pair(span: SampleSpan) -> bool:
-    extensions = {member.extension for member in span.members}
-    has_image = any(each.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS for each in extensions)
-    return has_image and bool(extensions & {"txt", "caption", "json"})
+def _is_pair(sample: LocatedSample) -> bool:
+    extensions = sample.members.keys()
+    return has_image(extensions) and not extensions.isdisjoint((*CAPTION_EXTENSIONS, "json"))

@@ -2,119 +2,127 @@
 
 An ordinary header is read in two microseconds where tarfile takes thirty, which for the small
 files of a web corpus is more than copying them takes; whatever is not ordinary is left to tarfile.
+Which members make a sample is up to `ncclean.data.sample_groups`, as it is in scoring.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import tarfile
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ncclean.data.names import split_name
+from ncclean.data.sample_groups import (
+    CAPTION_EXTENSIONS,
+    Group,
+    SampleGroups,
+    json_caption,
+    parse_json,
+    sample_member,
+    utf8,
+)
+from ncclean.data.tar_members import BLOCK, ordinary_header, read_content
 from ncclean.errors import ShardError
 
-BLOCK = 512
-_REGULAR = (ord("0"), 0)
+_NO_PREFIX = "/."  # a name with it has no key
 
 
-@dataclass(slots=True)
-class MemberSpan:
-    """One member: `start` to `end` with its header and padding, its content at `data`."""
+class LocatedSample(Group):
+    """Where the members of one sample lie: `begin` of the headers and `end` of the padding of each.
 
-    extension: str
-    start: int
-    data: int
-    size: int
+    `members` has them by extension in the order of the tar; they need not lie side by side. Only a
+    json that may hold the caption is read.
+    """
+
+    __slots__ = ("_source",)
+    members: dict[str, tuple[int, int]]
+
+    def __init__(self, row: int, key: str, source: int) -> None:
+        super().__init__(row, key)
+        self._source = source
 
     @property
-    def end(self) -> int:
-        return self.data + -(-self.size // BLOCK) * BLOCK
+    def size(self) -> int:
+        return sum(end - begin for begin, end in self.members.values())
+
+    @property
+    def has_caption(self) -> bool:
+        if not self.members.keys().isdisjoint(CAPTION_EXTENSIONS):
+            return True
+        if "json" not in self.members:
+            return False
+        begin, end = self.members["json"]
+        metadata = parse_json(read_content(os.pread(self._source, end - begin, begin)))
+        return json_caption(metadata) is not None
 
 
-@dataclass(slots=True)
-class SampleSpan:
-    """The members of one sample in the order of the tar; they need not lie side by side."""
-
-    key: str
-    members: list[MemberSpan] = field(default_factory=list)
-
-    def member(self, extension: str) -> MemberSpan | None:
-        """The member with this extension, in lower case."""
-        for each in self.members:
-            if each.extension == extension:
-                return each
-        return None
-
-
-def sample_spans(path: Path, keys: Container[str] | None = None) -> list[SampleSpan]:
+def locate_samples(path: Path, keys: Container[str] | None = None) -> list[LocatedSample]:
     """The samples of an uncompressed local tar in order of appearance, or those with `keys`.
 
-    Of samples that share a key the first counts, as in a score table. A tar that breaks off gives
-    the members before that. Raises `ShardError` if the file is no tar.
+    Of samples that share a key the one that scoring takes is there. A tar that breaks off gives
+    the members before that. Raises `ShardError` if the file is not a tar.
     """
-    spans: dict[str, SampleSpan] = {}
-    closed: set[str] = set()  # a second sample of the key has begun
-    span: SampleSpan | None = None
-    prefix = "/"  # of the names that belong to `span`; no name begins with this one
-    for name, start, data, size in _members(path):
-        if name.startswith(prefix):  # nearly always: members of a sample lie side by side
-            extension = name[len(prefix) :].lower()
-        else:
-            key, extension = split_name(name)
-            prefix, extension = f"{key}.", extension.lower()
-            if key is None or (keys is not None and key not in keys) or key in closed:
-                span = None
+    with open(path, "rb") as source:
+        groups = SampleGroups(lambda row, key: LocatedSample(row, key, source.fileno()))
+        finished: list[LocatedSample] = []
+        # Nearly always the next member is of the same sample, or of one that is not wanted either.
+        prefix = skipped = _NO_PREFIX
+        for name, begin, end in _members(path):
+            sample = groups.current
+            if name.startswith(prefix) and sample and "/" not in (rest := name[len(prefix) :]):
+                key, extension = sample.key, rest.lower()
+            elif not sample and name.startswith(skipped) and "/" not in name[len(skipped) :]:
+                continue
             else:
-                span = spans.get(key)
-                if span is None:
-                    span = spans[key] = SampleSpan(key)
-        if span is None:
-            continue
-        if span.member(extension) is not None:
-            closed.add(span.key)
-            span = None
-            continue
-        span.members.append(MemberSpan(extension, start, data, size))
-    return list(spans.values())
+                member = sample_member(name)
+                if member is None:
+                    continue
+                key, extension = member
+                if keys is not None and key not in keys:
+                    finished += groups.pause()
+                    prefix, skipped = _NO_PREFIX, f"{key}."
+                    continue
+                prefix = f"{key}."
+            if sample is None or sample.key != key or extension in sample.members:
+                finished += groups.turn_to(key, extension)
+                sample = groups.current
+            if sample is not None:
+                sample.members[extension] = begin, end
+        finished += groups.end()
+    samples = {sample.row: sample for sample in finished if not sample.is_repeat}
+    for row, late in groups.late.items():
+        if row in samples:
+            samples[row].members.setdefault("json", late.members["json"])
+    return [samples[row] for row in sorted(samples)]
 
 
-def _members(path: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Name, start of the header, start and size of the content of each regular member."""
+def _members(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name of each regular member, `begin` of its headers, `end` of its padding."""
     length = path.stat().st_size
     if not length:
         raise ShardError("the file is empty", 0)
+    header = b"\1"
+    position = 0
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        position = 0
         while position + BLOCK <= length:
             header = view[position : position + BLOCK]
-            found = _ordinary(header)
-            if found is None:
+            ordinary = ordinary_header(header)
+            if ordinary is None:
                 break
-            name, size = found
-            data = position + BLOCK
-            position = data + -(-size // BLOCK) * BLOCK
-            if data + size > length:
+            name, size = ordinary
+            begin, position = position, position + BLOCK + size + -size % BLOCK
+            if begin + BLOCK + size > length:
                 return  # cut inside its content
-            yield name, data - BLOCK, data, size
+            yield name, begin, position
         else:
-            return
+            if position:
+                return
     if any(header):  # not the end of the archive
         yield from _by_tarfile(path, position)
 
 
-def _ordinary(header: bytes) -> tuple[str, int] | None:
-    """Name and size of a regular file with a short ASCII name; None for anything else."""
-    if header[156] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
-        return None
-    try:
-        return header[: header.index(0, 0, 100)].decode("ascii"), int(header[124:135], 8)
-    except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
-        return None
-
-
-def _by_tarfile(path: Path, offset: int) -> Iterator[tuple[str, int, int, int]]:
+def _by_tarfile(path: Path, offset: int) -> Iterator[tuple[str, int, int]]:
     length = path.stat().st_size
     try:
         with open(path, "rb") as stream:
@@ -122,9 +130,9 @@ def _by_tarfile(path: Path, offset: int) -> Iterator[tuple[str, int, int, int]]:
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # else all are kept
-                    if member.isreg() and member.offset_data + member.size <= length:
-                        name = member.name.encode("utf-8", "replace").decode("utf-8")
-                        yield name, member.offset, member.offset_data, member.size
+                    last = member.offset_data + member.size
+                    if member.isreg() and (tar.offset if member.issparse() else last) <= length:
+                        yield utf8(member.name), member.offset, tar.offset
     except (tarfile.TarError, OSError, ValueError) as error:
         if offset == 0:
             raise ShardError(f"cannot be read: {error}", 0) from error

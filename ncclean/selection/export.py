@@ -204,8 +204,9 @@ def _identity(
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences less those that follow from the others."""
-    compared = [{k: v for k, v in one.items() if k not in _DERIVED} for one in (before, now)]
-    return differences(*compared, _LABELS)
+    earlier = {name: value for name, value in before.items() if name not in _DERIVED}
+    later = {name: value for name, value in now.items() if name not in _DERIVED}
+    return differences(earlier, later, _LABELS)
 
 
 def _files(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:

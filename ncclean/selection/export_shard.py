@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -22,13 +21,13 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar_index import BLOCK, SampleSpan, sample_spans
+from ncclean.data.tar_index import LocatedSample, locate_samples
+from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
 from ncclean.errors import ShardError
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
 from ncclean.selection.policy import identifier
 from ncclean.storage.catalog import connect
 
-_END_OF_ARCHIVE = bytes(2 * BLOCK)
 _COPY_BYTES = 1 << 20
 _BUFFER_BYTES = 8 << 20
 
@@ -85,7 +84,7 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
                 _copy_segment(segment, options, out, report)
             except ShardError as error:
                 report.errors[segment.name] = str(error)
-        out.write(_END_OF_ARCHIVE)
+        out.write(END_OF_ARCHIVE)
         report.bytes = out.tell()
     report.seconds = time.time() - begin
     with published(folder / f"{name}_stats.json") as aside:
@@ -122,15 +121,15 @@ def _copy_segment(
     chosen = _chosen(segment, options)
     with _local(segment.shard) as path, open(path, "rb") as source:
         copier = _Copier(source, out)
-        spans = sample_spans(path, chosen.copies)
-        lacking = sum(chosen.copies.values()) - sum(chosen.copies[span.key] for span in spans)
+        samples = locate_samples(path, chosen.copies)
+        lacking = sum(chosen.copies.values()) - sum(chosen.copies[one.key] for one in samples)
         if lacking:
             report.missing[segment.name] = lacking
         place = 0
-        for span in spans:
-            for copy in range(chosen.copies[span.key]):
+        for sample in samples:
+            for copy in range(chosen.copies[sample.key]):
                 if segment.first <= place < segment.first + segment.count:
-                    _copy_sample(copier, span, copy, chosen.fields.get(span.key))
+                    _copy_sample(copier, sample, copy, chosen.fields.get(sample.key))
                     report.samples += 1
                 place += 1
         copier.flush()
@@ -187,11 +186,15 @@ class _Copier:
 
     def __init__(self, source: BinaryIO, out: FileIO) -> None:
         self._from, self._out = source.fileno(), out
+        self._length = os.fstat(self._from).st_size
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._held = 0
         self._start = self._end = 0
 
     def copy(self, start: int, end: int) -> None:
+        if end > self._length:  # cut in the padding of its last member, whose content is whole
+            self.write(self.read(start, end) + bytes(end - self._length))
+            return
         if start != self._end:
             self._gather()
             self._start = start
@@ -207,8 +210,8 @@ class _Copier:
         self._write(self._buffer[: self._held])
         self._held = 0
 
-    def read(self, start: int, size: int) -> bytes:
-        return os.pread(self._from, size, start)
+    def read(self, start: int, end: int) -> bytes:
+        return os.pread(self._from, end - start, start)
 
     def _gather(self) -> None:
         start, end = self._start, self._end
@@ -229,30 +232,23 @@ class _Copier:
 
 
 def _copy_sample(
-    copier: _Copier, span: SampleSpan, copy: int, fields: dict[str, Any] | None
+    copier: _Copier, sample: LocatedSample, copy: int, fields: dict[str, Any] | None
 ) -> None:
-    for member in span.members:
-        if copy or (fields is not None and member.extension == "json"):
-            data = copier.read(member.data, member.size)
-            if fields is not None and member.extension == "json":
+    for extension, (begin, end) in sample.members.items():
+        if copy or (fields is not None and extension == "json"):
+            data = read_content(copier.read(begin, end))
+            if fields is not None and extension == "json":
                 data = _with_fields(data, fields)
-            copier.write(_member(f"{_key(span.key, copy)}.{member.extension}", data))
+            copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
         else:
-            copier.copy(member.start, member.end)
-    if fields is not None and span.member("json") is None:
-        copier.write(_member(f"{_key(span.key, copy)}.json", _with_fields(b"{}", fields)))
+            copier.copy(begin, end)
+    if fields is not None and "json" not in sample.members:
+        copier.write(member_bytes(f"{_key(sample.key, copy)}.json", _with_fields(b"{}", fields)))
 
 
 def _key(key: str, copy: int) -> str:
     """Copies have keys of their own: webdataset joins neighbours that share one."""
     return f"{key}_copy{copy}" if copy else key
-
-
-def _member(name: str, data: bytes) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    header = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-    return header + data + bytes(-len(data) % BLOCK)
 
 
 def _with_fields(raw: bytes, fields: dict[str, Any]) -> bytes:

@@ -15,8 +15,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from ncclean.data.synthetic import CorpusOptions, sample_scene, write_caption, write_corpus
-from ncclean.data.synthetic.corpus import add_member
 from ncclean.data.synthetic.scene import generator
+from ncclean.data.tar_members import add_member
 
 _WORDS = range(8, 26)
 _NOISE = 2.0  # levels of sensor noise: an enlarged crop is smoother than a photograph

@@ -1,62 +1,124 @@
-"""Byte ranges of samples, against tarfile's own reading, for ordinary and odd tars."""
+"""Byte ranges of samples: those of the samples that scoring reads, for ordinary and odd tars."""
 
+import contextlib
 import io
+import json
 import tarfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.data.tar_index import sample_spans
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import TarSamples
+from ncclean.data.tar_index import locate_samples
+from ncclean.data.tar_members import read_content
 from ncclean.errors import ShardError
 from tests import hostile
 
 NAMES = st.sampled_from(
     ["a.jpg", "a.txt", "a.JSON", "b.jpg", "b.txt", "c/d.jpg", "c/d.txt", "a.b.txt", "é.jpg",
-     "x" * 99 + ".txt", "x" * 100, "y" * 160 + ".jpg", "plain", "c/.hidden"]
+     "é.txt", "x" * 99 + ".txt", "x" * 100, "y" * 160 + ".jpg", "plain", "c/.hidden", "a.cls",
+     "__a__.json", "c.d/a.jpg", "c.jpg"]
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+def as_scoring_reads(path: Path) -> dict[str, dict[str, tuple[int, int]]]:
+    """Whole members of the first sample of each key, with a json that came late."""
+    reader = TarSamples(resolve_shards([str(path)])[0], locate=True)
+    samples = []
+    with contextlib.suppress(ShardError):
+        samples += reader
+    located = {}
+    for sample in sorted(samples, key=lambda sample: sample.row):
+        if not sample.members or sample.error == "the key occurs earlier in the shard":
+            continue
+        places = {member.extension: (member.begin, member.end) for member in sample.members}
+        late = reader.late_members.get(sample.row)
+        if late is not None:
+            places.setdefault("json", (late.begin, late.end))
+        located[sample.key] = places
+    return located
+
+
+def assert_located_as_read(path: Path) -> None:
+    expected = as_scoring_reads(path)
+    located = {sample.key: sample.members for sample in locate_samples(path)}
+    assert located == expected
+    assert list(located) == list(expected)
+    assert [list(members) for members in located.values()] == [
+        list(members) for members in expected.values()
+    ]
+    for key in expected:  # the others do not change what one sample is
+        assert [one.members for one in locate_samples(path, {key})] == [expected[key]]
+
+
+def write(path: Path, names, format: int) -> dict[str, list[bytes]]:
+    """A tar of members with these names; returns the contents by name."""
+    contents: dict[str, list[bytes]] = {}
+    with tarfile.open(path, "w", format=format) as tar:
+        for number, name in enumerate(names):
+            data = f"{number} {name}".encode() * (1 + 97 * (number % 7))
+            if name.lower().endswith("json") and number % 2:
+                data = json.dumps({"caption": f"{number}"}).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            with contextlib.suppress(ValueError):  # too long for USTAR
+                tar.addfile(info, io.BytesIO(data))
+                contents.setdefault(name, []).append(data)
+    return contents
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     names=st.lists(NAMES, max_size=12),
     format=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_contents_are_those_of_the_samples(tmp_path_factory, names, format):
+def test_samples_are_those_that_scoring_reads(tmp_path_factory, names, format):
     path = tmp_path_factory.mktemp("index") / "shard.tar"
-    expected: dict[str, dict[str, bytes]] = {}
-    closed = set()
-    with tarfile.open(path, "w", format=format) as tar:
-        for number, name in enumerate(names):
-            data = f"{number} {name}".encode() * (1 + 97 * (number % 7))
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            try:
-                tar.addfile(info, io.BytesIO(data))
-            except ValueError:  # too long for USTAR
-                continue
-            from ncclean.data.names import split_name
+    contents = write(path, names, format)
+    assert_located_as_read(path)
+    data = path.read_bytes()
+    for sample in locate_samples(path):
+        for extension, (begin, end) in sample.members.items():
+            same = [n for n in contents if n.lower() == f"{sample.key}.{extension}".lower()]
+            assert read_content(data[begin:end]) in [one for n in same for one in contents[n]]
 
-            key, extension = split_name(name)
-            if key is None or key in closed:
-                continue
-            members = expected.setdefault(key, {})
-            if extension.lower() in members:
-                closed.add(key)
-            else:
-                members[extension.lower()] = data
-    content = path.read_bytes()
-    found = {
-        span.key: {m.extension: content[m.data : m.data + m.size] for m in span.members}
-        for span in sample_spans(path)
-    }
-    assert found == expected
-    assert list(found) == list(expected)
-    for span in sample_spans(path):
-        for member in span.members:
-            piece = io.BytesIO(content[member.start : member.end] + bytes(1024))
-            with tarfile.open(fileobj=piece) as tar:  # headers and padding are copied with it
-                assert tar.extractfile(tar.next()).read() == found[span.key][member.extension]
+
+def test_hostile_shards(tmp_path):
+    readable, broken = hostile.write_hostile(tmp_path)
+    for shard in [*readable, *broken]:
+        path = tmp_path / f"{shard.name}.tar"
+        if shard.name in ("zero_bytes", "not_a_tar", "short"):
+            with pytest.raises(ShardError):
+                locate_samples(path)
+        else:
+            assert_located_as_read(path)
+
+
+def test_a_second_caption_before_the_image_starts_another_sample(tmp_path):
+    """Scoring pairs the image with the second caption; so must an export."""
+    members = [("a.txt", b"one"), ("a.txt", b"two"), ("a.jpg", hostile.JPEG)]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    (sample,) = locate_samples(tmp_path / "s.tar")
+    begin, end = sample.members["txt"]
+    assert read_content((tmp_path / "s.tar").read_bytes()[begin:end]) == b"two"
+    assert_located_as_read(tmp_path / "s.tar")
+
+
+def test_a_sparse_file_ends_where_its_data_does(tmp_path):
+    (tmp_path / "in").mkdir()
+    with open(tmp_path / "in" / "a.cls", "wb") as file:
+        file.truncate(1 << 20)
+    for extension, data in (("jpg", hostile.JPEG), ("txt", b"one")):
+        (tmp_path / "in" / f"a.{extension}").write_bytes(data)
+    import subprocess
+
+    command = ["tar", "-cSf", "s.tar", "-C", "in", "a.cls", "a.jpg", "a.txt"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert_located_as_read(tmp_path / "s.tar")
+    assert [*locate_samples(tmp_path / "s.tar")[0].members] == ["cls", "jpg", "txt"]
 
 
 def test_only_what_is_asked_for(tmp_path):
@@ -66,23 +128,20 @@ def test_only_what_is_asked_for(tmp_path):
         *hostile.sample("c", hostile.JPEG),
     ]
     (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
-    assert [span.key for span in sample_spans(tmp_path / "s.tar", {"b", "nosuch"})] == ["b"]
+    assert [one.key for one in locate_samples(tmp_path / "s.tar", {"b", "nosuch"})] == ["b"]
 
 
-@pytest.mark.parametrize("cut", [1, 600, 2000])
-def test_a_tar_that_breaks_off_gives_what_came_before(tmp_path, cut):
+@pytest.mark.parametrize(
+    ("cut", "whole_of_b"), [(0, ["jpg", "txt"]), (1, ["jpg"]), (600, ["jpg"]), (2000, [])]
+)
+def test_a_tar_that_breaks_off_gives_what_came_before(tmp_path, cut, whole_of_b):
+    """`cut` bytes before the end of the last content, its padding not counted."""
+    path = tmp_path / "s.tar"
     whole = hostile.tar_bytes(
-        [*hostile.sample("a", hostile.JPEG), *hostile.sample("b", hostile.JPEG)]
+        [*hostile.sample("a", hostile.JPEG), *hostile.sample("b", hostile.JPEG, b"a caption")]
     )
-    (tmp_path / "whole.tar").write_bytes(whole)
-    ends = [m.data + m.size for s in sample_spans(tmp_path / "whole.tar") for m in s.members]
-    (tmp_path / "cut.tar").write_bytes(whole[: max(ends) - cut])
-    found = [m.data + m.size for s in sample_spans(tmp_path / "cut.tar") for m in s.members]
-    assert found == [end for end in ends if end <= max(ends) - cut]
-
-
-@pytest.mark.parametrize("data", [b"", b"<html>not a tar</html>" * 100])
-def test_what_is_no_tar(tmp_path, data):
-    (tmp_path / "s.tar").write_bytes(data)
-    with pytest.raises(ShardError):
-        sample_spans(tmp_path / "s.tar")
+    path.write_bytes(whole[: whole.rindex(b"a caption") + len(b"a caption") - cut])
+    samples = {sample.key: list(sample.members) for sample in locate_samples(path)}
+    assert samples.get("a") == ["jpg", "txt"]
+    assert samples.get("b", []) == whole_of_b
+    assert_located_as_read(path)

@@ -7,7 +7,6 @@ number of processes, to the same bytes.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import multiprocessing
 import os
@@ -24,6 +23,7 @@ from ncclean.data.options import CorpusOptions
 from ncclean.data.synthetic.captions import Caption, write_caption
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
+from ncclean.data.tar_members import add_member
 from ncclean.errors import InputError
 
 # How a sample can be broken, and the status that scoring it must report.
@@ -83,13 +83,6 @@ def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
             for extension, data in render_sample(options, plan, index, key):
                 add_member(tar, f"{key}.{extension}", data)
     aside.replace(path)
-
-
-def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Append a file with neither time nor owner, so that equal content gives equal bytes."""
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))
 
 
 def render_sample(

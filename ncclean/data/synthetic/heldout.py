@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from ncclean.data.synthetic.captions import write_caption
-from ncclean.data.synthetic.corpus import add_member
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import (
     COLOURS,
@@ -22,6 +21,7 @@ from ncclean.data.synthetic.scene import (
     sample_probe,
     sample_scene,
 )
+from ncclean.data.tar_members import add_member
 
 CAPTIONS_PER_IMAGE = 5
 

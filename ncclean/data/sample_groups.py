@@ -1,0 +1,181 @@
+"""Which members of a shard make a sample: the one rule that scoring, export and injection share.
+
+A sample is the members that share a key. It is finished when its image and caption have been read
+and the next key begins; one that lacks either waits, in case its members are interleaved with
+others. So samples may finish out of order: their row is the order of first appearance. Of samples
+that share a key the first one to finish counts; the others are repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import Any, Generic, TypeVar
+
+from ncclean.data.names import split_name
+
+IMAGE_EXTENSIONS = frozenset(
+    ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
+)
+CAPTION_EXTENSIONS = ("txt", "caption")
+# webdataset's own: members called __something__ describe the shard, not a sample.
+_SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
+# How many incomplete samples may wait for members that come later in the shard.
+_WAITING_SAMPLES = 8192
+_WAITING_BYTES = 256 << 20
+_LATE = -1  # row of a group that seems to be metadata of a sample finished before
+
+
+class Group:
+    """The members of one sample as far as they have been read, by extension."""
+
+    __slots__ = ("is_cut", "is_repeat", "key", "members", "row")
+
+    def __init__(self, row: int, key: str) -> None:
+        self.row, self.key = row, key
+        self.members: dict[str, Any] = {}
+        self.is_cut = False  # the shard ends inside one of its members
+        self.is_repeat = False  # another sample with this key finished before
+
+    @property
+    def size(self) -> int:
+        """Bytes of the members."""
+        raise NotImplementedError
+
+    @property
+    def has_caption(self) -> bool:
+        """Whether a caption is among the members, usable or not."""
+        raise NotImplementedError
+
+
+G = TypeVar("G", bound=Group)
+
+
+class SampleGroups(Generic[G]):
+    """Groups the members of a shard, given in order, into samples.
+
+    Put a member into `current` if it has the same key and no such extension yet; otherwise call
+    `turn_to` first. `late` holds the json members that followed their finished sample, by its row.
+    """
+
+    def __init__(self, new_group: Callable[[int, str], G]) -> None:
+        self.current: G | None = None
+        self.samples = 0
+        self.late: dict[int, G] = {}
+        self._new_group = new_group
+        self._rows: dict[str, int] = {}  # key -> row of its sample, once finished
+        self._waiting: dict[str, G] = {}
+        self._waiting_bytes = 0
+
+    def turn_to(self, key: str, extension: str) -> list[G]:
+        """Make the group of this member the current one; returns the groups that are finished."""
+        finished = self.pause()
+        self.current = self._resume(key, extension) or self._begin(key, extension)
+        return finished
+
+    def pause(self) -> list[G]:
+        """Close the current group, as another key begins; returns the groups that are finished."""
+        group, self.current = self.current, None
+        return [] if group is None else self._settle(group)
+
+    def cut(self, key: str) -> list[G]:
+        """The shard ends inside a member of this key; returns the groups that are finished."""
+        finished: list[G] = []
+        if self.current is None or self.current.key != key:
+            finished = self.turn_to(key, "")
+        if self.current is not None:
+            self.current.is_cut = True
+        return finished
+
+    def end(self) -> list[G]:
+        """The groups that are left at the end of the shard."""
+        group, self.current = self.current, None
+        finished = [] if group is None else self._settle(group, is_last=True)
+        finished += [self._finish(group) for group in self._waiting.values()]
+        self._waiting = {}
+        return finished
+
+    def _begin(self, key: str, extension: str) -> G:
+        if key in self._rows and extension == "json":
+            return self._new_group(_LATE, key)  # most likely metadata of a finished sample
+        self.samples += 1
+        return self._new_group(self.samples - 1, key)
+
+    def _resume(self, key: str, extension: str) -> G | None:
+        """The waiting group that a member belongs to, if it has no such member yet."""
+        group = self._waiting.get(key)
+        if group is None or extension in group.members:
+            return None
+        self._waiting_bytes -= group.size
+        return self._waiting.pop(key)
+
+    def _settle(self, group: G, is_last: bool = False) -> list[G]:
+        """Finish a group that is complete, or let it wait for the rest of its members."""
+        if group.row == _LATE:
+            if group.members.keys() == {"json"}:
+                self.late[self._rows[group.key]] = group
+                return []
+            group.row = self.samples  # more came under the key: a sample of its own after all
+            self.samples += 1
+        if is_last or (has_image(group.members) and group.has_caption):
+            return [self._finish(group)]
+        finished = []
+        if group.key in self._waiting:  # the same members twice: the earlier one is done waiting
+            finished.append(self._finish_waiting(group.key))
+        self._waiting[group.key] = group
+        self._waiting_bytes += group.size
+        while len(self._waiting) > _WAITING_SAMPLES or self._waiting_bytes > _WAITING_BYTES:
+            finished.append(self._finish_waiting(next(iter(self._waiting))))
+        return finished
+
+    def _finish_waiting(self, key: str) -> G:
+        group = self._waiting.pop(key)
+        self._waiting_bytes -= group.size
+        return self._finish(group)
+
+    def _finish(self, group: G) -> G:
+        group.is_repeat = self._rows.setdefault(group.key, group.row) != group.row
+        return group
+
+
+def sample_member(name: str) -> tuple[str, str] | None:
+    """Key and lower-case extension of a member; None if it belongs to no sample."""
+    if name.startswith("__") and _SHARD_METADATA.match(name):
+        return None
+    key, extension = split_name(name)
+    return None if key is None else (utf8(key), utf8(extension).lower())
+
+
+def has_image(extensions: Collection[str]) -> bool:
+    return not IMAGE_EXTENSIONS.isdisjoint(extensions) or any(map(is_image, extensions))
+
+
+def is_image(extension: str) -> bool:
+    return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """The fields of a json member under lower-case names (LAION writes TEXT and URL).
+
+    A broken json costs its fields, not the sample: the caption may lie beside it.
+    """
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(k).lower(): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
+
+
+def json_caption(metadata: dict[str, Any]) -> str | None:
+    """The caption in the fields of a json member."""
+    return string(metadata.get("caption")) or string(metadata.get("text"))
+
+
+def string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def utf8(value: str) -> str:
+    """Names in a tar may hold any bytes; Parquet strings must be UTF-8."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,141 @@
+"""A shard rewritten: what the edits name changes, and every other byte stays."""
+
+import io
+import json
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncclean.data.inject import ImageSource, PairEdit, write_noisy
+from ncclean.data.shard_index import index_shard
+from ncclean.data.shards import resolve_shards
+from ncclean.errors import InputError, ShardError
+from tests import hostile
+
+OTHER = hostile.encoded(hostile.photo(seed=5), "PNG")
+MEMBERS = [
+    ("README", b"of no sample"),
+    ("a.jpg", hostile.JPEG),
+    ("a.txt", b"one"),
+    ("a.json", b'{"caption": "one", "uid": "7"}'),
+    ("broken.txt", b"no image"),
+    ("b.png", OTHER),
+    ("b.txt", b"two"),
+    ("b.cls", b"3"),
+]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(MEMBERS))
+    return resolve_shards([str(tmp_path / "s.tar")])[0]
+
+
+def rewrite(shard, edits):
+    index, sink = index_shard(shard), io.BytesIO()
+    with open(shard.url, "rb") as source:
+        result = write_noisy(source, index, edits, sink)
+    return sink.getvalue(), result
+
+
+def members(data):
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return [(m.name, tar.extractfile(m).read()) for m in tar]
+
+
+def image_of(shard, pair):
+    index = index_shard(shard)
+    begin, end = index.members[index.images[pair], 2:].tolist()
+    return ImageSource(shard.url, begin, end)
+
+
+def test_without_edits_only_the_truth_is_added(shard):
+    data, result = rewrite(shard, {})
+    truth = b'{"is_noisy": false, "noise_kind": null}'
+    expected = [*MEMBERS, ("b.json", truth)]
+    expected[3] = ("a.json", b'{"caption": "one", "uid": "7", ' + truth[1:])
+    assert members(data) == expected
+    assert (result.json_added, result.json_replaced, result.already_noisy) == (1, 0, 0)
+
+
+def test_a_new_caption_goes_wherever_one_is_read_from(shard):
+    data, _ = rewrite(shard, {0: PairEdit("ncr", caption="new"), 1: PairEdit("hard", caption="x")})
+    contents = dict(members(data))
+    assert contents["a.txt"] == b"new"
+    assert json.loads(contents["a.json"]) == {
+        "caption": "new", "uid": "7", "is_noisy": True, "noise_kind": "ncr",
+    }  # fmt: skip
+    assert contents["b.txt"] == b"x"
+    assert json.loads(contents["b.json"]) == {"is_noisy": True, "noise_kind": "hard"}
+    untouched = ("README", "a.jpg", "broken.txt", "b.png", "b.cls")
+    assert all(contents[name] == dict(MEMBERS)[name] for name in untouched)
+
+
+def test_images_change_places_with_their_extensions(shard):
+    edits = {
+        0: PairEdit("decl", image=image_of(shard, 1)),
+        1: PairEdit("decl", image=image_of(shard, 0)),
+    }
+    written = members(rewrite(shard, edits)[0])
+    assert written[1] == ("a.png", OTHER)
+    assert ("b.jpg", hostile.JPEG) in written
+    assert len(written) == len(MEMBERS) + 1
+
+
+def test_what_follows_the_archive_is_copied(shard, tmp_path):
+    with open(shard.url, "ab") as file:
+        file.write(b"appended by somebody")
+    assert rewrite(shard, {})[0].endswith(b"appended by somebody")
+
+
+@pytest.mark.parametrize(
+    ("record", "is_noisy", "kind"),
+    [
+        ({"is_noisy": True, "noise_kind": "crawled"}, True, "crawled"),
+        ({"IS_NOISY": 1}, True, None),
+        ({"is_noisy": "yes"}, False, None),
+        ({"is_noisy": False, "noise_kind": "none"}, False, None),
+    ],
+)
+def test_noise_of_the_input_stays_noise(tmp_path, record, is_noisy, kind):
+    data = [("a.jpg", OTHER), ("a.txt", b"one"), ("a.json", json.dumps(record).encode())]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(data))
+    (shard,) = resolve_shards([str(tmp_path / "s.tar")])
+    written, result = rewrite(shard, {})
+    truth = json.loads(dict(members(written))["a.json"])
+    assert truth == {"is_noisy": is_noisy, "noise_kind": kind}
+    assert result.already_noisy == int(is_noisy)
+
+
+def test_an_input_that_has_become_shorter_is_an_error(shard):
+    index = index_shard(shard)
+    with pytest.raises(ShardError, match="shorter"):
+        write_noisy(io.BytesIO(hostile.tar_bytes(MEMBERS)[:3000]), index, {}, io.BytesIO())
+
+
+def test_an_image_that_is_gone_is_an_error(shard):
+    with pytest.raises(InputError, match="nowhere"):
+        rewrite(shard, {0: PairEdit("decl", image=ImageSource("/nowhere/x.tar", 0, 512))})
+
+
+@settings(max_examples=30, deadline=None)
+@given(captions=st.dictionaries(st.integers(0, 1), st.text(max_size=20)))
+def test_pairs_without_an_edit_are_copied_byte_for_byte(tmp_path_factory, captions):
+    path = tmp_path_factory.mktemp("inject") / "s.tar"
+    with_json = [*MEMBERS, ("b.json", b"{}")]
+    path.write_bytes(hostile.tar_bytes(with_json))
+    (shard,) = resolve_shards([str(path)])
+    captions = {
+        pair: caption.encode("utf-8", "replace").decode() for pair, caption in captions.items()
+    }
+    data, _ = rewrite(shard, {pair: PairEdit("ncr", caption=c) for pair, c in captions.items()})
+    keys = {"a": 0, "b": 1}
+    for (name, before), (name_after, after) in zip(with_json, members(data), strict=True):
+        assert name == name_after
+        pair = keys.get(name.split(".")[0])
+        if name.endswith("txt") and pair in captions:
+            assert after == captions[pair].encode()
+        elif not name.endswith("json"):
+            assert after == before
