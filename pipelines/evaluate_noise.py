@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ncclean.errors import InputError
-from ncclean.evaluation.judged import JudgedTable
 from ncclean.evaluation.noise_evaluation import (
     NoiseEvaluation,
     ScoreEvaluation,
@@ -19,6 +18,7 @@ from ncclean.evaluation.noise_evaluation import (
     figure_of,
 )
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore
+from ncclean.evaluation.truth_table import TruthTable as JudgedTable
 from ncclean.rules import RULES as BUILT_IN_RULES
 from ncclean.rules import Rule as NoiseRule
 

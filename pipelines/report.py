@@ -14,7 +14,8 @@ from ncclean.atomic import published
 from ncclean.data.shards import SUFFIXES, resolve_shards
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES
-from ncclean.report.numbers import ReportNumbers, measure_table
+from ncclean.report.measurements import Measurements as ReportNumbers
+from ncclean.report.measurements import measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable

@@ -1,7 +1,6 @@
-"""A policy applied to a score table: the selection file, and what was kept and dropped and why.
+"""Apply a policy to a score table: the selection file, and counts of kept and dropped pairs.
 
-Everything happens inside DuckDB, so memory is bounded by its limit and a billion rows never pass
-through Python.
+All work is done inside DuckDB. Its limit bounds the memory, and no rows pass through Python.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ncclean.errors import InputError
 from ncclean.selection.policy import Policy, identifier
 from ncclean.storage.catalog import connect, quoted
 
-# Values that one round of `_bound` sorts at most, on average over the range of the score.
+# Buckets over the range of a score, of which `_bound` sorts one.
 _BUCKETS = 1 << 16
 _FRACTION = "'keep-fraction'"
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
@@ -30,11 +29,11 @@ _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 
 @dataclass(frozen=True)
 class SelectionSummary:
-    """What a policy kept and dropped.
+    """The pairs that a policy kept and dropped.
 
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
     the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
-    none; dropped pairs that were never scored are not in it.
+    none. They leave out pairs that have no scores.
     """
 
     rows: int
@@ -68,7 +67,7 @@ def select(
     columns that the table lacks, a condition that DuckDB rejects, or weights that are negative.
     """
     if policy.dedup_by is not None and dedup is None:
-        raise InputError("--dedup-by goes with --dedup")
+        raise InputError("--dedup-by needs --dedup")
     beside = {"neighbours": [dedup]} if dedup is not None else {}
     with published(out) as aside:
         connection = connect(paths, memory_limit, beside=beside, writable=aside)
@@ -83,7 +82,7 @@ def select(
 
 @dataclass(frozen=True)
 class _Best:
-    """SQL: true for the best of a fraction, with all its ties, and for the ties left out."""
+    """SQL: true for the best pairs of a fraction, also with all ties, and for the ties left out."""
 
     exactly: str
     or_equal: str
@@ -101,22 +100,22 @@ class _Selection:
         self._kind = _column_kinds(connection, "scores")
         for name, option in policy.columns().items():
             if name not in self._kind:
-                known = ", ".join(sorted(self._kind))
+                columns = ", ".join(sorted(self._kind))
                 if {"weight", "split"} <= set(self._kind):
                     raise InputError(
-                        "this is a selection, which `select` wrote: name the score table that it "
-                        "was made from"
+                        "this is a selection that `select` wrote: name the score table that it "
+                        "came from"
                     )
-                raise InputError(f"{option} needs the column {name!r}; the table has {known}")
+                raise InputError(f"{option} needs the column {name!r}; the table has {columns}")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()
         self._best_of: _Best | None = None
         self._best_of = self._find_best()
 
     def write(self, aside: Path) -> dict[str, Any]:
-        """COPY what is kept to `aside`; the fields of the summary but `out`."""
+        """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
-        # A join mixes the rows up; without one they come as they were read.
+        # A join changes the order of the rows; without one they keep the order of the input.
         order = "ORDER BY shard, row" if self._duplicates else ""
         self._connection.execute(
             f"COPY (SELECT uid, shard, key, weight, split FROM ({self._chain()}) "
@@ -127,7 +126,7 @@ class _Selection:
         return self._summary()
 
     def _create_candidates(self) -> None:
-        """The view `candidates`: the table's rows with what the filters look at."""
+        """Create the view `candidates`: every row with the values that the filters read."""
         policy = self._policy
         where = f"coalesce(({policy.where})::BOOLEAN, false)" if policy.where else "true"
         weight = f"{policy.weight()}::FLOAT"
@@ -150,7 +149,7 @@ class _Selection:
         return identifier(name) if name in self._kind else f"NULL::{kind}"
 
     def _find_duplicates(self) -> bool:
-        """The table `duplicates`: all but the best of each group; whether there are any."""
+        """Create the table `duplicates`, all but the best of each group; true if it has rows."""
         group = _GROUPS[self._policy.dedup_by or "both"]
         if not {"uid", group} <= set(_column_kinds(self._connection, "neighbours")):
             raise InputError(f"--dedup: the table has no columns uid and {group}")
@@ -170,7 +169,7 @@ class _Selection:
     def _chain(self, with_ties: bool = False) -> str:
         """SQL: the candidates with the reason why each is dropped, null for the kept.
 
-        `with_ties` keeps all pairs equal to the last one of a fraction: no uid need be read.
+        `with_ties` keeps all pairs equal to the last one of a fraction, which reads no uids.
         """
         policy = self._policy
         is_duplicate = (
@@ -196,7 +195,7 @@ class _Selection:
             FROM candidates"""
 
     def _find_best(self) -> _Best | None:
-        """The best `keep_fraction` of what the filters before it leave."""
+        """The best `keep_fraction` of the pairs that the filters before it leave."""
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
@@ -225,10 +224,10 @@ class _Selection:
         )
 
     def _bound(self, left: str, wanted: int, low: float, high: float) -> tuple[float, int, int]:
-        """The `wanted`-th best value, how many lie above it and how many are equal to it.
+        """The `wanted`-th best value, and the numbers of values above it and equal to it.
 
-        By counting in equal buckets, and exactly within the one that holds it: sorting, or an
-        exact quantile, would hold the column in memory.
+        It counts in equal buckets, then exactly within the bucket that holds the value. Sorting, or
+        an exact quantile, would hold the column in memory.
         """
         if low == high:
             count = self._one(f"SELECT count(*) FROM {left} WHERE reason IS NULL")[0]
@@ -254,36 +253,41 @@ class _Selection:
             "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) GROUP BY reason"
         ).fetchall()
-        known = {row[0]: row[1:] for row in rows}
+        by_reason = {row[0]: row[1:] for row in rows}
         if self._best_of is not None and self._best_of.ties_dropped is not None:
-            self._move_ties(known, self._best_of.ties_dropped)
-        kept, expected, weights, least, forget = known.pop(None, (0, None, 0.0, 0.0, 0))
+            self._move_ties(by_reason, self._best_of.ties_dropped)
+        kept, expected, weights, least, forget = by_reason.pop(None, (0, None, 0.0, 0.0, 0))
         if least is not None and least < 0:
             raise InputError(
                 f"--weights {self._policy.weights}: {least:g} is negative; weights must not be"
             )
-        order = sorted(known, key=lambda reason: -known[reason][0])
-        expected_dropped = [known[reason][1] for reason in order if known[reason][1] is not None]
+        order = sorted(by_reason, key=lambda reason: -by_reason[reason][0])
+        expected_dropped = [
+            by_reason[reason][1] for reason in order if by_reason[reason][1] is not None
+        ]
         has_probability = expected is not None or bool(expected_dropped)
         return {
-            "rows": kept + sum(fields[0] for fields in known.values()),
+            "rows": kept + sum(fields[0] for fields in by_reason.values()),
             "kept": kept,
-            "dropped": sum(fields[0] for fields in known.values()),
-            "dropped_by_reason": {reason: known[reason][0] for reason in order},
+            "dropped": sum(fields[0] for fields in by_reason.values()),
+            "dropped_by_reason": {reason: by_reason[reason][0] for reason in order},
             "expected_mismatched_kept": (expected or 0.0) if has_probability else None,
             "expected_mismatched_dropped": sum(expected_dropped) if has_probability else None,
             "weight_sum": weights or 0.0,
             "forget": forget,
         }
 
-    def _move_ties(self, known: dict[Any, tuple[Any, ...]], condition: str) -> None:
-        """Count the ties that were dropped among the dropped; they are few, the table is not."""
+    def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
+        """Move the dropped ties from the kept to the dropped counts.
+
+        Counting the few ties is faster than a second pass over the table with their uids.
+        """
         ties = self._one(
             "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
             f"WHERE reason IS NULL AND {condition}"
         )
-        kept, dropped = known[None], known.get("keep-fraction", (0, None, 0.0, None, 0))
+        kept, dropped = by_reason[None], by_reason.get("keep-fraction", (0, None, 0.0, None, 0))
 
         def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
             count, expected, weights, least, forget = fields
@@ -297,7 +301,7 @@ class _Selection:
                 forget + sign * ties[3],
             )
 
-        known[None], known["keep-fraction"] = moved(kept, -1), moved(dropped, 1)
+        by_reason[None], by_reason["keep-fraction"] = moved(kept, -1), moved(dropped, 1)
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
@@ -310,7 +314,7 @@ def _column_kinds(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str,
 
 
 def _holder(counts: list[tuple[float, int]], wanted: int) -> tuple[int, float]:
-    """Of descending (value, count): the count above the value at rank `wanted`, and the value."""
+    """From descending (value, count): the count above the value at rank `wanted`, and the value."""
     above = 0
     for value, count in counts:
         if above + count >= wanted:
