@@ -94,7 +94,11 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value not in (None, False)}
+        return {
+            name: value
+            for name, value in fields.items()
+            if value is not None and value is not False
+        }
 
     def columns(self) -> dict[str, str]:
         """The columns of the score table that the policy reads, and the option that needs each."""

@@ -6,7 +6,6 @@ All work is done inside DuckDB. Its limit bounds the memory, and no rows pass th
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,10 @@ from upath import UPath
 from ncclean import __version__
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.policy import Policy, identifier
 from ncclean.storage.catalog import connect, quoted
 
-# Buckets over the range of a score, of which `_bound` sorts one.
-_BUCKETS = 1 << 16
-_FRACTION = "'keep-fraction'"
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 
 
@@ -80,15 +77,6 @@ def select(
     return SelectionSummary(**summary, out=str(out))
 
 
-@dataclass(frozen=True)
-class _Best:
-    """SQL: true for the best pairs of a fraction, also with all ties, and for the ties left out."""
-
-    exactly: str
-    or_equal: str
-    ties_dropped: str | None = None
-
-
 class _Selection:
     """The steps of one selection on one connection."""
 
@@ -109,7 +97,7 @@ class _Selection:
                 raise InputError(f"{option} needs the column {name!r}; the table has {columns}")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()
-        self._best_of: _Best | None = None
+        self._best_of: BestFraction | None = None
         self._best_of = self._find_best()
 
     def write(self, aside: Path) -> dict[str, Any]:
@@ -186,7 +174,7 @@ class _Selection:
                 score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
             if self._best_of is not None:
                 kept = self._best_of.or_equal if with_ties else self._best_of.exactly
-                score += f"WHEN NOT ({kept}) THEN {_FRACTION} "
+                score += f"WHEN NOT ({kept}) THEN 'keep-fraction' "
         return f"""SELECT *, CASE
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
             WHEN NOT passes_where THEN 'where' {is_duplicate}
@@ -194,59 +182,13 @@ class _Selection:
             {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
             FROM candidates"""
 
-    def _find_best(self) -> _Best | None:
+    def _find_best(self) -> BestFraction | None:
         """The best `keep_fraction` of the pairs that the filters before it leave."""
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
-        left = f"({self._chain()})"
-        count, low, high = self._one(
-            f"SELECT count(*), min(goodness), max(goodness) FROM {left} WHERE reason IS NULL"
-        )
-        wanted = math.floor(fraction * count + 0.5)
-        if wanted in (0, count):
-            everything = "true" if wanted else "false"
-            return _Best(everything, everything)
-        bound, above, ties = self._bound(left, wanted, float(low), float(high))
-        or_equal = f"goodness >= {bound!r}::DOUBLE"
-        if above + ties == wanted:
-            return _Best(or_equal, or_equal)
-        uid, shard, row = self._one(
-            f"SELECT uid, shard, row FROM {left} WHERE reason IS NULL AND goodness = "
-            f"{bound!r}::DOUBLE ORDER BY uid, shard, row LIMIT 1 OFFSET {wanted - above - 1}"
-        )
-        last = f"row({quoted(uid)}, {quoted(shard)}, {row})"
-        return _Best(
-            exactly=f"goodness > {bound!r}::DOUBLE OR "
-            f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row) <= {last})",
-            or_equal=or_equal,
-            ties_dropped=f"goodness = {bound!r}::DOUBLE AND row(uid, shard, row) > {last}",
-        )
-
-    def _bound(self, left: str, wanted: int, low: float, high: float) -> tuple[float, int, int]:
-        """The `wanted`-th best value, and the numbers of values above it and equal to it.
-
-        It counts in equal buckets, then exactly within the bucket that holds the value. Sorting, or
-        an exact quantile, would hold the column in memory.
-        """
-        if low == high:
-            count = self._one(f"SELECT count(*) FROM {left} WHERE reason IS NULL")[0]
-            return low, 0, int(count)
-        bucket = (
-            f"least(floor((goodness::DOUBLE - {low!r}) / {high - low!r} * {_BUCKETS}), "
-            f"{_BUCKETS - 1})"
-        )
-        counts = self._connection.execute(
-            f"SELECT {bucket} AS b, count(*) FROM {left} WHERE reason IS NULL GROUP BY b "
-            "ORDER BY b DESC"
-        ).fetchall()
-        above, holding = _holder(counts, wanted)
-        values = self._connection.execute(
-            f"SELECT goodness::DOUBLE AS g, count(*) FROM {left} WHERE reason IS NULL AND "
-            f"{bucket} = {holding!r} GROUP BY g ORDER BY g DESC"
-        ).fetchall()
-        within, bound = _holder(values, wanted - above)
-        return bound, above + within, int(dict(values)[bound])
+        left = f"(SELECT uid, shard, row, goodness FROM ({self._chain()}) WHERE reason IS NULL)"
+        return find_best_fraction(self._connection, left, fraction)
 
     def _summary(self) -> dict[str, Any]:
         rows = self._connection.execute(
@@ -282,26 +224,22 @@ class _Selection:
 
         Counting the few ties is faster than a second pass over the table with their uids.
         """
-        ties = self._one(
+        pairs, wrong, weight, forget = self._one(
             "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
             f"WHERE reason IS NULL AND {condition}"
         )
-        kept, dropped = by_reason[None], by_reason.get("keep-fraction", (0, None, 0.0, None, 0))
 
         def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
-            count, expected, weights, least, forget = fields
-            if expected is not None or ties[1]:
-                expected = (expected or 0.0) + sign * ties[1]
-            return (
-                count + sign * ties[0],
-                expected,
-                weights + sign * ties[2],
-                least,
-                forget + sign * ties[3],
-            )
+            count, expected, weights, least, forgotten = fields
+            if expected is not None or wrong:
+                expected = (expected or 0.0) + sign * wrong
+            weights += sign * weight
+            return count + sign * pairs, expected, weights, least, forgotten + sign * forget
 
-        by_reason[None], by_reason["keep-fraction"] = moved(kept, -1), moved(dropped, 1)
+        dropped = by_reason.get("keep-fraction", (0, None, 0.0, None, 0))
+        by_reason["keep-fraction"] = moved(dropped, 1)
+        by_reason[None] = moved(by_reason[None], -1)
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
@@ -311,13 +249,3 @@ class _Selection:
 def _column_kinds(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
     rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
     return {row[0]: row[1] for row in rows}
-
-
-def _holder(counts: list[tuple[float, int]], wanted: int) -> tuple[int, float]:
-    """From descending (value, count): the count above the value at rank `wanted`, and the value."""
-    above = 0
-    for value, count in counts:
-        if above + count >= wanted:
-            return above, value
-        above += count
-    raise AssertionError(f"only {above} of {wanted} values")
