@@ -15,7 +15,7 @@ from .progress import SILENT, Progress
 from .shared_options import Device, Precision
 
 if TYPE_CHECKING:
-    from ncclean.evaluation.beliefs import WeightReport
+    from ncclean.evaluation.pair_weights import WeightReport
 
 
 @dataclass(frozen=True, kw_only=True)

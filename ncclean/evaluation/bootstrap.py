@@ -1,9 +1,9 @@
 """Metrics of weighted images, and bootstrap intervals of the difference between two models.
 
-Two models are measured on the same images, and most images are easy or hard for both: what one
-model gains is known much better than the accuracy of either. So the images are resampled, not the
-results of each model. The captions of an image are drawn with it, since they are no more
-independent of each other than the image is of itself.
+Two models are measured on the same images, and most images are easy or hard for both. Their
+difference therefore varies much less than the accuracy of either, and the bootstrap resamples
+images, not the results of each model. The captions of an image are drawn with it, because they
+depend on each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import bootstrap
 
-# Numbers drawn at a time: 64 MB.
+# Drawn at a time: 64 MB of numbers.
 _DRAWN_AT_A_TIME = 1 << 23
 _DENSE_STRATA = 64
 
@@ -57,16 +57,16 @@ class Metric:
             weights = np.ones((1, self.hits.shape[0]))
         hits, queries = _product(weights, self.hits), _product(weights, self.queries)
         shares = np.divide(hits, queries, out=np.zeros_like(hits), where=queries > 0)
-        found: np.ndarray = self.scale * shares.sum(axis=1) / (queries > 0).sum(axis=1)
-        return found
+        values: np.ndarray = self.scale * shares.sum(axis=1) / (queries > 0).sum(axis=1)
+        return values
 
 
 def _product(weights: np.ndarray, counts: sparse.csr_array) -> np.ndarray:
     """(B, S) from (B, n) and (n, S)."""
-    # BLAS on the zeros is several times as fast as a sparse product while strata are few.
+    # With few strata, BLAS on a dense matrix is several times as fast as a sparse product.
     dense = counts.shape[1] <= _DENSE_STRATA
-    found: np.ndarray = weights @ counts.toarray() if dense else (counts.T @ weights.T).T
-    return found
+    product: np.ndarray = weights @ counts.toarray() if dense else (counts.T @ weights.T).T
+    return product
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,23 @@ class Difference:
 def paired_differences(
     a: Sequence[Metric], b: Sequence[Metric], draws: int = 2000, seed: int = 0
 ) -> list[Difference]:
-    """Each metric's difference with a percentile bootstrap interval; image i is the same in both.
+    """The difference in each metric, with a percentile bootstrap interval.
 
-    All metrics are computed on the same `draws` resamples of the images. Raises `ValueError` for
-    fewer than two images, or if the metrics do not correspond.
+    Image i must be the same in `a` and `b`. All metrics share the same `draws` resamples. Raises
+    `ValueError` for fewer than two images, or for metrics that do not match.
     """
     images = {metric.hits.shape[0] for metric in (*a, *b)}
     if [metric.name for metric in a] != [metric.name for metric in b] or len(images) != 1:
-        raise ValueError("the metrics of the two models do not correspond")
+        raise ValueError("the metrics of the two models do not match")
     (count,) = images
     if count < 2:
-        raise ValueError("a bootstrap takes at least two images")
+        raise ValueError("a bootstrap needs at least two images")
 
     def differences(drawn: np.ndarray, axis: int = -1) -> np.ndarray:
         """(metrics, B) for (B, n) images drawn."""
         del axis  # the last one
         drawn = np.atleast_2d(drawn)
-        # A row's images are numbered apart from the other rows', so that one count does for all.
+        # Each row gets image numbers of its own, so that one call counts all rows.
         numbers = (drawn + count * np.arange(len(drawn))[:, None]).ravel()
         weights = np.bincount(numbers, minlength=count * len(drawn)).astype(np.float64)
         weights = weights.reshape(len(drawn), count)
@@ -121,8 +121,8 @@ def paired_differences(
         random_state=np.random.default_rng(seed),
     ).confidence_interval
     lows, highs = np.ravel(interval.low), np.ravel(interval.high)
-    found = []
+    results = []
     for x, y, low, high in zip(a, b, lows, highs, strict=True):
         before, after = float(x.value()[0]), float(y.value()[0])
-        found.append(Difference(x.name, before, after, after - before, float(low), float(high)))
-    return found
+        results.append(Difference(x.name, before, after, after - before, float(low), float(high)))
+    return results

@@ -1,4 +1,4 @@
-"""Whether noise probabilities mean what they say: reliability, and expected against true counts."""
+"""Calibration of the noise probability: reliability bins, and expected against true counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class SideCount:
-    """Noisy pairs on one side of the cut: as the probabilities have it and in truth, by kind."""
+    """Noisy pairs on one side of the cut: `expected` from the probabilities, `noisy` in truth."""
 
     pairs: int
     expected: float
@@ -52,10 +52,10 @@ class Calibration:
 def calibration(
     pairs: np.ndarray, probability: np.ndarray, squares: np.ndarray, kinds: list[str]
 ) -> Calibration:
-    """From sums over the cells of bin and kind.
+    """Compute the calibration from sums by bin and kind.
 
-    pairs (BINS, K + 1): their number, the first column clean ones; probability and squares
-    (BINS, K + 1): the sums of p and of p^2 over them; kinds: the K names.
+    pairs (BINS, K + 1): number of pairs, clean ones in the first column; probability and squares
+    (BINS, K + 1): sums of p and of p^2 over the same pairs; kinds: the K names.
     """
     total, noisy = pairs.sum(axis=1), pairs[:, 1:].sum(axis=1)
     with np.errstate(invalid="ignore"):

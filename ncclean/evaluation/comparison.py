@@ -1,4 +1,4 @@
-"""Results of two models on the same data sets, with intervals of what differs."""
+"""Compare the results of two models on the same data sets, with intervals of the differences."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Comparison:
             "a": self.a,
             "b": self.b,
             "metrics": {
-                each.name: {
-                    "a": each.a,
-                    "b": each.b,
-                    "difference": each.difference,
-                    "low": each.low,
-                    "high": each.high,
-                    "excludes_zero": each.excludes_zero,
+                metric.name: {
+                    "a": metric.a,
+                    "b": metric.b,
+                    "difference": metric.difference,
+                    "low": metric.low,
+                    "high": metric.high,
+                    "excludes_zero": metric.excludes_zero,
                 }
-                for each in self.metrics
+                for metric in self.metrics
             },
         }
 
@@ -49,10 +49,10 @@ class Comparison:
 def compare_results(
     a: Sequence[Evaluation], b: Sequence[Evaluation], draws: int = DRAWS, seed: int = 0
 ) -> list[Comparison]:
-    """Compare what both have: results of the same data set and task, b minus a.
+    """Compare the results that share a data set and a task, b minus a.
 
-    Raises `InputError` if they have nothing in common, one has several models for a data set, or
-    the two were not computed on the same samples.
+    Raises `InputError` if no results do, if one side has several models for a data set, or if the
+    two were not computed on the same samples.
     """
     if draws < 1:
         raise InputError(f"--draws must be at least 1, got {draws}")
@@ -70,7 +70,7 @@ def _compare(a: Evaluation, b: Evaluation, draws: int, seed: int) -> Comparison:
             f"{a.dataset} has {a.classes} classes in one result, {b.classes} in the other"
         )
     if a.images < 2:
-        raise InputError(f"{a.dataset} has one image; a comparison takes at least two")
+        raise InputError(f"{a.dataset} has one image; a comparison needs at least two")
     return Comparison(
         dataset=a.dataset,
         task=a.task,
@@ -87,13 +87,13 @@ def _compare(a: Evaluation, b: Evaluation, draws: int, seed: int) -> Comparison:
 
 
 def _by_task(results: Sequence[Evaluation], side: str) -> dict[tuple[str, str], Evaluation]:
-    found: dict[tuple[str, str], Evaluation] = {}
+    by_task: dict[tuple[str, str], Evaluation] = {}
     for result in results:
         key = (result.dataset, result.task)
-        if key in found:
+        if key in by_task:
             raise InputError(
-                f"{side} has {result.task} of {result.dataset} twice ({found[key].label} and "
+                f"{side} has {result.task} of {result.dataset} twice ({by_task[key].label} and "
                 f"{result.label}): name the files of one model"
             )
-        found[key] = result
-    return found
+        by_task[key] = result
+    return by_task

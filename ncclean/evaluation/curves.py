@@ -1,7 +1,7 @@
-"""The operating points of a score: what every possible threshold flags, from one sort.
+"""The operating points of a score: the pairs that every possible threshold flags, from one sort.
 
-ROC, precision-recall, AUROC, average precision and ranks all follow from how many noisy and clean
-pairs lie at or above each distinct value.
+ROC, precision-recall, AUROC, average precision and ranks all follow from the numbers of noisy and
+clean pairs at or above each distinct value.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DetectionCurve:
 
     @property
     def auroc(self) -> float:
-        """Chance that a noisy pair scores above a clean one, ties counting half; NaN without."""
+        """Chance that a noisy pair scores above a clean one, ties counting half, or NaN."""
         if not self.noisy or not self.clean:
             return float("nan")
         caught = np.diff(self.caught, prepend=0).astype(np.float64)
@@ -104,7 +104,7 @@ class DetectionCurve:
         return float(caught @ (cleaner + (size + 1) / 2) / self.noisy)
 
     def best_f1(self) -> tuple[float, float]:
-        """The threshold of the highest F1, and that F1; it takes the truth to know it."""
+        """The threshold of the highest F1, and that F1; only the truth can tell."""
         if not self.noisy:
             return float("nan"), float("nan")
         f1 = 2 * self.caught / (self.caught + self.alarms + self.noisy)
@@ -114,8 +114,8 @@ class DetectionCurve:
     def points(self, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """At most `count` + 3 points to draw: false alarm rate, recall and precision.
 
-        Evenly spaced over both rates, so that steep parts are not lost, from where nothing is
-        flagged: there the precision is that of the first threshold.
+        They are evenly spaced over both rates, so that steep parts are not lost. The first one
+        flags nothing and has the precision of the first threshold.
         """
         if not self.noisy or not self.clean:
             return (np.empty(0),) * 3

@@ -1,8 +1,8 @@
 """Evidence of disentanglement: information between halves, retrieval, and what each half knows.
 
 DisNCL, section VI-C: I(V_S; V_X) and I(T_S; T_X) should be near 0, and retrieval with the exclusive
-halves near chance. The paper stops there; a half that is empty passes both. So where the truth of
-rendered pairs is known, linear probes measure how well each fact can be read from each half.
+halves near chance. An empty half passes both tests. For rendered pairs, whose facts are known,
+linear probes therefore also measure how well each fact can be read from each half.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class FactProbe:
-    """How well a fact can be read, by part: 0 is chance, 1 is always right."""
+    """How well each part predicts a fact: 0 is chance, 1 is always right."""
 
     fact: str
     shown_by: str
@@ -38,7 +38,7 @@ class FactProbe:
 class DisentanglementReport:
     """`information` in nats; `retrieval` is the mean recall at 1 of both directions, by space.
 
-    `chance` is what retrieval finds by guessing. `composition` is the share of each part's variance
+    `chance` is the retrieval of a random guess. `composition` is the share of each part's variance
     that the facts of each kind explain (see `explained`).
     """
 
@@ -62,7 +62,7 @@ def head_parts(heads: Heads, image: torch.Tensor, text: torch.Tensor) -> dict[st
 def disentanglement_report(
     parts: Mapping[str, torch.Tensor], facts: Sequence[dict[str, str] | None], seed: int = 0
 ) -> DisentanglementReport:
-    """Measure held-out, matched pairs; `facts` of each are None where they are not known."""
+    """Measure held-out, matched pairs; an entry of `facts` is None for a pair without facts."""
     pairs = len(parts["image"])
     retrieval = {}
     for space in SPACES:
@@ -78,22 +78,24 @@ def disentanglement_report(
         )
         for side in ("image", "text")
     }
-    known = [index for index, each in enumerate(facts) if each is not None]
+    described = [index for index, values in enumerate(facts) if values is not None]
     probes = []
     composition = {}
-    if len(known) > 1:
+    if len(described) > 1:
         reduced = {
-            name: leading_components(part[known].cpu().numpy()) for name, part in parts.items()
+            name: leading_components(part[described].cpu().numpy()) for name, part in parts.items()
         }
         for fact, side in FACTS.items():
-            labels = np.array([(facts[index] or {})[fact] for index in known])
+            labels = np.array([(facts[index] or {})[fact] for index in described])
             read = {name: probe(values, labels, seed) for name, values in reduced.items()}
             probes.append(FactProbe(fact, side, read))
         for side in dict.fromkeys(FACTS.values()):
             names = [fact for fact, shown_by in FACTS.items() if shown_by == side]
-            shown = np.array([[(facts[index] or {})[name] for name in names] for index in known])
+            values = np.array(
+                [[(facts[index] or {})[name] for name in names] for index in described]
+            )
             composition[side] = {
-                name: explained(part[known].cpu().numpy(), shown, seed)
+                name: explained(part[described].cpu().numpy(), values, seed)
                 for name, part in parts.items()
             }
     return DisentanglementReport(pairs, information, retrieval, 1 / pairs, probes, composition)
@@ -102,7 +104,7 @@ def disentanglement_report(
 def leading_components(features: np.ndarray, components: int = 64) -> np.ndarray:
     """(N, d) -> (N, at most 64) whitened principal components.
 
-    All that a linear probe of a few hundred pairs could use, at a tenth of its time.
+    A linear probe of a few hundred pairs can use no more, and is ten times as fast with them.
     """
     from sklearn.decomposition import PCA
 
@@ -115,9 +117,9 @@ def leading_components(features: np.ndarray, components: int = 64) -> np.ndarray
 def explained(features: np.ndarray, facts: np.ndarray, seed: int = 0) -> float:
     """Share of the variance of the directions of (N, d) features that (N, k) facts explain.
 
-    By a linear function of the facts' values that was fitted to the other half of the pairs; may
-    be a little less than 0. A probe reads a fact however small it is written: this says how large.
-    NaN where all directions are the same.
+    The facts enter a linear function fitted to the other half of the pairs, so the share can be
+    slightly below 0. A probe finds a fact however little of the embedding it takes up; this share
+    tells how much. NaN where all directions are the same.
     """
     from sklearn.linear_model import Ridge
     from sklearn.metrics import r2_score
@@ -126,18 +128,18 @@ def explained(features: np.ndarray, facts: np.ndarray, seed: int = 0) -> float:
     directions = normalize(features)
     if not np.ptp(directions, axis=0).any():
         return float("nan")
-    shown = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit_transform(facts)
+    encoded = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit_transform(facts)
     order = np.random.default_rng(seed).permutation(len(facts))
     train, test = order[: len(order) // 2], order[len(order) // 2 :]
-    found = Ridge(alpha=1.0).fit(shown[train], directions[train]).predict(shown[test])
-    return float(r2_score(directions[test], found, multioutput="variance_weighted"))
+    predicted = Ridge(alpha=1.0).fit(encoded[train], directions[train]).predict(encoded[test])
+    return float(r2_score(directions[test], predicted, multioutput="variance_weighted"))
 
 
 def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
-    """(N, d) features, (N,) labels -> how well a linear classifier reads them on held-out pairs.
+    """How well a linear classifier predicts (N,) labels from (N, d) features on held-out pairs.
 
-    Balanced accuracy of a logistic regression on the half that did not train it, moved so that
-    chance is 0 and perfection 1; NaN if half of the pairs do not hold two labels.
+    Balanced accuracy of a logistic regression, trained on the other half and rescaled so that
+    chance is 0 and perfection 1; NaN if one of the halves has fewer than two labels.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -151,9 +153,11 @@ def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
         return float("nan")
     model = LogisticRegression(C=0.1, class_weight="balanced", max_iter=200)
     with warnings.catch_warnings():
-        # A slow last digit of a probe is no news.
+        # The last digits of a probe do not matter.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(features[train], labels[train])
-    found = model.predict(features[test])
-    accuracy = recall_score(labels[test], found, labels=classes, average="macro", zero_division=0)
+    predicted = model.predict(features[test])
+    accuracy = recall_score(
+        labels[test], predicted, labels=classes, average="macro", zero_division=0
+    )
     return float((accuracy - 1 / len(classes)) / (1 - 1 / len(classes)))

@@ -1,4 +1,4 @@
-"""The halves of held-out pairs in two dimensions, and what can be read from each: Fig. 4."""
+"""DisNCL's Fig. 4: the halves of held-out pairs in two dimensions, and the facts each predicts."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], 
             left.scatter(*points.T, s=3, color=colour, label=_NAMES[name], linewidth=0)
         left.set(xticks=[], yticks=[], title="t-SNE of the halves")
         left.legend(fontsize=6.5, markerscale=2)
-        table = np.array([[each.read_from[p] for p in PARTS] for each in report.facts])
+        table = np.array([[probe.read_from[part] for part in PARTS] for probe in report.facts])
         if table.size:
-            shown = right.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+            image = right.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
             right.set_xticks(range(len(PARTS)), [p.replace("_", "\n") for p in PARTS], fontsize=6)
             right.set_yticks(
-                range(len(report.facts)), [f"{e.fact} ({e.shown_by})" for e in report.facts]
+                range(len(report.facts)), [f"{p.fact} ({p.shown_by})" for p in report.facts]
             )
             right.set_title("read by a linear probe")
-            figure.colorbar(shown, ax=right)
+            figure.colorbar(image, ax=right)
         else:
             right.set_axis_off()
     try:

@@ -1,7 +1,7 @@
 """Evaluation sets to embeddings: the one place where images and captions meet a model.
 
-What is evaluated is an `EmbeddingSpace`. An `Estimator` is one; heads on top of it can be another,
-and everything behind this module takes them alike.
+An evaluation takes an `EmbeddingSpace`: an `Estimator`, or heads on top of one. Everything behind
+this module treats them alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.options import EmbeddingOptions
 
-# Batches handed to the model before the oldest must be done.
+# Batches that the model may be working on at a time.
 _BATCHES_IN_FLIGHT = 2
 _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
 
@@ -77,21 +77,21 @@ def embed_dataset(
 ) -> EmbeddedPairs:
     """Images with their captions, one on each line of the sample's text.
 
-    Raises `InputError` if a shard cannot be read or nothing in it can be used, `ModelError` if the
+    Raises `InputError` if a shard cannot be read or has nothing usable, `ModelError` if the
     embeddings are not finite.
     """
-    found = embed_images(space, shards, options)
+    embedded = embed_images(space, shards, options)
     captions = [
-        [line.strip() for line in note.splitlines() if line.strip()] for note in found.notes
+        [line.strip() for line in note.splitlines() if line.strip()] for note in embedded.notes
     ]
     owners = [number for number, lines in enumerate(captions) for _ in lines]
     text = space.encode_text([line for lines in captions for line in lines], options.batch_size)
     return EmbeddedPairs(
-        keys=found.keys,
-        image=found.image,
+        keys=embedded.keys,
+        image=embedded.image,
         text=_finite(text, "captions"),
         text_to_image=torch.tensor(owners),
-        skipped=found.skipped,
+        skipped=embedded.skipped,
     )
 
 
@@ -103,19 +103,19 @@ def embed_classes(
     Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
     that is not below `classes`.
     """
-    found = embed_images(space, shards, options, annotation="cls")
+    embedded = embed_images(space, shards, options, annotation="cls")
     labels = []
-    for key, note in zip(found.keys, found.notes, strict=True):
+    for key, note in zip(embedded.keys, embedded.notes, strict=True):
         try:
             label = int(note)
         except ValueError:
-            raise InputError(f"the .cls of sample {key} is no number: {note[:40]!r}") from None
+            raise InputError(f"the .cls of sample {key} is not a number: {note[:40]!r}") from None
         if not 0 <= label < classes:
             raise InputError(
-                f"sample {key} is of class {label}, but classnames.txt names 0 to {classes - 1}"
+                f"sample {key} has class {label}, but classnames.txt names 0 to {classes - 1}"
             )
         labels.append(label)
-    return EmbeddedClasses(found.keys, found.image, torch.tensor(labels), found.skipped)
+    return EmbeddedClasses(embedded.keys, embedded.image, torch.tensor(labels), embedded.skipped)
 
 
 def embed_images(
@@ -126,8 +126,8 @@ def embed_images(
 ) -> EmbeddedImages:
     """Every usable image of the shards with its caption, or with its member `annotation`.
 
-    Raises what `embed_dataset` raises, and `InputError` where `annotation` is missing: an image
-    without a label is a fault of the set, while one without a caption cannot be asked about.
+    Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
+    missing label is an error in the data set; an image without a caption is skipped.
     """
     keys: list[str] = []
     notes: list[str] = []
@@ -168,7 +168,7 @@ def embed_images(
     if not batches:
         counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         where = shards[0].url if shards else "the set"
-        raise InputError(f"{where} holds no image that can be used ({counts or 'it is empty'})")
+        raise InputError(f"{where} has no usable image ({counts or 'it is empty'})")
     return EmbeddedImages(keys, _finite(torch.cat(batches), "images"), notes, dict(skipped))
 
 

@@ -1,8 +1,8 @@
 """Linear probes: a linear classifier on frozen image embeddings.
 
 `fit_lbfgs` is the protocol of CLIP [1]: logistic regression by L-BFGS, its L2 penalty chosen on a
-validation split. `fit_adamw` is the schedule in the supplement of NCU [2], which names L-BFGS and
-then describes AdamW.
+validation split. `fit_adamw` is the schedule in the supplement of NCU [2], which names L-BFGS but
+describes AdamW.
 
 [1] Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision",
     appendix A.3.
@@ -28,21 +28,22 @@ from ncclean.evaluation.options import ProbeOptions
 from ncclean.evaluation.zeroshot import class_depth
 
 SOLVERS = ("lbfgs", "adamw")
-# CLIP's search: between these, the step in decades is halved around the best one down to 1/8.
+# CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
+# of a decade.
 _FIRST_C = tuple(10.0**power for power in (-6, -4, -2, 0, 2, 4, 6))
 _LAST_STEP = 1 / 8
 _ITERATIONS = 1000
 _VALIDATION_SHARE = 0.2
-# Products of fewer multiplications are done by one thread: on two cores several threads took ten
-# times as long to fit 500 embeddings.
+# Smaller products run in one thread: on two cores, several threads took ten times as long to fit
+# 500 embeddings.
 _ONE_THREAD = 100_000_000
-# Finite, so that no zero in a padded matrix product can turn it into a NaN.
+# Finite, so that a zero in a padded matrix product does not make it NaN.
 _NEVER = -1e30
 
 
 @dataclass(frozen=True)
 class Probe:
-    """(C, d) weights and (C,) biases, very low for a class that training never saw.
+    """(C, d) weights and (C,) biases; the bias of a class without training images is very low.
 
     `regularisation` is scikit-learn's C, the inverse of the L2 penalty; None for `adamw`.
     """
@@ -90,7 +91,7 @@ def fit_lbfgs(image: torch.Tensor, labels: torch.Tensor, classes: int, seed: int
 def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
     """The C of the best accuracy on a held-out fifth of (N, d) embeddings; the smallest of equals.
 
-    The fifth is stratified where every class has two images and the fifth one of each.
+    The fifth is stratified if every class has two images and the fifth can hold one of each.
     """
     held = round(_VALIDATION_SHARE * len(y))
     counts = np.unique(y, return_counts=True)[1]
@@ -110,17 +111,17 @@ def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
                 accuracy[c] = float(_fitted(train, train_y, c).score(validation, validation_y))
         return max(sorted(accuracy), key=lambda c: accuracy[c])
 
-    found, step = best(_FIRST_C), 1.0
+    c, step = best(_FIRST_C), 1.0
     while step >= _LAST_STEP:
-        found = best((found / 10**step, found * 10**step))
+        c = best((c / 10**step, c * 10**step))
         step /= 2
-    return found
+    return c
 
 
 def fit_adamw(
     image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
 ) -> Probe:
-    """A linear layer from zero, AdamW, the learning rate along one cosine without warm-up."""
+    """Train a linear layer from zero with AdamW and a cosine learning rate without warm-up."""
     generator = torch.Generator().manual_seed(options.seed)
     layer = nn.Linear(image.shape[1], classes, device=image.device)
     nn.init.zeros_(layer.weight)
@@ -144,6 +145,6 @@ def fit_adamw(
 def _fitted(x: np.ndarray, y: np.ndarray, c: float) -> LogisticRegression:
     threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
-        # At the far end of the search a penalty is too weak for 1,000 steps; accuracy decides.
+        # With the weakest penalties 1,000 steps do not converge; the accuracy decides anyway.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return LogisticRegression(C=c, max_iter=_ITERATIONS).fit(x, y)

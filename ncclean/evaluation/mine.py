@@ -1,9 +1,9 @@
-"""MINE: a neural lower bound on mutual information, taken on pairs that did not train it.
+"""MINE: a neural lower bound on mutual information, computed on pairs that did not train it.
 
 Belghazi et al. 2018, "Mutual Information Neural Estimation". I(X; Y) >= E_joint[D] - log
-E_marginal[e^D] for any D (Donsker and Varadhan). D is trained on half of the pairs, the step is
-chosen on a quarter, the bound is taken on the last quarter: on its own training pairs a network
-finds information in noise. The estimate is low where pairs are few, and never beyond log N.
+E_marginal[e^D] for any D (Donsker and Varadhan). Half of the pairs train D, a quarter chooses the
+step, and the last quarter gives the bound: on its own training pairs a network finds information
+in noise. The estimate is low for few pairs, and at most log N.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def mutual_information(
 ) -> float:
     """(N, a) and (N, b) -> a lower bound on I(X; Y) in nats, at least 0.
 
-    Both are first reduced to their 32 leading principal components, in proportion. Halves that are
-    functions of one input share infinitely much in components of vanishing size: whitening these
-    would measure nothing else.
+    Both are first reduced to their 32 leading principal components, without whitening. Halves that
+    are functions of one input share unbounded information in vanishingly small components, and
+    whitening would measure only that.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator)
-    x, y = (_reduced(each, order)[order].float() for each in (x, y))
+    x, y = (_reduced(values, order)[order].float() for values in (x, y))
     train, choose, judge = order.new_tensor(range(len(x))).tensor_split(
         (len(x) // 2, 3 * len(x) // 4)
     )

@@ -1,4 +1,4 @@
-"""How well a score tells mismatched pairs from matched ones, where the truth is known."""
+"""How well a score separates mismatched from matched pairs, given the truth."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _curve(score: ArrayLike, is_noisy: ArrayLike) -> DetectionCurve:
     values = np.asarray(score, dtype=np.float64)
     truth = np.asarray(is_noisy, dtype=bool)
     if values.shape != truth.shape or values.ndim != 1:
-        raise InputError(f"scores {values.shape} and truth {truth.shape} must be of one length")
+        raise InputError(f"scores {values.shape} and truth {truth.shape} must have the same length")
     if np.isnan(values).any():
-        raise InputError("scores must not be NaN: leave out the pairs that were not scored")
+        raise InputError("scores must not be NaN: leave out pairs without a score")
     return SortedScores.of(values, truth.astype(np.int8)).curve()

@@ -26,8 +26,8 @@ _HISTOGRAM_BINS = 40
 class KindDetection:
     """One kind of noise (or `ALL`) against the clean pairs; pairs of other kinds are left out.
 
-    `report.threshold` is in units of the column. `best_threshold` is where F1 is highest,
-    `best_f1`: one must know the truth to cut there.
+    `report.threshold` is in units of the column. `best_threshold` has the highest F1,
+    `best_f1`; only the truth can tell which one it is.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class KindDetection:
 class ScoreEvaluation:
     """A column at its operating point, over its `pairs`; `unscored` pairs have no value in it.
 
-    `flags` is the condition that flags a pair, `threshold_source` where it comes from.
+    `flags` is the condition that flags a pair, `threshold_source` the origin of its threshold.
     """
 
     column: str
@@ -74,11 +74,11 @@ class RuleEvaluation:
 
 @dataclass(frozen=True)
 class NoiseEvaluation:
-    """Everything that is known of a table with truth.
+    """The evaluation of a score table with truth.
 
-    `clean` and `noisy` (by kind) pairs could be scored; `unscored` have a truth but no scores, and
-    for `unknown` nobody knows. `noise_rate` is the estimate that operating points use,
-    `noise_rate_source` where it comes from.
+    `clean` and `noisy` (by kind) count the scored pairs with a truth, `unscored` those without
+    scores, and `unknown` the pairs without a truth. `noise_rate` is the estimate that operating
+    points use, `noise_rate_source` its origin.
     """
 
     clean: int
@@ -94,7 +94,7 @@ class NoiseEvaluation:
 
 @dataclass(frozen=True)
 class ScoreFigure:
-    """What is drawn of a column: points of its curves for all noise, and its distribution.
+    """The figure of a column: points of its curves for all noise, and its distribution.
 
     `counts` (K + 1, B) per kind, clean first, in bins with `edges` (B + 1,) in column units.
     """
@@ -122,8 +122,8 @@ def evaluate_score(
     else:
         cut = threshold_at_rate(scores.values, noise_rate)
         threshold, source = column.sign * cut, f"the noisiest {noise_rate:.1%}, {noise_rate_source}"
-    found = [_detect(ALL, scores.curve(), column, cut, threshold)]
-    found += [
+    detections = [_detect(ALL, scores.curve(), column, cut, threshold)]
+    detections += [
         _detect(kind, scores.curve(number), column, cut, threshold)
         for number, kind in enumerate(kinds, start=1)
     ]
@@ -134,7 +134,7 @@ def evaluate_score(
         threshold_source=source,
         pairs=len(scores.values),
         unscored=unscored,
-        kinds=found,
+        kinds=detections,
     )
 
 
@@ -164,10 +164,10 @@ def evaluate_rule(
 
 
 def figure_of(scores: SortedScores, column: NoiseScore, kinds: Sequence[str]) -> ScoreFigure:
-    """What to draw of (N,) noise scores."""
+    """The figure of (N,) noise scores."""
     alarms, recall, precision = scores.curve().points()
     finite = scores.values[np.isfinite(scores.values)]
-    # The outermost thousandths would squeeze all others into a few bins.
+    # Outliers would squeeze all other pairs into a few bins.
     low, high = np.quantile(finite, [0.001, 0.999]) if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1, _HISTOGRAM_BINS + 1)
     clipped = scores.values.clip(edges[0], edges[-1])

@@ -1,4 +1,4 @@
-"""The noise evaluation as a figure: what every threshold finds, and what the scores look like."""
+"""The noise evaluation as a figure: detection curves, score distributions, calibration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours can be told apart without seeing all of them; dashes help in print.
+# Okabe and Ito's colours suit any colour vision; dashes help in print.
 _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
     *("#56B4E9", "#8C564B", "#000000", "#6A3D9A"),
@@ -73,21 +73,21 @@ def _draw_curves(
     roc: Any, recall: Any, evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]
 ) -> None:
     noisy = sum(evaluation.noisy.values())
-    for number, (score, found) in enumerate(zip(scores, evaluation.scores, strict=True)):
-        report = found.kinds[0].report
+    for number, (figure, score) in enumerate(zip(scores, evaluation.scores, strict=True)):
+        report = score.kinds[0].report
         style = {
             "color": _COLOURS[number % len(_COLOURS)],
             "linestyle": _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],
         }
         roc.plot(
-            score.false_alarm_rate,
-            score.recall,
+            figure.false_alarm_rate,
+            figure.recall,
             label=f"{score.column} ({report.auroc:.3f})",
             **style,
         )
         recall.plot(
-            score.recall,
-            score.precision,
+            figure.recall,
+            figure.precision,
             label=f"{score.column} ({report.average_precision:.3f})",
             **style,
         )
@@ -105,24 +105,24 @@ def _draw_curves(
 def _draw_distributions(
     panel: Any, evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]
 ) -> None:
-    shown = next((score for score in scores if score.column == _HISTOGRAM_OF), scores[0])
-    found = next(each for each in evaluation.scores if each.column == shown.column)
-    widths = shown.edges[1:] - shown.edges[:-1]
-    panel.set(title=f"Distribution of {shown.column}", xlabel=shown.column, ylabel="density")
+    figure = next((score for score in scores if score.column == _HISTOGRAM_OF), scores[0])
+    score = next(score for score in evaluation.scores if score.column == figure.column)
+    widths = figure.edges[1:] - figure.edges[:-1]
+    panel.set(title=f"Distribution of {figure.column}", xlabel=figure.column, ylabel="density")
     for number, name in enumerate(("clean", *evaluation.noisy)):
-        counts = shown.counts[number]
+        counts = figure.counts[number]
         if not counts.sum():
             continue
         density = counts / (counts.sum() * widths)
         label = f"{name} ({counts.sum():,})"
         if number == 0:
-            panel.stairs(density, shown.edges, fill=True, color=_CLEAN, alpha=0.35, label=label)
+            panel.stairs(density, figure.edges, fill=True, color=_CLEAN, alpha=0.35, label=label)
         else:
             colour = _COLOURS[(number - 1) % len(_COLOURS)]
-            panel.stairs(density, shown.edges, color=colour, linewidth=1.1, label=label)
-    threshold = found.kinds[0].report.threshold
+            panel.stairs(density, figure.edges, color=colour, linewidth=1.1, label=label)
+    threshold = score.kinds[0].report.threshold
     if math.isfinite(threshold):
-        panel.axvline(threshold, color="black", linewidth=0.7, linestyle=":", label=found.flags)
+        panel.axvline(threshold, color="black", linewidth=0.7, linestyle=":", label=score.flags)
     panel.set_ylim(0, 1.25 * panel.get_ylim()[1])  # room for the legend
     panel.legend(loc="best")
 
@@ -134,14 +134,14 @@ def _draw_calibration(panel: Any, evaluation: NoiseEvaluation) -> None:
         panel.text(0.5, 0.5, "no noise_probability", ha="center", va="center", color=_CLEAN)
         panel.set_axis_off()
         return
-    bins = [each for each in fit.bins if each.pairs]
-    most = max(each.pairs for each in bins)
+    bins = [bin_ for bin_ in fit.bins if bin_.pairs]
+    most = max(bin_.pairs for bin_ in bins)
     panel.plot([0, 1], [0, 1], color=_CLEAN, linewidth=0.6, zorder=0)
-    # Area shows how many pairs a bin speaks for.
+    # The area of a point is the number of pairs in its bin.
     panel.scatter(
-        [each.predicted for each in bins],
-        [each.observed for each in bins],
-        s=[12 + 120 * each.pairs / most for each in bins],
+        [bin_.predicted for bin_ in bins],
+        [bin_.observed for bin_ in bins],
+        s=[12 + 120 * bin_.pairs / most for bin_ in bins],
         color=_COLOURS[0],
         alpha=0.75,
         linewidth=0,

@@ -1,4 +1,4 @@
-"""Which columns of a score table tell noise, which way, and where they are cut."""
+"""The columns that `evaluate noise` takes as scores, with direction and operating point."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ncclean.schema import EVALUATED_SCORES
 
 @dataclass(frozen=True)
 class NoiseScore:
-    """A column and the operating point at which it is judged.
+    """A column and its operating point.
 
-    A pair is flagged at or beyond `threshold`, on the side that is noisier; `below` leaves out the
-    threshold itself. Without a threshold as many pairs are flagged as are estimated to be noisy.
+    A pair at or beyond `threshold`, on the noisier side, is flagged; `below` leaves out the
+    threshold itself. Without a threshold, as many pairs are flagged as are estimated to be noisy.
     """
 
     column: str
@@ -26,7 +26,7 @@ class NoiseScore:
 
     @property
     def sign(self) -> int:
-        """Turns the column into a noise score, higher is noisier."""
+        """The factor that turns the column into a noise score, higher is noisier."""
         return 1 if self.higher_is_noisier else -1
 
     def noise_threshold(self, threshold: float) -> float:
@@ -36,7 +36,7 @@ class NoiseScore:
         return self.sign * threshold
 
     def condition(self, threshold: float) -> str:
-        """What flags a pair, for people and as SQL."""
+        """SQL that flags a pair; tables show it too."""
         return flagging_condition(
             self.column,
             threshold,

@@ -1,7 +1,7 @@
-"""What came of each image and caption of an evaluation, as a table, and the metrics that it gives.
+"""The outcome for each image and caption of an evaluation as a table, and the metrics of it.
 
 Every metric of a result is computed from its outcomes, so a comparison of two results resamples
-exactly what was reported.
+the data behind the reported numbers.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ TASKS = (ZEROSHOT, RETRIEVAL, LINEAR_PROBE)
 _IDENTITY = ["query", "image", "number", "label"]
 
 
-def classification_outcomes(found: EmbeddedClasses, depth: np.ndarray) -> pa.Table:
+def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.Table:
     """From (N,) places of the true class, see `zeroshot.class_depth`."""
-    count = len(found.keys)
+    count = len(embedded.keys)
     return _table(
         query=["image"] * count,
-        image=found.keys,
+        image=embedded.keys,
         number=np.zeros(count),
-        label=found.labels.cpu().numpy(),
+        label=embedded.labels.cpu().numpy(),
         depth=depth,
     )
 
 
-def retrieval_outcomes(found: EmbeddedPairs, depths: RetrievalDepths) -> pa.Table:
+def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.Table:
     """Images first, then captions in the order of their images."""
-    owner = found.text_to_image.cpu().numpy()
-    images, captions = len(found.keys), len(owner)
+    owner = embedded.text_to_image.cpu().numpy()
+    images, captions = len(embedded.keys), len(owner)
     # Captions of an image are consecutive: count on from its first.
     first = np.searchsorted(owner, np.arange(images))
     return _table(
         query=["image"] * images + ["caption"] * captions,
-        image=[*found.keys, *(found.keys[number] for number in owner.tolist())],
+        image=[*embedded.keys, *(embedded.keys[number] for number in owner.tolist())],
         number=np.concatenate([np.zeros(images), np.arange(captions) - first[owner]]),
         label=pa.nulls(images + captions, pa.int32()),
         depth=np.concatenate([depths.image.cpu().numpy(), depths.caption.cpu().numpy()]),
@@ -56,20 +56,20 @@ def retrieval_outcomes(found: EmbeddedPairs, depths: RetrievalDepths) -> pa.Tabl
 def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metric]:
     """The metrics of a task under clip_benchmark's names, and `rsum` for retrieval.
 
-    `acc5` is left out where there are fewer than five `classes`: clip_benchmark has NaN there.
+    `acc5` is left out for fewer than five `classes`, where clip_benchmark has NaN.
     """
     images = pc.dictionary_encode(outcomes.column("image").combine_chunks())
     image, depth = images.indices.to_numpy(), outcomes.column("depth").to_numpy()
     if task != RETRIEVAL:
         prefix = "lp_" if task == LINEAR_PROBE else ""
         label = outcomes.column("label").to_numpy()
-        found = [Metric.of(f"{prefix}acc1", image, depth < 1)]
+        metrics = [Metric.of(f"{prefix}acc1", image, depth < 1)]
         if classes is None or classes >= TOP:
-            found.append(Metric.of(f"{prefix}acc5", image, depth < TOP))
+            metrics.append(Metric.of(f"{prefix}acc5", image, depth < TOP))
         recall = Metric.of(f"{prefix}mean_per_class_recall", image, depth < 1, label)
-        return [*found, recall]
+        return [*metrics, recall]
     is_caption = pc.equal(outcomes.column("query"), "caption").to_numpy(zero_copy_only=False)
-    metrics: list[Metric] = []
+    metrics = []
     hits: list[np.ndarray] = []
     strata: list[np.ndarray] = []
     # An image is retrieved by a caption, a text by an image.
@@ -93,13 +93,13 @@ def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metri
 def aligned(a: pa.Table, b: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Two tables of outcomes in the same order.
 
-    Raises `InputError` if they are not of the same images, captions and labels.
+    Raises `InputError` if their images, captions or labels differ.
     """
     order = [(name, "ascending") for name in ("query", "image", "number")]
     a, b = a.sort_by(order), b.sort_by(order)
     if not a.select(_IDENTITY).equals(b.select(_IDENTITY)):
         raise InputError(
-            f"the two results are not of the same samples ({a.num_rows:,} and {b.num_rows:,} "
+            f"the two results are on different samples ({a.num_rows:,} and {b.num_rows:,} "
             "queries): evaluate both models on the same data"
         )
     return a, b

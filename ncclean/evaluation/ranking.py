@@ -1,6 +1,6 @@
-"""How far down its nearest neighbours each query finds a right answer, in bounded memory.
+"""The rank of the first right answer among the nearest neighbours of each query, in bounded memory.
 
-Recall and accuracy at k follow from it for every k, and it is what a paired bootstrap resamples.
+Recall and accuracy follow from it for every k, and a paired bootstrap resamples it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def hit_depth(
     (G,) tell which belong together. `deepest` where none is among the `deepest` nearest. At most
     `chunk` rows of similarities exist at a time, fewer for a large gallery.
 
-    The place is that in the list of the nearest, not the number of larger similarities: a model
-    that gives everything the same embedding must come out at chance.
+    The place is that in the list of the nearest, not the number of larger similarities, so that a
+    model with one embedding for everything scores at chance.
     """
     query_group, gallery_group = query_group.to(query.device), gallery_group.to(query.device)
     rows = max(1, min(chunk, _MOST_SIMILARITIES // max(1, len(gallery))))

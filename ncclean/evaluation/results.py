@@ -28,8 +28,8 @@ _NAMED = ("dataset", "model", "pretrained", "task")
 class Evaluation:
     """One model on one data set. Metrics are shares in [0, 1], but for `rsum`, in percent.
 
-    `skipped` counts the samples that could not be used, by reason; `classes` is None for
-    retrieval; `settings` tell how a probe was trained.
+    `skipped` counts the unusable samples by reason; `classes` is None for retrieval; `settings`
+    describe the training of a probe.
     """
 
     dataset: str
@@ -79,7 +79,7 @@ class Evaluation:
         }
 
     def write(self, path: UPath) -> None:
-        """The outcomes first: whoever sees the JSON may rely on them."""
+        """Write the outcomes first, so that they exist wherever the JSON does."""
         with published(_outcomes_of(path)) as aside:
             pq.write_table(self.outcomes, aside, compression="zstd")
         with published(path) as aside:
@@ -87,13 +87,13 @@ class Evaluation:
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
-        """Raises `InputError` if it is no result, or one without outcomes."""
-        found = _record(path)
+        """Raises `InputError` for a file that is not a result or has no outcomes beside it."""
+        record = _record(path)
         outcomes = _outcomes_of(UPath(path))
         if not outcomes.exists():
             raise InputError(
-                f"{path} has no {outcomes.name} beside it, with what came of each image; evaluate "
-                "the model with ncclean to compare it"
+                f"{path} has no {outcomes.name} beside it, with the outcome for each image; "
+                "evaluate the model with ncclean to compare it"
             )
         try:
             table = pq.read_table(str(outcomes))
@@ -102,17 +102,17 @@ class Evaluation:
                 f"{outcomes} cannot be read: {' '.join(str(error).split())}"
             ) from error
         if table.schema.names != schema.OUTCOMES.names:
-            raise InputError(f"{outcomes} is no table of outcomes")
+            raise InputError(f"{outcomes} is not a table of outcomes")
         return cls(
-            **{name: str(found[name]) for name in _NAMED},
-            metrics=found["metrics"],
-            images=int(found.get("images", 0)),
-            captions=found.get("captions"),
-            classes=found.get("classes"),
-            skipped=found.get("skipped", {}),
-            settings=found.get("settings", {}),
-            fingerprint=str(found.get("fingerprint", "")),
-            precision=str(found.get("precision", "")),
+            **{name: str(record[name]) for name in _NAMED},
+            metrics=record["metrics"],
+            images=int(record.get("images", 0)),
+            captions=record.get("captions"),
+            classes=record.get("classes"),
+            skipped=record.get("skipped", {}),
+            settings=record.get("settings", {}),
+            fingerprint=str(record.get("fingerprint", "")),
+            precision=str(record.get("precision", "")),
             outcomes=table,
         )
 
@@ -120,8 +120,8 @@ class Evaluation:
 def write_results(results: Sequence[Evaluation], out: str) -> list[str]:
     """Write each to a file of its own; returns the JSON files.
 
-    `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for a file where
-    there are several results, and where two would get the same name.
+    `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for one file
+    and several results, and for two results of the same name.
     """
     if out.endswith(".json"):
         check_out(out, len(results))
@@ -131,39 +131,41 @@ def write_results(results: Sequence[Evaluation], out: str) -> list[str]:
     names = [path.name for path in paths]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"two results would be called {twice}: write them to different --out")
+        raise InputError(f"two results would have the name {twice}: write them to different --out")
     for result, path in zip(results, paths, strict=True):
         result.write(path)
     return [str(path) for path in paths]
 
 
 def check_out(out: str | None, count: int) -> None:
-    """Raise `InputError` if `out` is one file for several results, or a file of somebody else."""
+    """Raise `InputError` if `out` is one file for several results, or a file of something else."""
     if out is None or not out.endswith(".json"):
         return
     if count != 1:
         raise InputError(f"--out {out} is one file, but there are {count} results: name a folder")
     if Path(out).is_file() and not _is_result(Path(out)):
-        raise InputError(f"--out {out} exists and is no result of `ncclean evaluate`")
+        raise InputError(f"--out {out} exists and is not a result of `ncclean evaluate`")
 
 
 def read_results(source: str) -> list[Evaluation]:
     """A result's JSON file, a folder of them, or a glob. Raises `InputError` if there is none.
 
-    Other JSON files in a folder are left alone.
+    Other JSON files in a folder are ignored.
     """
     path = Path(source)
     if path.is_dir():
-        found = [Evaluation.read(file) for file in sorted(path.glob("*.json")) if _is_result(file)]
+        results = [
+            Evaluation.read(file) for file in sorted(path.glob("*.json")) if _is_result(file)
+        ]
     elif path.is_file():
-        found = [Evaluation.read(path)]
+        results = [Evaluation.read(path)]
     else:
-        found = [Evaluation.read(Path(file)) for file in sorted(glob.glob(source))]
-    if not found:
+        results = [Evaluation.read(Path(file)) for file in sorted(glob.glob(source))]
+    if not results:
         raise InputError(
             f"{source} names no result of `ncclean evaluate` (a JSON file or a folder)"
         )
-    return found
+    return results
 
 
 def _outcomes_of(path: UPath) -> UPath:
@@ -180,11 +182,11 @@ def _is_result(path: Path) -> bool:
 
 def _record(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no JSON of a result: {error}") from error
-    if not isinstance(found, dict) or not {*_NAMED, "metrics"} <= set(found):
-        raise InputError(f"{path} is no result of `ncclean evaluate`")
-    if found["task"] not in TASKS:
-        raise InputError(f"{path} is of the task {found['task']!r}, which is not compared here")
-    return found
+        raise InputError(f"{path} is not the JSON of a result: {error}") from error
+    if not isinstance(record, dict) or not {*_NAMED, "metrics"} <= set(record):
+        raise InputError(f"{path} is not a result of `ncclean evaluate`")
+    if record["task"] not in TASKS:
+        raise InputError(f"{path} has the task {record['task']!r}, which cannot be compared")
+    return record

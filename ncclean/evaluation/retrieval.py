@@ -61,9 +61,9 @@ def recall_at_k(
     and `rsum`, the sum of all recalls in percent. Only `chunk` rows of similarities exist at a
     time. Raises `ValueError` where `text_to_image` does not name an image for each caption.
     """
-    found = retrieval_depths(image, text, text_to_image, max(ks), chunk)
+    depths = retrieval_depths(image, text, text_to_image, max(ks), chunk)
     results: dict[str, float] = {}
-    for name, depth in (("image_to_text", found.image), ("text_to_image", found.caption)):
+    for name, depth in (("image_to_text", depths.image), ("text_to_image", depths.caption)):
         for k in ks:
             results[f"{name}_R@{k}"] = float((depth < k).float().mean())
     results["rsum"] = 100 * sum(results.values())
@@ -87,13 +87,13 @@ def fold_recall(
     _check(image, text, text_to_image)
     if len(image) < folds * fold_images:
         raise ValueError(f"{folds} folds of {fold_images} images, but there are {len(image)}")
-    found = []
+    recalls = []
     for start in range(0, folds * fold_images, fold_images):
         inside = (text_to_image >= start) & (text_to_image < start + fold_images)
         here = image[start : start + fold_images]
         captions = text[inside.to(text.device)]
-        found.append(recall_at_k(here, captions, text_to_image[inside] - start, ks, chunk))
-    return {name: sum(fold[name] for fold in found) / folds for name in found[0]}
+        recalls.append(recall_at_k(here, captions, text_to_image[inside] - start, ks, chunk))
+    return {name: sum(fold[name] for fold in recalls) / folds for name in recalls[0]}
 
 
 def _check(image: torch.Tensor, text: torch.Tensor, text_to_image: torch.Tensor) -> None:

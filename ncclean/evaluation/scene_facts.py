@@ -1,7 +1,7 @@
-"""What is known of a rendered pair, by which side shows it.
+"""The facts of a rendered pair, by the side that shows them.
 
-The truth in the json of `ncclean synth`: a disentangled model should have the shared facts in its
-invariant halves, and what one side has alone in that side's exclusive half.
+They come from the json of `ncclean synth`. A disentangled model keeps shared facts in its invariant
+halves, and facts of one side in the exclusive half of that side.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FACTS = {
 
 
 def scene_facts(metadata: Mapping[str, Any]) -> dict[str, str] | None:
-    """The value of each of `FACTS` for a pair, from its json; None if it was not rendered here."""
+    """The value of each of `FACTS` for a pair, from its json; None if `synth` did not render it."""
     scene, text_only = metadata.get("scene"), metadata.get("text_only")
     try:
         group, image_only = scene["groups"][0], scene["image_only"]  # type: ignore[index]
         facts = {
             "shape": group["shape"],
             "colour": group["colour"],
-            "objects": sum(each["count"] for each in scene["groups"]),  # type: ignore[index]
+            "objects": sum(member["count"] for member in scene["groups"]),  # type: ignore[index]
             "ground": scene["background"][1],  # type: ignore[index]
             **{name: image_only[name] for name, side in FACTS.items() if side == IMAGE_ONLY},
             "remark": text_only[0] if text_only else "none",

@@ -1,7 +1,7 @@
 """Cosines of images with their own captions, with others', and with the hardest of the others'.
 
-What Fig. 5 of the NCU paper shows for a model before and after: how far matched pairs stand above
-the mean negative and above the hardest 5 % of negatives, image by image.
+Fig. 5 of the NCU paper shows these for a model before and after: how far matched pairs stand above
+the mean negative and above the hardest 5 % of negatives, for each image.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def similarities(
         is_own = owners == rows[:, None]
         owned = own[rows]
         others = len(text) - owned
-        # Summed apart, not as a difference of sums: matched cosines are few among many.
+        # Two sums instead of a difference of sums: matched cosines are few among many.
         positive.append(torch.where(is_own, similarity, 0.0).sum(dim=1) / owned)
         negative.append(torch.where(is_own, 0.0, similarity).sum(dim=1) / others)
         counts = (others * hardest_share).ceil().long().clamp_min(1)
@@ -95,11 +95,11 @@ def similarities(
 
 def _facts(values: torch.Tensor) -> Facts:
     exact = values.double()
-    found = torch.quantile(exact, torch.tensor(_QUANTILES, dtype=torch.float64))
+    quantiles = torch.quantile(exact, torch.tensor(_QUANTILES, dtype=torch.float64))
     return Facts(
         mean=float(exact.mean()),
         std=float(exact.std(correction=0)),
         quantiles={
-            f"q{round(100 * q)}": v for q, v in zip(_QUANTILES, found.tolist(), strict=True)
+            f"q{round(100 * q)}": v for q, v in zip(_QUANTILES, quantiles.tolist(), strict=True)
         },
     )

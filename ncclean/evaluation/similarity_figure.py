@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 60
-# Okabe and Ito's colours can be told apart without seeing all of them.
+# Okabe and Ito's colours suit any colour vision.
 _SERIES = (
     ("negative", "mean of the negatives", "#7F7F7F", "-"),
     ("hardest", "hardest 5 % of the negatives", "#D55E00", "--"),
@@ -39,17 +39,17 @@ def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    values = [getattr(found, name) for _, found in models for name, *_ in _SERIES]
-    low, high = (float(f(f(v) for v in values)) for f in (min, max))
+    cosines = [getattr(model, name) for _, model in models for name, *_ in _SERIES]
+    low, high = (float(f(f(values) for values in cosines)) for f in (min, max))
     edges = np.linspace(low, max(high, low + 1e-3), _BINS + 1)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.6 * len(models), 2.8), layout="constrained")
         axes: Any = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
-        for panel, (name, found) in zip(axes, models, strict=True):
+        for panel, (name, model) in zip(axes, models, strict=True):
             for series, meaning, colour, dashes in _SERIES:
-                cosines = getattr(found, series).numpy()
-                panel.hist(cosines, edges, density=True, color=colour, alpha=0.25)
-                mean = cosines.mean()
+                values = getattr(model, series).numpy()
+                panel.hist(values, edges, density=True, color=colour, alpha=0.25)
+                mean = values.mean()
                 label = f"{meaning}, mean {mean:.3f}"
                 panel.axvline(mean, ymax=0.76, color=colour, linestyle=dashes, label=label)
             panel.set(title=name, xlabel="cosine of image and caption")

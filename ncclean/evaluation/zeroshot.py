@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from ncclean.evaluation.ranking import hit_depth
 
 TOP = 5
-# Prompts encoded in one call: enough to fill a device, few enough to hold.
+# Prompts encoded in one call: enough to fill a device, few enough for its memory.
 _PROMPTS_AT_A_TIME = 4096
 
 

@@ -1,1 +1,1 @@
-"""What a score table says about a corpus: the numbers, the figures and the HTML page."""
+"""A score table as a report: measurements, figures and the HTML page."""

@@ -1,23 +1,23 @@
-"""Captions are hostile: what may be shown of one, as plain text."""
+"""Untrusted captions as plain text that is safe to show."""
 
 from __future__ import annotations
 
 import re
 
-# Embeddings, overrides and isolates reorder what follows them, beyond the caption itself; the
-# plain direction marks that Arabic and Hebrew use do not. Other controls show as nothing, or as
-# a line break where none belongs.
+# Direction embeddings, overrides and isolates reorder the text after them, even beyond the caption;
+# the plain direction marks of Arabic and Hebrew do not. Other control characters are invisible or
+# break the line.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _SPACES = re.compile(r"[ \t\n]+")
 
 
 def shown_text(text: str, most_bytes: int) -> tuple[str, int]:
-    """What to show of a text in at most about `most_bytes` of UTF-8, and how much is left out.
+    """A text cut to about `most_bytes` of UTF-8, and the number of characters left out.
 
-    Control characters, those that turn the direction of writing among them, become visible
-    (`⟨U+202E⟩`); runs of white space become one blank. The second value counts characters.
+    Control characters, such as those that reverse the direction of writing, become visible
+    (`⟨U+202E⟩`). Runs of white space become one blank.
     """
-    # Ahead of everything else: a caption may have a megabyte.
+    # Cut first: a caption may have a megabyte.
     head = text[: 2 * most_bytes]
     head = _SPACES.sub(" ", head).strip()
     pieces, size, taken = [], 0, 0

@@ -1,4 +1,4 @@
-"""How many pairs there are, how many could be scored, and what went wrong with the others."""
+"""Counts of pairs: all, scored, and failed by reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EXAMPLE_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Failure:
-    """One kind of failure with its commonest explanation, as far as bounded memory can tell."""
+    """A kind of failure and its commonest explanation, found approximately in bounded memory."""
 
     status: str
     count: int
@@ -21,7 +21,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """`expected_mismatched` is the sum of `noise_probability`; None where it is not there."""
+    """`expected_mismatched` is the sum of `noise_probability`, None if the table has none."""
 
     rows: int
     ok: int

@@ -19,9 +19,9 @@ _FEWEST_BINS, _MOST_BINS = 16, 144
 class CosineDistribution:
     """Pairs per bin of the cosine; all arrays have one value for each of K bins.
 
-    `edges` (K + 1,) are on a grid of 1/2048. `mismatched` is what is expected of the observed
-    pairs: noise rate times the null, or, in a table that does not hold the null, the sum of
-    `noise_probability`; `matched` is the rest, at least 0. Both are None if neither is there.
+    `edges` (K + 1,) are on a grid of 1/2048. `mismatched` is the expected number of mismatched
+    pairs: noise rate times the null or, in a table without the null, the sum of
+    `noise_probability`; `matched` is the rest, at least 0. Both are None if the table has neither.
     `probability` is the mean `noise_probability` of the pairs in a bin, nan in an empty one.
     """
 
@@ -37,7 +37,7 @@ class CosineDistribution:
 
     @property
     def width(self) -> float:
-        """Of a bin, in cosine."""
+        """Width of a bin, in cosine."""
         return float(self.edges[1] - self.edges[0])
 
     @property
@@ -46,25 +46,26 @@ class CosineDistribution:
 
 
 def cosine_distribution(table: ScoreTable) -> CosineDistribution | None:
-    """Of the scored pairs of a table; None if there are none."""
-    counts, expected = np.zeros(BINS, dtype=np.int64), np.zeros(BINS)
-    known = np.zeros(BINS, dtype=np.int64)
-    for index, pairs, wrong, calibrated in table.rows(
+    """The distribution of the scored pairs of a table; None if there are none."""
+    counts, calibrated = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
+    expected = np.zeros(BINS)
+    for index, pairs, wrong, with_probability in table.rows(
         f"SELECT greatest(0, least({BINS - 1}, floor((similarity + 1) * {BINS // 2})))::INTEGER "
         "AS bin, count(*), sum(noise_probability), count(noise_probability) "
         "FROM pairs WHERE status = 'ok' AND isfinite(similarity) GROUP BY bin"
     ):
-        counts[index], expected[index], known[index] = pairs, wrong or 0.0, calibrated
-    return bin_cosines(counts, expected, known, table.facts) if counts.any() else None
+        counts[index], expected[index] = pairs, wrong or 0.0
+        calibrated[index] = with_probability
+    return bin_cosines(counts, expected, calibrated, table.facts) if counts.any() else None
 
 
 def bin_cosines(
     counts: np.ndarray, expected: np.ndarray, calibrated: np.ndarray, facts: RunFacts
 ) -> CosineDistribution:
-    """Join the 4096 fine bins to as many as the number of pairs supports.
+    """Join the 4096 fine bins into as few as the number of pairs supports.
 
     `counts`, `expected` and `calibrated` are (4096,): pairs, the sum of their
-    `noise_probability`, and for how many of them it is known.
+    `noise_probability`, and the number of pairs that have one.
     """
     null = facts.mismatched.counts if facts.mismatched is not None else None
     pairs = int(counts.sum())
@@ -77,9 +78,9 @@ def bin_cosines(
     def coarse(fine: np.ndarray) -> np.ndarray:
         return np.asarray(fine.reshape(-1, joined).sum(axis=1)[first:last])
 
-    observed, known = coarse(counts), coarse(calibrated)
+    observed, with_probability = coarse(counts), coarse(calibrated)
     probability = np.full(len(observed), np.nan)
-    np.divide(coarse(expected), known, out=probability, where=known > 0)
+    np.divide(coarse(expected), with_probability, out=probability, where=with_probability > 0)
     mismatched = None
     if null is not None and facts.noise_rate is not None:
         mismatched = coarse(null) * (facts.noise_rate * pairs / null.sum())
@@ -107,7 +108,7 @@ def histogram_median(counts: np.ndarray) -> float:
 
 
 def _range(*histograms: np.ndarray | None) -> tuple[int, int]:
-    """First bin, and the one after the last, that hold all but the tails of every histogram."""
+    """The first bin, and the one after the last, without the tails of any histogram."""
     lows, highs = [], []
     for counts in histograms:
         if counts is not None:
@@ -118,5 +119,5 @@ def _range(*histograms: np.ndarray | None) -> tuple[int, int]:
 
 
 def _join(wanted: float) -> int:
-    """The power of two nearest to the number of fine bins wanted in one, so that bins align."""
+    """The number of fine bins to join, as a power of two so that bins align."""
     return int(2 ** max(0, round(math.log2(wanted))))

@@ -1,6 +1,6 @@
-"""The report's figures as matplotlib objects, for papers: no notebook, no global state.
+"""The report's figures for papers, as matplotlib objects without global state.
 
-matplotlib is imported when a figure is made. Save one with `figure.savefig("name.pdf")`.
+matplotlib is imported when a figure is drawn. Save one with `figure.savefig("name.pdf")`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 
 from ncclean.errors import InputError
 from ncclean.report.drawing import Panel, cosine_drawing, threshold_drawing
-from ncclean.report.numbers import ReportNumbers
+from ncclean.report.measurements import Measurements
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart with any colour vision.
+# Okabe and Ito's palette, which suits any colour vision.
 _MATCHED, _MISMATCHED, _OBSERVED = "#0072B2", "#D55E00", "#D3D2CB"
 _INK, _SOFT = "#1C1C1A", "#5F5F59"
 # By the role of a series. Areas cover each other, so their tints of the two colours are opaque.
@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def cosine_distribution(numbers: ReportNumbers, width: float = 5.5) -> Figure:
+def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
     """Observed, mismatched and matched cosines over the noise probability; `width` in inches.
 
     Raises `InputError` if no pair was scored.
@@ -71,7 +71,7 @@ def cosine_distribution(numbers: ReportNumbers, width: float = 5.5) -> Figure:
                     label=marker.label,
                 )  # fmt: skip
         upper.legend(loc="best")
-        # The lower panel is too low for its label in one line.
+        # The lower panel is too short for its label in one line.
         lower.set_ylabel(drawing.panels[1].label.replace(" ", "\n"), fontsize=7.0)
         lower.set(
             xlabel=drawing.x_label, xlim=(drawing.low, drawing.high),
@@ -81,7 +81,7 @@ def cosine_distribution(numbers: ReportNumbers, width: float = 5.5) -> Figure:
 
 
 def threshold_curve(
-    numbers: ReportNumbers, score: str = "noise_probability", width: float = 5.5
+    numbers: Measurements, score: str = "noise_probability", width: float = 5.5
 ) -> Figure:
     """Pairs that each threshold on a score keeps, split into expected matches and mismatches.
 
@@ -104,8 +104,8 @@ def threshold_curve(
         return figure
 
 
-def rule_overlap(numbers: ReportNumbers, width: float = 4.2) -> Figure:
-    """Jaccard index of every two rules as a heat map, with what each flags on the diagonal.
+def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
+    """Jaccard index of every two rules as a heat map; the diagonal counts the pairs each flags.
 
     Raises `InputError` if the table has none of the rules' columns.
     """
@@ -133,12 +133,12 @@ def rule_overlap(numbers: ReportNumbers, width: float = 4.2) -> Figure:
         return figure
 
 
-def shard_noise_rates(numbers: ReportNumbers, width: float = 5.5) -> Figure:
+def shard_noise_rates(numbers: Measurements, width: float = 5.5) -> Figure:
     """Noise rate of the shards that the report's table shows, by name, with the corpus's rate.
 
     Raises `InputError` without noise probabilities.
     """
-    rows = [row for row in numbers.shards.shown if row.noise_rate is not None]
+    rows = [row for row in numbers.shards.rows if row.noise_rate is not None]
     if not rows:
         raise InputError("the score table has no noise probabilities to show by shard")
     from matplotlib import rc_context
@@ -164,7 +164,7 @@ def shard_noise_rates(numbers: ReportNumbers, width: float = 5.5) -> Figure:
         return figure
 
 
-FIGURES: dict[str, Callable[[ReportNumbers], Figure]] = {
+FIGURES: dict[str, Callable[[Measurements], Figure]] = {
     "cosine_distribution": cosine_distribution,
     "threshold_curve": threshold_curve,
     "rule_overlap": rule_overlap,
@@ -173,7 +173,7 @@ FIGURES: dict[str, Callable[[ReportNumbers], Figure]] = {
 
 
 def _paint(axes: Axes, panel: Panel) -> dict[str, Artist]:
-    """Draw the series of a panel; returns what was drawn, by role."""
+    """Draw the series of a panel and return the artists by role."""
     artists: dict[str, Artist] = {}
     for series in panel.series:
         colour = _COLOURS[series.role]

@@ -1,4 +1,4 @@
-"""Numbers as the page writes them; the script of the page formats the same way."""
+"""Formats for the numbers of the page; the script of the page has the same ones."""
 
 from __future__ import annotations
 

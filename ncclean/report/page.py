@@ -1,4 +1,4 @@
-"""The numbers and pictures as one HTML file that needs nothing else."""
+"""The measurements and pictures as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import ncclean
 from ncclean.errors import InputError
 from ncclean.report import formats
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
-from ncclean.report.numbers import ReportNumbers
+from ncclean.report.measurements import Measurements
 from ncclean.report.pairs import GROUPS, ShownPair
 from ncclean.report.plots import NARROW, WIDE, cosine_plot, threshold_plot
 from ncclean.report.queries import command, ready_queries, threshold_query
@@ -35,7 +35,7 @@ _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shar
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows besides the numbers. `thumbnails` is None without shards."""
+    """The content of a page besides the measurements. `thumbnails` is None without shards."""
 
     title: str
     paths: Sequence[str]
@@ -44,7 +44,7 @@ class Page:
     thumbnails: Thumbnails | None = None
 
 
-def render(numbers: ReportNumbers, page: Page) -> str:
+def render(numbers: Measurements, page: Page) -> str:
     """The HTML. Raises `InputError` if it would be larger than `LARGEST_PAGE`."""
     style, script = asset("report.css"), asset("report.js")
     pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
@@ -80,20 +80,20 @@ def render(numbers: ReportNumbers, page: Page) -> str:
     size = len(html.encode())
     if size > LARGEST_PAGE:
         raise InputError(
-            f"the report would have {formats.size(size)}, at most {formats.size(LARGEST_PAGE)} "
-            "are allowed: show fewer pairs with --pairs"
+            f"the report would have {formats.size(size)}, more than {formats.size(LARGEST_PAGE)}: "
+            "show fewer pairs with --pairs"
         )
     return html
 
 
 def script_json(value: object) -> Markup:
-    """JSON that may stand inside a script element: no text in it can end the element."""
+    """JSON for a script element: no text in it can end the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def _data(numbers: ReportNumbers, page: Page) -> dict[str, Any]:
-    """What the page's script needs."""
+def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
+    """The data for the page's script."""
     return {
         "liveQuery": command(_threshold_query(numbers, "CONDITION"), page.paths),
         "curves": [_curve(curve) for curve in numbers.curves],
@@ -118,11 +118,11 @@ def _data(numbers: ReportNumbers, page: Page) -> dict[str, Any]:
     }
 
 
-def _threshold_query(numbers: ReportNumbers, condition: str) -> str:
+def _threshold_query(numbers: Measurements, condition: str) -> str:
     return threshold_query(condition, calibrated=numbers.counts.calibrated > 0)
 
 
-def _live_query(numbers: ReportNumbers, page: Page) -> str | None:
+def _live_query(numbers: Measurements, page: Page) -> str | None:
     if not numbers.curves:
         return None
     first = numbers.curves[0]
@@ -178,5 +178,5 @@ def asset(name: str) -> str:
 
 
 def content_hash(text: str) -> str:
-    """The source of an inline style or script in a content security policy."""
+    """The hash by which a content security policy allows an inline style or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,4 +1,4 @@
-"""Which pairs a report shows: the worst, the borderline, the best, and some that failed."""
+"""The pairs that a report shows: the worst, the borderline, the best, and some that failed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
 _LONGEST_NAME = 300
 _LONGEST_KIND = 16
 _READ_CHARACTERS = 4 * _LONGEST_CAPTION
-# A pair is borderline if neither side is a matter of course.
+# A borderline pair is neither clearly matched nor clearly mismatched.
 _BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
 
 
 @dataclass(frozen=True)
 class ShownPair:
-    """One pair, its text made harmless. `scores` are the columns that have a value."""
+    """One pair with its text made safe. `scores` are the columns that have a value."""
 
     group: str
     shard: str
@@ -70,59 +70,59 @@ _SHOWN_SCORES = (
 )
 
 
-def choose_pairs(table: ScoreTable, each: int) -> tuple[ShownPair, ...]:
-    """At most `each` pairs of every group, no pair twice, the same ones every time.
+def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
+    """Choose at most `per_group` pairs of every group, no pair twice, the same ones every time.
 
-    Worst and best are on their own side of a noise probability of one half; without noise
-    probabilities they go by the cosine, and nothing is borderline.
+    A noise probability of one half separates the worst from the best. Without noise probabilities
+    the cosine orders the pairs, and none is borderline.
     """
-    if each == 0:
+    if per_group == 0:
         return ()
     calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
     chosen: dict[tuple[str, int], str] = {}
 
     def take(group: str, condition: str, order: str, most: int) -> None:
-        # Positions first: captions are read for the chosen ones alone.
-        found = table.rows(
+        # Positions first: captions are read for the chosen pairs only.
+        places = table.rows(
             f"SELECT shard, row FROM pairs WHERE {condition} "
             f"ORDER BY {order}, shard, row LIMIT {most + len(chosen)}"
         )
-        new = [place for place in found if place not in chosen]
+        new = [place for place in places if place not in chosen]
         chosen.update((place, group) for place in new[:most])
 
     if calibrated:
-        take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", each)
-        take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", each)
-        take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", each)
+        take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
+        take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", per_group)
+        take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", per_group)
     else:
         scored = table.rows("SELECT count(*) FROM pairs WHERE status = 'ok'")[0][0]
-        take("worst", "status = 'ok'", "similarity", min(each, scored // 2))
-        take("best", "status = 'ok'", "similarity DESC", each)
+        take("worst", "status = 'ok'", "similarity", min(per_group, scored // 2))
+        take("best", "status = 'ok'", "similarity DESC", per_group)
     statuses = table.rows(
         "SELECT DISTINCT status FROM pairs WHERE status <> 'ok' ORDER BY status LIMIT 100"
     )
     for (status,) in statuses:
         quoted = status.replace("'", "''")
-        take("failed", f"status = '{quoted}'", "1", -(-each // len(statuses)))
+        take("failed", f"status = '{quoted}'", "1", -(-per_group // len(statuses)))
     return tuple(_read(table, chosen))
 
 
 def _read(table: ScoreTable, chosen: dict[tuple[str, int], str]) -> list[ShownPair]:
-    """The chosen pairs, group by group, each in the order chosen."""
+    """The chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
     caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
     conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in RULES)
     shards = sorted({shard for shard, _ in chosen})
     rows = sorted({row for _, row in chosen})
-    found = table.rows(
+    values = table.rows(
         f"SELECT shard, row, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
         f"length(text), left(url, {_LONGEST_NAME}), width, height, "
         f"{', '.join(_SHOWN_SCORES)}, {conditions} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
-    by_place = {(row[0], row[1]): row for row in reversed(found)}
+    by_place = {(row[0], row[1]): row for row in reversed(values)}
     pairs = [_pair(group, by_place[place], caption_bytes) for place, group in chosen.items()]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
 

@@ -48,7 +48,7 @@ class PlacedMarker:
 
 @dataclass(frozen=True)
 class Size:
-    """Of a plot: one for a desk, one for a phone, both in pixels at scale 1."""
+    """Size of a plot in pixels at scale 1: one for a desktop, one for a phone."""
 
     name: str
     width: int
@@ -91,7 +91,7 @@ class CosinePlot:
 
 @dataclass(frozen=True)
 class ThresholdPlot:
-    """What stays at each threshold: expected matches, and mismatches on top of them."""
+    """The pairs kept at each threshold: expected matches, and mismatches on top of them."""
 
     size: Size
     title: str  # of the horizontal axis
@@ -160,7 +160,7 @@ def _paths(panel: Panel, x: Scale, y: Scale) -> list[Path]:
 
 
 def _thinned(count: int) -> np.ndarray:
-    """The numbers of about `_CURVE_POINTS` of so many points, the first and the last among them."""
+    """The indices of about `_CURVE_POINTS` of `count` points, with the first and the last."""
     every = max(1, (count - 1) // _CURVE_POINTS)
     return np.unique(np.append(np.arange(0, count, every), count - 1))
 
@@ -180,7 +180,7 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _count_ticks(scale: Scale, count: int) -> list[Tick]:
-    """There is no half a pair."""
+    """Ticks at whole numbers of pairs."""
     ticks = nice_ticks(0, scale.high, count)
     return [Tick(scale(v), compact(v)) for v in ticks if v == int(v)]
 
@@ -194,7 +194,7 @@ def compact(value: float) -> str:
 
 
 def line(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path through points; those that are nan are left out."""
+    """SVG path through points, without those that are nan."""
     points = [
         f"{x(float(horizontal)):g},{y(float(vertical)):g}"
         for horizontal, vertical in zip(xs, ys, strict=True)

@@ -1,4 +1,4 @@
-"""Ready SQL: questions to go on with, as `ncclean query` takes them."""
+"""Ready SQL: further questions about a table, as `ncclean query` commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReadyQuery:
-    """`needs` are the columns without which the query makes no sense."""
+    """A query for tables that have the columns `needs`."""
 
     title: str
     sql: str
@@ -69,16 +69,16 @@ READY_QUERIES = (
 
 
 def threshold_query(condition: str, calibrated: bool) -> str:
-    """SQL that counts what a condition keeps, as the report's threshold does."""
+    """SQL that counts the pairs a condition keeps, as the report's threshold does."""
     expected = ", round(sum(noise_probability), 1) AS expected_mismatched" if calibrated else ""
     return f"SELECT count(*) AS kept{expected}\nFROM scores WHERE {condition}"
 
 
 def ready_queries(columns: Collection[str]) -> tuple[ReadyQuery, ...]:
-    """Those that a table with these columns can answer."""
+    """The queries that a table with these columns can answer."""
     return tuple(query for query in READY_QUERIES if set(query.needs) <= set(columns))
 
 
 def command(sql: str, paths: Sequence[str]) -> str:
-    """The shell command; our SQL holds nothing that a shell would expand in double quotes."""
+    """The shell command. The SQL has nothing that a shell expands in double quotes."""
     return f'ncclean query "{sql}" {shlex.join(paths)}'

@@ -14,7 +14,7 @@ from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import unpack_histogram
 from ncclean.storage.parts import open_parquet
 
-# The files of one run carry the same metadata; so many of them are looked at to be sure.
+# All files of one run have the same metadata; at most about this many are compared.
 _FILES_COMPARED = 16
 _SAME_RUN = ("model", "pretrained", "weights_fingerprint", "shift", "noise_rate")
 
@@ -23,8 +23,8 @@ _SAME_RUN = ("model", "pretrained", "weights_fingerprint", "shift", "noise_rate"
 class RunFacts:
     """The model, the calibration and the versions of a score table; None where not recorded.
 
-    `mismatched` is the histogram of the null over the whole corpus. `several_runs` tells that the
-    files were not calibrated together; then nothing that holds for one run only is kept.
+    `mismatched` is the histogram of the null over the whole corpus. `several_runs` marks files that
+    were not calibrated together; facts that hold for one run only are then None.
     """
 
     model: str | None = None
@@ -57,15 +57,15 @@ def read_facts(files: Sequence[str]) -> RunFacts:
     Raises `InputError` if a file cannot be read.
     """
     step = max(1, len(files) // _FILES_COMPARED)
-    found = [_metadata(file) for file in files[::step]]
-    identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in found}
+    metadata = [_metadata(file) for file in files[::step]]
+    identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in metadata}
     if len(identities) > 1:
         return RunFacts(several_runs=True)
-    return parse_facts(found[0])
+    return parse_facts(metadata[0])
 
 
 def parse_facts(fields: dict[str, str]) -> RunFacts:
-    """Metadata strings to values; what cannot be read counts as not recorded."""
+    """Parse metadata strings; an unreadable value counts as not recorded."""
     return RunFacts(
         model=fields.get("model"),
         pretrained=fields.get("pretrained"),

@@ -1,4 +1,4 @@
-"""The shards one by one; of very many, the most unusual ones."""
+"""The shards one by one; of very many shards, the most unusual ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_SHOWN = 300
 class ShardRow:
     """`noise_rate` is the mean `noise_probability` of the scored pairs.
 
-    `unusual` is how many standard errors the noise rate, or the share of failures, is away from
-    the corpus's, whichever is more.
+    `unusual` is the distance of the noise rate, or of the share of failures, from the corpus's in
+    standard errors, whichever is larger.
     """
 
     shard: str
@@ -28,24 +28,24 @@ class ShardRow:
 
 @dataclass(frozen=True)
 class ShardTable:
-    """`shown` are all shards by name, or the most unusual ones; `quantiles` are over all.
+    """`rows` are all shards by name, or only the most unusual ones; `quantiles` are over all.
 
     `quantiles` holds the noise rates below which 5, 25, 50, 75 and 95 % of the shards lie.
     """
 
     total: int
     with_failures: int
-    shown: tuple[ShardRow, ...]
+    rows: tuple[ShardRow, ...]
     quantiles: tuple[float, ...] | None
 
     @property
     def is_complete(self) -> bool:
-        return len(self.shown) == self.total
+        return len(self.rows) == self.total
 
 
 def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
-    # A z-score each: of a share of n pairs around the corpus's share p, (x - p) / sqrt(p q / n).
-    # One failure in a million is not worth a place, hence the floor under p q.
+    # The z-score of a share x of n pairs around the corpus's share p: (x - p) / sqrt(p q / n). The
+    # floor under p q keeps out shards with one failure in a million.
     table.rows(
         "CREATE OR REPLACE TEMP TABLE shard_figures AS "
         "WITH figures AS (SELECT shard, count(*) AS n, count(*) FILTER (status = 'ok') AS scored, "
@@ -67,5 +67,9 @@ def shard_table(table: ScoreTable, most: int = MOST_SHOWN) -> ShardTable:
         "SELECT shard, n, scored, n - scored, rate, cosine, unusual FROM shard_figures "
         f"ORDER BY {'shard' if total <= most else 'unusual DESC, shard'} LIMIT {most}"
     )
-    shown = tuple(ShardRow(*row) for row in rows)
-    return ShardTable(total, with_failures, shown, tuple(quantiles) if quantiles else None)
+    return ShardTable(
+        total=total,
+        with_failures=with_failures,
+        rows=tuple(ShardRow(*row) for row in rows),
+        quantiles=tuple(quantiles) if quantiles else None,
+    )

@@ -1,4 +1,4 @@
-"""A score table as the report asks it: one DuckDB view with every column, whatever its age."""
+"""A score table for the report: one DuckDB view with every column, even for an older table."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SQL_TYPES = {"string": "VARCHAR", "float": "FLOAT", "int32": "INTEGER", "bool":
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """`connection` has the view `pairs`: the score columns, with nulls for those not there.
+    """`connection` has the view `pairs`: the score columns, with nulls for missing ones.
 
-    Numbers leave it as aggregates only, so a table of any size takes bounded memory.
+    Only aggregates leave DuckDB, so a table of any size takes bounded memory.
     """
 
     connection: duckdb.DuckDBPyConnection
     facts: RunFacts
-    columns: frozenset[str]  # that the files hold
+    columns: frozenset[str]  # of the files
 
     @classmethod
     def open(cls, paths: Sequence[str], memory_limit: str | None = None) -> ScoreTable:
@@ -35,7 +35,7 @@ class ScoreTable:
         columns = frozenset(row[0] for row in connection.execute("DESCRIBE scores").fetchall())
         for name in _NEEDED:
             if name not in columns:
-                raise InputError(f"{paths[0]} is no score table: it has no column {name}")
+                raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         selected = ", ".join(
             column.name
             if column.name in columns
@@ -46,7 +46,7 @@ class ScoreTable:
         return cls(connection, read_facts(table_files(paths)), columns)
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
-        """The few rows of an aggregate. Raises `InputError` if a file breaks off in the middle."""
+        """The few rows of an aggregate. Raises `InputError` if a file cannot be read to its end."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except duckdb.OutOfMemoryException as error:

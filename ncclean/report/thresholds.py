@@ -1,7 +1,7 @@
-"""What a threshold on a score keeps: counts on a grid of thresholds, for every score.
+"""The pairs that a threshold on a score keeps: counts on a grid of thresholds, for every score.
 
-The grid's thresholds are short decimals, and a pair counts on the same side as DuckDB would put
-it: what the report shows is what the query with that threshold returns.
+The thresholds of the grid are short decimals, and each pair counts on the side where DuckDB puts
+it, so the report shows the counts that a query with the threshold returns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Grid:
         if digits < 0:
             multiple, digits = multiple * 10**-digits, 0
         step = multiple / 10**digits
-        # A whole number of steps may come out a hair below it.
+        # Rounding may put a whole number of steps just below it.
         first = math.floor(low / step - 1e-9)
         return cls(first, math.floor(high / step + 1e-9) + 1 - first, multiple, digits)
 
@@ -84,7 +84,7 @@ class ScoreCurve:
         return below if self.keeps_below else below[-1] - below
 
     def condition(self, index: int) -> str:
-        """SQL that holds for what a threshold keeps."""
+        """SQL: true for the pairs that a threshold keeps."""
         sign = "<" if self.keeps_below else ">="
         return f"{self.column} {sign} {self.grid.text(index)}"
 
@@ -97,7 +97,7 @@ class ScoreCurve:
 
     @property
     def start(self) -> int:
-        """The threshold to begin with: one half, or where as many pairs stay as are right."""
+        """The initial threshold: one half, or where as many pairs stay as are expected to match."""
         if self.score.is_share:
             return self.grid.steps // 2
         wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
@@ -106,7 +106,7 @@ class ScoreCurve:
 
 
 def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
-    """Of every score that the table has; the noise probability comes first."""
+    """The curves of all scores that the table has, the noise probability first."""
     bounds = ", ".join(f"min({column}), max({column})" for column in REPORT_SCORES)
     ends = table.rows(f"SELECT {bounds} FROM pairs WHERE status = 'ok'")[0]
     curves = []
@@ -114,7 +114,7 @@ def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
         low, high = ends[2 * number : 2 * number + 2]
         if low is None or not (math.isfinite(low) and math.isfinite(high)):
             continue
-        # The last step of the unit range holds what is exactly 1.
+        # The last step from 0 to 1 holds values of exactly 1.
         grid = Grid(0, _STEPS + 1, 1, 3) if score.is_share else Grid.over(low, high)
         curves.append(_curve(table, column, score, grid))
     return tuple(curves)
@@ -122,8 +122,8 @@ def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
 
 def _curve(table: ScoreTable, column: str, score: ScoreFacts, grid: Grid) -> ScoreCurve:
     def threshold(step: str) -> str:
-        # Divided, not multiplied by a step: the nearest double of the decimal, then its FLOAT,
-        # is what DuckDB compares the column with when a query names the decimal.
+        # Divided, not multiplied by a step: DuckDB compares the column with the FLOAT of the double
+        # nearest to the decimal in a query.
         return f"(({step}) * {grid.multiple} / 1e{grid.digits})::FLOAT"
 
     guess = f"floor({column} / {grid.multiple / 10**grid.digits!r})::INTEGER"

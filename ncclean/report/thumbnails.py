@@ -1,4 +1,4 @@
-"""Small pictures of the chosen pairs, read from the shards and re-encoded as data URLs."""
+"""Thumbnails of the chosen pairs, read from the shards and re-encoded as data URLs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.report.pairs import ShownPair
 
-_THREADS = 8  # most of the time goes into waiting for a store
+_THREADS = 8  # most of the time is spent waiting for a store
 _ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64
 # Longest side in pixels and WebP quality, the first one that fits.
 _SIZES = ((288, 80), (256, 72), (224, 64), (192, 56), (160, 48), (128, 40), (96, 30), (64, 20))
@@ -37,7 +37,7 @@ class Thumbnail:
 
 @dataclass
 class Thumbnails:
-    """By shard and row. `failed_shards` could not be read as far as a chosen pair."""
+    """By shard and row. `failed_shards` could not be read up to a chosen pair."""
 
     pictures: dict[Place, Thumbnail] = field(default_factory=dict)
     failed_shards: dict[str, str] = field(default_factory=dict)
@@ -51,10 +51,10 @@ class Thumbnails:
 def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> Thumbnails:
     """Read the chosen pairs from their shards, several shards at a time.
 
-    A shard is found by its name, else by the last part of it if only one is called that. Nothing
-    that is wrong with a picture or a shard raises; it becomes the reason on a placeholder.
+    A shard is matched by its name, else by the last component of the name if that is unique. A
+    broken picture or shard does not raise; its placeholder gives the reason.
     """
-    found = Thumbnails()
+    thumbnails = Thumbnails()
     wanted: dict[str, list[ShownPair]] = defaultdict(list)
     for pair in pairs:
         wanted[pair.shard].append(pair)
@@ -65,17 +65,17 @@ def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> T
         for name, chosen in wanted.items():
             shard = named.get(name) or named.get(name.rsplit("/", 1)[-1])
             if shard is None:
-                found.missing_shards.append(name)
+                thumbnails.missing_shards.append(name)
                 reason = "shard not among --shards"
-                found.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
+                thumbnails.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
             else:
                 jobs[name] = pool.submit(_read_shard, shard, chosen, most_bytes)
         for name, job in jobs.items():
             pictures, error = job.result()
-            found.pictures |= pictures
+            thumbnails.pictures |= pictures
             if error is not None:
-                found.failed_shards[name] = error
-    return found
+                thumbnails.failed_shards[name] = error
+    return thumbnails
 
 
 def encode_thumbnail(data: bytes, most_bytes: int) -> Thumbnail:
@@ -105,7 +105,7 @@ def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
         named[short] = shard
     for short in twice:
         del named[short]
-    # Full names last: they are unique, and one may equal the end of another's.
+    # Full names override short ones: they are unique, and may equal the end of another name.
     return named | {shard.name: shard for shard in shards}
 
 

@@ -1,6 +1,6 @@
-"""Policies: which pairs of a score table to keep, how to weight them, and the SQL that says so.
+"""Policies: the pairs of a score table to keep, their weights, and the SQL for both.
 
-A policy is a chain of filters. Each pair is dropped by the first one it fails:
+A policy is a chain of filters. The first one that a pair fails drops it:
 
 1. its status is not `ok`;
 2. `where` is not true for it;
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Options):
-    """What to keep. Raises `InputError` for a combination that makes no sense.
+    """The pairs to keep. Raises `InputError` for options that do not go together.
 
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
     `noise-probability` (below `threshold`, .5 if not given). `score` names a column to compare
-    with `threshold`, or to take the best `keep_fraction` by; for columns that ncclean does not
-    know, `lowest` says that less is cleaner. `weights` names the column of the weights; without,
-    they are 1, for `osa` its weight. `with_forget` keeps NCU's forget set too, marked in `split`.
+    with `threshold`, or to take the best `keep_fraction` by; for columns that are not in
+    `ncclean.schema`, `lowest` says that less is cleaner. `weights` names the column of the weights;
+    the default is 1, and `osa_weight` for `osa`. `with_forget` also keeps NCU's forget set, marked
+    in `split`.
     """
 
     where: Annotated[
@@ -86,7 +87,7 @@ class Policy(Options):
             object.__setattr__(self, "where", _one_expression(self.where))
 
     def _check_range(self) -> None:
-        """A CLIP score of 30 is a cosine of .3 times 100: nothing would be kept."""
+        """A CLIP score of 30, which is a cosine of .3 times 100, would keep nothing."""
         column = self.score or "noise_probability"
         facts = _facts(column)
         if self.threshold is None or facts is None or facts.range is None:
@@ -109,12 +110,16 @@ class Policy(Options):
         return self.lowest or (facts is not None and not facts.higher_is_cleaner)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that were given."""
+        """The fields that differ from their defaults."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value not in (None, False)}
+        return {
+            name: value
+            for name, value in fields.items()
+            if value is not None and value is not False
+        }
 
     def columns(self) -> dict[str, str]:
-        """The columns of the score table that the policy reads, and the option that wants each."""
+        """The columns of the score table that the policy reads, and the option that needs each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
         if self.method is not None:
@@ -126,7 +131,7 @@ class Policy(Options):
         return needed
 
     def rule(self) -> str | None:
-        """SQL: true for what `method` keeps; null counts as false."""
+        """SQL: true for the pairs that `method` keeps; null counts as false."""
         if self.method is None:
             return None
         method = _method(self.method)
@@ -137,7 +142,7 @@ class Policy(Options):
         return method.keeps
 
     def goodness(self) -> str | None:
-        """SQL: `score` as a number of which more is better; null and NaN become null."""
+        """SQL: `score` as a number that is higher for cleaner pairs; null for NaN."""
         if self.score is None:
             return None
         name = identifier(self.score)
@@ -177,7 +182,7 @@ def _method(name: str) -> Method:
 
 
 def _one_expression(where: str) -> str:
-    """The text of `where` as DuckDB understands it: one expression, whatever else it says."""
+    """`where` as DuckDB parses it, which accepts a single expression only."""
     import duckdb
 
     try:

@@ -1,13 +1,11 @@
-"""A policy applied to a score table: the selection file, and what was kept and dropped and why.
+"""Apply a policy to a score table: the selection file, and counts of kept and dropped pairs.
 
-Everything happens inside DuckDB, so memory is bounded by its limit and a billion rows never pass
-through Python.
+All work is done inside DuckDB. Its limit bounds the memory, and no rows pass through Python.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +17,20 @@ from upath import UPath
 from ncclean import __version__
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.policy import Policy, identifier
 from ncclean.storage.catalog import connect, quoted
 
-# Values that one round of `_bound` sorts at most, on average over the range of the score.
-_BUCKETS = 1 << 16
-_FRACTION = "'keep-fraction'"
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 
 
 @dataclass(frozen=True)
 class SelectionSummary:
-    """What a policy kept and dropped.
+    """The pairs that a policy kept and dropped.
 
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
     the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
-    none; dropped pairs that were never scored are not in it.
+    none. They leave out pairs that have no scores.
     """
 
     rows: int
@@ -68,7 +64,7 @@ def select(
     columns that the table lacks, a condition that DuckDB rejects, or weights that are negative.
     """
     if policy.dedup_by is not None and dedup is None:
-        raise InputError("--dedup-by goes with --dedup")
+        raise InputError("--dedup-by needs --dedup")
     beside = {"neighbours": [dedup]} if dedup is not None else {}
     with published(out) as aside:
         connection = connect(paths, memory_limit, beside=beside, writable=aside)
@@ -79,15 +75,6 @@ def select(
         finally:
             connection.close()
     return SelectionSummary(**summary, out=str(out))
-
-
-@dataclass(frozen=True)
-class _Best:
-    """SQL: true for the best of a fraction, with all its ties, and for the ties left out."""
-
-    exactly: str
-    or_equal: str
-    ties_dropped: str | None = None
 
 
 class _Selection:
@@ -101,22 +88,22 @@ class _Selection:
         self._kind = _column_kinds(connection, "scores")
         for name, option in policy.columns().items():
             if name not in self._kind:
-                known = ", ".join(sorted(self._kind))
+                columns = ", ".join(sorted(self._kind))
                 if {"weight", "split"} <= set(self._kind):
                     raise InputError(
-                        "this is a selection, which `select` wrote: name the score table that it "
-                        "was made from"
+                        "this is a selection that `select` wrote: name the score table that it "
+                        "came from"
                     )
-                raise InputError(f"{option} needs the column {name!r}; the table has {known}")
+                raise InputError(f"{option} needs the column {name!r}; the table has {columns}")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()
-        self._best_of: _Best | None = None
+        self._best_of: BestFraction | None = None
         self._best_of = self._find_best()
 
     def write(self, aside: Path) -> dict[str, Any]:
-        """COPY what is kept to `aside`; the fields of the summary but `out`."""
+        """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
-        # A join mixes the rows up; without one they come as they were read.
+        # A join changes the order of the rows; without one they keep the order of the input.
         order = "ORDER BY shard, row" if self._duplicates else ""
         self._connection.execute(
             f"COPY (SELECT uid, shard, key, weight, split FROM ({self._chain()}) "
@@ -127,7 +114,7 @@ class _Selection:
         return self._summary()
 
     def _create_candidates(self) -> None:
-        """The view `candidates`: the table's rows with what the filters look at."""
+        """Create the view `candidates`: every row with the values that the filters read."""
         policy = self._policy
         where = f"coalesce(({policy.where})::BOOLEAN, false)" if policy.where else "true"
         weight = f"{policy.weight()}::FLOAT"
@@ -150,7 +137,7 @@ class _Selection:
         return identifier(name) if name in self._kind else f"NULL::{kind}"
 
     def _find_duplicates(self) -> bool:
-        """The table `duplicates`: all but the best of each group; whether there are any."""
+        """Create the table `duplicates`, all but the best of each group; true if it has rows."""
         group = _GROUPS[self._policy.dedup_by or "both"]
         if not {"uid", group} <= set(_column_kinds(self._connection, "neighbours")):
             raise InputError(f"--dedup: the table has no columns uid and {group}")
@@ -170,7 +157,7 @@ class _Selection:
     def _chain(self, with_ties: bool = False) -> str:
         """SQL: the candidates with the reason why each is dropped, null for the kept.
 
-        `with_ties` keeps all pairs equal to the last one of a fraction: no uid need be read.
+        `with_ties` keeps all pairs equal to the last one of a fraction, which reads no uids.
         """
         policy = self._policy
         is_duplicate = (
@@ -187,7 +174,7 @@ class _Selection:
                 score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
             if self._best_of is not None:
                 kept = self._best_of.or_equal if with_ties else self._best_of.exactly
-                score += f"WHEN NOT ({kept}) THEN {_FRACTION} "
+                score += f"WHEN NOT ({kept}) THEN 'keep-fraction' "
         return f"""SELECT *, CASE
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
             WHEN NOT passes_where THEN 'where' {is_duplicate}
@@ -195,109 +182,64 @@ class _Selection:
             {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
             FROM candidates"""
 
-    def _find_best(self) -> _Best | None:
-        """The best `keep_fraction` of what the filters before it leave."""
+    def _find_best(self) -> BestFraction | None:
+        """The best `keep_fraction` of the pairs that the filters before it leave."""
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
-        left = f"({self._chain()})"
-        count, low, high = self._one(
-            f"SELECT count(*), min(goodness), max(goodness) FROM {left} WHERE reason IS NULL"
-        )
-        wanted = math.floor(fraction * count + 0.5)
-        if wanted in (0, count):
-            everything = "true" if wanted else "false"
-            return _Best(everything, everything)
-        bound, above, ties = self._bound(left, wanted, float(low), float(high))
-        or_equal = f"goodness >= {bound!r}::DOUBLE"
-        if above + ties == wanted:
-            return _Best(or_equal, or_equal)
-        uid, shard, row = self._one(
-            f"SELECT uid, shard, row FROM {left} WHERE reason IS NULL AND goodness = "
-            f"{bound!r}::DOUBLE ORDER BY uid, shard, row LIMIT 1 OFFSET {wanted - above - 1}"
-        )
-        last = f"row({quoted(uid)}, {quoted(shard)}, {row})"
-        return _Best(
-            exactly=f"goodness > {bound!r}::DOUBLE OR "
-            f"(goodness = {bound!r}::DOUBLE AND row(uid, shard, row) <= {last})",
-            or_equal=or_equal,
-            ties_dropped=f"goodness = {bound!r}::DOUBLE AND row(uid, shard, row) > {last}",
-        )
-
-    def _bound(self, left: str, wanted: int, low: float, high: float) -> tuple[float, int, int]:
-        """The `wanted`-th best value, how many lie above it and how many are equal to it.
-
-        By counting in equal buckets, and exactly within the one that holds it: sorting, or an
-        exact quantile, would hold the column in memory.
-        """
-        if low == high:
-            count = self._one(f"SELECT count(*) FROM {left} WHERE reason IS NULL")[0]
-            return low, 0, int(count)
-        bucket = (
-            f"least(floor((goodness::DOUBLE - {low!r}) / {high - low!r} * {_BUCKETS}), "
-            f"{_BUCKETS - 1})"
-        )
-        counts = self._connection.execute(
-            f"SELECT {bucket} AS b, count(*) FROM {left} WHERE reason IS NULL GROUP BY b "
-            "ORDER BY b DESC"
-        ).fetchall()
-        above, holding = _holder(counts, wanted)
-        values = self._connection.execute(
-            f"SELECT goodness::DOUBLE AS g, count(*) FROM {left} WHERE reason IS NULL AND "
-            f"{bucket} = {holding!r} GROUP BY g ORDER BY g DESC"
-        ).fetchall()
-        within, bound = _holder(values, wanted - above)
-        return bound, above + within, int(dict(values)[bound])
+        left = f"(SELECT uid, shard, row, goodness FROM ({self._chain()}) WHERE reason IS NULL)"
+        return find_best_fraction(self._connection, left, fraction)
 
     def _summary(self) -> dict[str, Any]:
         rows = self._connection.execute(
             "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) GROUP BY reason"
         ).fetchall()
-        known = {row[0]: row[1:] for row in rows}
+        by_reason = {row[0]: row[1:] for row in rows}
         if self._best_of is not None and self._best_of.ties_dropped is not None:
-            self._move_ties(known, self._best_of.ties_dropped)
-        kept, expected, weights, least, forget = known.pop(None, (0, None, 0.0, 0.0, 0))
+            self._move_ties(by_reason, self._best_of.ties_dropped)
+        kept, expected, weights, least, forget = by_reason.pop(None, (0, None, 0.0, 0.0, 0))
         if least is not None and least < 0:
             raise InputError(
                 f"--weights {self._policy.weights}: {least:g} is negative; weights must not be"
             )
-        order = sorted(known, key=lambda reason: -known[reason][0])
-        expected_dropped = [known[reason][1] for reason in order if known[reason][1] is not None]
+        order = sorted(by_reason, key=lambda reason: -by_reason[reason][0])
+        expected_dropped = [
+            by_reason[reason][1] for reason in order if by_reason[reason][1] is not None
+        ]
         has_probability = expected is not None or bool(expected_dropped)
         return {
-            "rows": kept + sum(fields[0] for fields in known.values()),
+            "rows": kept + sum(fields[0] for fields in by_reason.values()),
             "kept": kept,
-            "dropped": sum(fields[0] for fields in known.values()),
-            "dropped_by_reason": {reason: known[reason][0] for reason in order},
+            "dropped": sum(fields[0] for fields in by_reason.values()),
+            "dropped_by_reason": {reason: by_reason[reason][0] for reason in order},
             "expected_mismatched_kept": (expected or 0.0) if has_probability else None,
             "expected_mismatched_dropped": sum(expected_dropped) if has_probability else None,
             "weight_sum": weights or 0.0,
             "forget": forget,
         }
 
-    def _move_ties(self, known: dict[Any, tuple[Any, ...]], condition: str) -> None:
-        """Count the ties that were dropped among the dropped; they are few, the table is not."""
-        ties = self._one(
+    def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
+        """Move the dropped ties from the kept to the dropped counts.
+
+        Counting the few ties is faster than a second pass over the table with their uids.
+        """
+        pairs, wrong, weight, forget = self._one(
             "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
             f"WHERE reason IS NULL AND {condition}"
         )
-        kept, dropped = known[None], known.get("keep-fraction", (0, None, 0.0, None, 0))
 
         def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
-            count, expected, weights, least, forget = fields
-            if expected is not None or ties[1]:
-                expected = (expected or 0.0) + sign * ties[1]
-            return (
-                count + sign * ties[0],
-                expected,
-                weights + sign * ties[2],
-                least,
-                forget + sign * ties[3],
-            )
+            count, expected, weights, least, forgotten = fields
+            if expected is not None or wrong:
+                expected = (expected or 0.0) + sign * wrong
+            weights += sign * weight
+            return count + sign * pairs, expected, weights, least, forgotten + sign * forget
 
-        known[None], known["keep-fraction"] = moved(kept, -1), moved(dropped, 1)
+        dropped = by_reason.get("keep-fraction", (0, None, 0.0, None, 0))
+        by_reason["keep-fraction"] = moved(dropped, 1)
+        by_reason[None] = moved(by_reason[None], -1)
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
@@ -307,13 +249,3 @@ class _Selection:
 def _column_kinds(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
     rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
     return {row[0]: row[1] for row in rows}
-
-
-def _holder(counts: list[tuple[float, int]], wanted: int) -> tuple[int, float]:
-    """Of descending (value, count): the count above the value at rank `wanted`, and the value."""
-    above = 0
-    for value, count in counts:
-        if above + count >= wanted:
-            return above, value
-        above += count
-    raise AssertionError(f"only {above} of {wanted} values")

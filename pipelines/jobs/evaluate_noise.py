@@ -9,7 +9,6 @@ import dataclasses
 from pathlib import Path
 
 from ncclean.errors import InputError
-from ncclean.evaluation.judged import JudgedTable
 from ncclean.evaluation.noise_evaluation import (
     NoiseEvaluation,
     ScoreEvaluation,
@@ -19,6 +18,7 @@ from ncclean.evaluation.noise_evaluation import (
 )
 from ncclean.evaluation.noise_figure import save_figure
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore
+from ncclean.evaluation.truth_table import TruthTable
 from ncclean.rules import RULES, Rule
 
 from ..evaluate_noise import EvaluateNoise
@@ -31,7 +31,7 @@ def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
     Raises `InputError` if the table has no truth, or a column or rule that it is asked for.
     """
     progress.say("comparing scores and rules with the truth")
-    table = JudgedTable.open(command.scores, command.join, command.memory_limit)
+    table = TruthTable.open(command.scores, command.join, command.memory_limit)
     rate, source = table.noise_rate()
     evaluations: list[ScoreEvaluation] = []
     figures: list[ScoreFigure] = []

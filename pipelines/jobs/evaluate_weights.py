@@ -19,7 +19,7 @@ from ncclean.data.selection import SelectionReader
 from ncclean.data.shards import resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
-from ncclean.evaluation.beliefs import WeightReport, compare_beliefs
+from ncclean.evaluation.pair_weights import WeightReport, compare_beliefs
 from ncclean.models.estimator import Estimator
 from ncclean.storage.catalog import connect
 from ncclean.training.beliefs import block_beliefs

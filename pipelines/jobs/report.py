@@ -13,7 +13,7 @@ from ncclean.atomic import published
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES
-from ncclean.report.numbers import ReportNumbers, measure_table
+from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
@@ -31,7 +31,7 @@ _DOTS_PER_INCH = 200
 class WrittenReport:
     """What was written, and the numbers in it."""
 
-    numbers: ReportNumbers
+    numbers: Measurements
     pairs: tuple[ShownPair, ...]
     thumbnails: Thumbnails | None
     bytes: int
@@ -136,7 +136,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     )
 
 
-def _write_figures(numbers: ReportNumbers, folder: str, progress: Progress) -> list[str]:
+def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> list[str]:
     """Every figure that the table has numbers for, in every format; returns the paths."""
     progress.say(f"drawing the figures in {folder}")
     where = stores.location(folder)

@@ -79,7 +79,7 @@ def test_coverage_without_a_difference():
 
 def test_what_does_not_correspond():
     a, b = Metric.of("x", np.arange(3), np.ones(3)), Metric.of("x", np.arange(4), np.ones(4))
-    with pytest.raises(ValueError, match="correspond"):
+    with pytest.raises(ValueError, match="do not match"):
         paired_differences([a], [b])
     one = Metric.of("x", np.zeros(1, dtype=int), np.ones(1))
     with pytest.raises(ValueError, match="two images"):

@@ -58,9 +58,9 @@ def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (b"3", "sample 0/a is of class 3, but classnames.txt names 0 to 2"),
-        (b"-1", "is of class -1"),
-        (b"cat", "the .cls of sample 0/a is no number: 'cat'"),
+        (b"3", "sample 0/a has class 3, but classnames.txt names 0 to 2"),
+        (b"-1", "has class -1"),
+        (b"cat", "the .cls of sample 0/a is not a number: 'cat'"),
         (b"", "has no .cls"),
         (None, "has no .cls"),
     ],
@@ -73,7 +73,7 @@ def test_labels_that_cannot_be(demo_estimator, tmp_path, label, message):
 
 def test_nothing_to_embed_and_a_shard_cut_short(demo_estimator, tmp_path):
     broken = shards(tmp_path / "s", ("a.jpg", b"no image"), ("a.txt", b"words"))
-    with pytest.raises(InputError, match=r"no image that can be used \(1 image_corrupt\)"):
+    with pytest.raises(InputError, match=r"no usable image \(1 image_corrupt\)"):
         embed_dataset(demo_estimator, broken, EmbeddingOptions())
     shards(tmp_path / "t", *hostile.sample("a", hostile.JPEG, b"x"), ("b.jpg", jpeg(2)))
     cut = tmp_path / "t" / "0.tar"

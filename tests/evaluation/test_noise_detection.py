@@ -39,7 +39,7 @@ def test_optimum_of_the_paper(noisy, expected):
 
 
 def test_lengths_and_nans_are_refused():
-    with pytest.raises(InputError, match="one length"):
+    with pytest.raises(InputError, match="the same length"):
         detection_report([0.1], [True, False], 0.5)
     with pytest.raises(InputError, match="NaN"):
         mean_noise_rank([float("nan")], [True])

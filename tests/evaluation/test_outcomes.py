@@ -71,5 +71,5 @@ def test_alignment():
     shuffled = table.take(torch.randperm(table.num_rows).tolist())
     a, b = aligned(table, shuffled)
     assert a.equals(b)
-    with pytest.raises(InputError, match="not of the same samples"):
+    with pytest.raises(InputError, match="on different samples"):
         aligned(table, table.slice(1))

@@ -130,7 +130,7 @@ def test_other_samples_cannot_be_compared(patient, tmp_path, heldout):
     request = EvaluationRequest(models=[model("demo")], data=[str(tmp_path / "other/retrieval")])
     after = evaluate_retrieval(request)
     before = [r for r in read_results(str(patient / "demo")) if r.dataset == "retrieval"]
-    with pytest.raises(InputError, match="not of the same samples"):
+    with pytest.raises(InputError, match="on different samples"):
         compare_results(before, after)
 
 
@@ -184,7 +184,7 @@ def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
     mine = tmp_path / "mine.json"
     mine.write_text('{"a": 1}')
     one = str(heldout / "zeroshot-count")
-    with pytest.raises(InputError, match="exists and is no result"):
+    with pytest.raises(InputError, match="exists and is not a result"):
         evaluate_zeroshot(EvaluationRequest(models=[nobody], data=[one], out=str(mine)))
     lacking = tmp_path / "lacking"
     shutil.copytree(heldout / "zeroshot-count", lacking)

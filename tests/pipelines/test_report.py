@@ -141,7 +141,7 @@ def test_a_shard_that_breaks_off_is_exit_code_1_and_named(tmp_path):
         (["{scores}", "--pairs", "301"], "--pairs takes 0 to 300"),
         (["{scores}", "--shards", "nowhere"], "nowhere does not exist"),
         (["{scores}", "more.tar"], "more.tar is a shard, not a score table"),
-        (["{other}"], "is no score table: it has no column"),
+        (["{other}"], "is not a score table: it has no column"),
         (["{text}"], "cannot be read as Parquet"),
         (["{scores}", "--memory-limit", "much"], "memory limit"),
     ],

@@ -216,7 +216,7 @@ def test_shards_can_be_sorted(made, driver):
     head = driver.find_elements("css selector", "#shard-table thead button")[3]
     assert head.text == "noise rate"
     head.click()
-    rows = sorted(made.result.numbers.shards.shown, key=lambda row: -row.noise_rate)
+    rows = sorted(made.result.numbers.shards.rows, key=lambda row: -row.noise_rate)
     assert driver.execute_script(names) == [row.shard for row in rows]
     head.click()
     assert driver.execute_script(names) == [row.shard for row in reversed(rows)]

@@ -8,7 +8,7 @@ import pytest
 
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES, cosine_distribution, rule_overlap, threshold_curve
-from ncclean.report.numbers import measure
+from ncclean.report.measurements import measure
 from tests.report.tables import graded, write_scores
 
 

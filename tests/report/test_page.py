@@ -11,7 +11,7 @@ import pytest
 
 from ncclean.errors import InputError
 from ncclean.report import page as page_module
-from ncclean.report.numbers import measure, measure_table
+from ncclean.report.measurements import measure, measure_table
 from ncclean.report.page import Page, render, script_json
 from ncclean.report.pairs import choose_pairs
 from ncclean.report.table import ScoreTable

@@ -214,7 +214,7 @@ def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
         ({"threshold": 0.3}, "--threshold goes with"),
         ({"score": "similarity", "keep_fraction": 1.5}, "lies in"),
         ({"method": "osa", "with_forget": True}, "goes with --method ncu"),
-        ({"dedup_by": "image"}, "goes with --dedup"),
+        ({"dedup_by": "image"}, "needs --dedup"),
         ({"score": "text_column", "threshold": 1}, "selection failed|policy"),
     ],
 )

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ncclean.evaluation.beliefs import compare_beliefs
+from ncclean.evaluation.pair_weights import compare_beliefs
 
 
 def test_comparison_by_hand():

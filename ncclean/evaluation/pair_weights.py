@@ -1,9 +1,9 @@
-"""What each method believes about a pair, beside the truth and beside the others.
+"""Compare the weights and beliefs that the methods give to each pair with the truth and each other.
 
-A belief is a number per pair, here always larger where the method holds the pair to be cleaner, so
-that AUROCs and rank correlations can be read across methods: OSA's weight, NCU's confidence and
+A belief is one number per pair. It is larger where the method takes the pair to be cleaner, so that
+AUROCs and rank correlations can be compared across methods: OSA's weight, NCU's confidence and
 split, DisNCL's filter, one minus the noise probability. The positive weight of the Bayesian method
-is shown as it is: it is no belief about cleanliness, and its AUROC below 1/2 says so.
+enters unchanged: it does not measure cleanliness, and its AUROC is below 1/2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ncclean.evaluation.noise_detection import detection_report
 
 @dataclass(frozen=True)
 class BeliefReport:
-    """`auroc` is that of telling clean from noisy pairs; NaN without a truth or with ties only."""
+    """`auroc` is that of separating clean from noisy pairs; NaN without a truth for both."""
 
     name: str
     auroc: float
@@ -39,16 +39,14 @@ class WeightReport:
 
 
 def compare_beliefs(beliefs: Mapping[str, np.ndarray], is_noisy: np.ndarray) -> WeightReport:
-    """(N,) beliefs by name, NaN where there is none; (N,) truth as 1, 0 or -1 for unknown."""
+    """Compare (N,) beliefs, NaN where missing, with the (N,) truth: 1, 0, or -1 if unknown."""
     reports = []
-    for name, values in beliefs.items():
-        known = (is_noisy >= 0) & np.isfinite(values)
-        noisy = is_noisy[known] == 1
+    for name, belief in beliefs.items():
+        comparable = (is_noisy >= 0) & np.isfinite(belief)
+        values, noisy = belief[comparable], is_noisy[comparable] == 1
         both = noisy.any() and not noisy.all()
-        auroc = detection_report(-values[known], noisy, 0.0).auroc if both else math.nan
-        reports.append(
-            BeliefReport(name, auroc, _mean(values[known][~noisy]), _mean(values[known][noisy]))
-        )
+        auroc = detection_report(-values, noisy, 0.0).auroc if both else math.nan
+        reports.append(BeliefReport(name, auroc, _mean(values[~noisy]), _mean(values[noisy])))
     correlation = {
         a: {b: _rank_correlation(beliefs[a], beliefs[b]) for b in beliefs} for a in beliefs
     }

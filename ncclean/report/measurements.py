@@ -1,4 +1,4 @@
-"""All numbers of a report, from one score table; the page and the figures draw these."""
+"""All measurements of a score table that the page and the figures of a report draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
-from ncclean.report.rules import RuleOverlap, overlap_of_rules
+from ncclean.report.rule_overlap import RuleOverlap, overlap_of_rules
 from ncclean.report.run_facts import RunFacts
 from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
@@ -15,8 +15,8 @@ from ncclean.report.thresholds import ScoreCurve, score_curves
 
 
 @dataclass(frozen=True)
-class ReportNumbers:
-    """`missing` says in a sentence each what the table does not hold and the report lacks."""
+class Measurements:
+    """The measurements; each sentence of `missing` names something that the table lacks."""
 
     facts: RunFacts
     counts: PairCounts
@@ -32,18 +32,18 @@ class ReportNumbers:
         return next((curve for curve in self.curves if curve.column == column), None)
 
 
-def measure(paths: Sequence[str], memory_limit: str | None = None) -> ReportNumbers:
-    """The numbers of score files, folders of them, globs or URLs.
+def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measurements:
+    """Measure score files, folders of them, globs or URLs.
 
     Raises `InputError` for paths without score files and for other Parquet files.
     """
     return measure_table(ScoreTable.open(paths, memory_limit))
 
 
-def measure_table(table: ScoreTable) -> ReportNumbers:
-    """The numbers of an opened table, by aggregation in DuckDB."""
+def measure_table(table: ScoreTable) -> Measurements:
+    """Measure an opened table by aggregation in DuckDB."""
     counts = count_pairs(table)
-    return ReportNumbers(
+    return Measurements(
         facts=table.facts,
         counts=counts,
         cosines=cosine_distribution(table),
@@ -56,33 +56,33 @@ def measure_table(table: ScoreTable) -> ReportNumbers:
 
 
 def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
-    facts, said = table.facts, []
+    facts, sentences = table.facts, []
     if not counts.ok:
         return ["No pair could be scored, so there are no scores to show."]
     if facts.several_runs:
-        said.append(
+        sentences.append(
             "The files come from several scoring runs; model, shift, noise rate and null hold "
             "for one run and are left out."
         )
     elif facts.model is None:
-        said.append("The files do not record how they were made (no ncclean metadata).")
+        sentences.append("The files do not record how they were made (no ncclean metadata).")
     if not counts.calibrated:
-        said.append(
+        sentences.append(
             "The table has no noise probabilities (they need blocks of at least two pairs), so "
             "expected numbers of mismatched pairs are left out."
         )
     elif facts.mismatched is None and not facts.several_runs:
-        said.append(
+        sentences.append(
             "The table does not hold the histogram of known mismatches (an older ncclean wrote "
             "it): the mismatched distribution is drawn as the sum of the noise probabilities, "
             "and the null's median is left out."
         )
     absent = sorted({"clean_posterior", "neg_clip_loss"} - table.columns)
     if absent:
-        said.append(f"The table has no column {', '.join(absent)}.")
+        sentences.append(f"The table has no column {', '.join(absent)}.")
     if "text" not in table.columns or _all_null(table, "text"):
-        said.append("The table holds no captions (it was scored with --no-text).")
-    return said
+        sentences.append("The table holds no captions (it was scored with --no-text).")
+    return sentences
 
 
 def _all_null(table: ScoreTable, column: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.report.rules import overlap_of_rules
+from ncclean.report.rule_overlap import overlap_of_rules
 from ncclean.report.table import ScoreTable
 from tests.report.tables import write_scores
 

@@ -1,4 +1,4 @@
-"""A score table with ground truth, and what DuckDB counts in it."""
+"""A score table with ground truth, and the counts that DuckDB takes in it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ncclean.evaluation.noise_scores import NoiseScore
 from ncclean.rules import Rule
 from ncclean.storage.catalog import connect
 
-UNSPECIFIED = "unspecified"  # noise of which only is_noisy is known
+UNSPECIFIED = "unspecified"  # noise without a kind
 OTHER = "other"
 _MOST_KINDS = 20
 
 
 @dataclass(frozen=True)
-class JudgedTable:
-    """The pairs of a table that are scored and of known truth, in the view `judged`.
+class TruthTable:
+    """The scored pairs of a table whose truth is known, in the view `judged`.
 
     `pairs` (K + 1,) counts them by kind, clean ones first; `_kind` is the number of a pair's kind.
-    `unscored` pairs have a truth and no scores, `unknown` ones have no truth. `columns` are all
-    there are, with DuckDB's types.
+    `unscored` counts the pairs with a truth but no scores, `unknown` those without a truth.
+    `columns` maps all columns to DuckDB's types.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -41,7 +41,7 @@ class JudgedTable:
     @classmethod
     def open(
         cls, scores: Sequence[str], joined: Sequence[str] = (), memory_limit: str | None = None
-    ) -> JudgedTable:
+    ) -> TruthTable:
         """Raises `InputError` if the table has no truth, or cannot be read."""
         beside = {f"joined_{number}": [path] for number, path in enumerate(joined)}
         connection = connect(scores, memory_limit, beside=beside)
@@ -63,7 +63,7 @@ class JudgedTable:
             kinds = [*kinds[:-1], OTHER]
         connection.execute(
             "CREATE TEMP VIEW judged AS SELECT *, (CASE WHEN is_noisy::BOOLEAN THEN "
-            # What is in none of the kinds belongs to the last one, `other`.
+            # A kind that is not listed counts as the last one, `other`.
             f"coalesce(list_position({_listed(kinds)}, coalesce({kind}, '{UNSPECIFIED}')), "
             f"{len(kinds)}) ELSE 0 END)::TINYINT AS _kind "
             f"FROM {table} WHERE is_noisy IS NOT NULL AND {ok}"
@@ -71,16 +71,18 @@ class JudgedTable:
         judged = dict(
             connection.execute("SELECT _kind, count(*) FROM judged GROUP BY 1").fetchall()
         )
-        total, known = connection.execute(
+        total, with_truth = connection.execute(
             "SELECT count(*), count(is_noisy) FROM scores"
         ).fetchall()[0]
-        if not known:
+        if not with_truth:
             raise InputError(
-                f"{scores[0]} holds no truth: is_noisy is null everywhere. Score shards that "
+                f"{scores[0]} holds no truth: is_noisy is null in every row. Score shards that "
                 "`ncclean inject-noise` or `ncclean synth` wrote"
             )
         pairs = np.array([judged.get(number, 0) for number in range(len(kinds) + 1)])
-        return cls(connection, columns, kinds, pairs, known - int(pairs.sum()), total - known)
+        return cls(
+            connection, columns, kinds, pairs, with_truth - int(pairs.sum()), total - with_truth
+        )
 
     def noise_rate(self) -> tuple[float, str]:
         """The share of pairs to flag where a score has no threshold of its own, and its source."""
@@ -110,9 +112,9 @@ class JudgedTable:
     def rules(self, rules: Sequence[Rule]) -> list[RuleEvaluation]:
         """Every rule's operating point, over the pairs for which it is not null.
 
-        Raises `InputError` for a rule that is no condition on the table's columns.
+        Raises `InputError` for a rule that is not a condition on the table's columns.
         """
-        found = []
+        evaluations = []
         for rule in rules:
             # One at a time, so that an error names its rule.
             rows = self._rows(
@@ -125,8 +127,8 @@ class JudgedTable:
             for kind, pairs, flagged in rows:
                 counts[kind] = pairs, flagged
             if counts.any():
-                found.append(evaluate_rule(rule, counts[:, 0], counts[:, 1], self.kinds))
-        return found
+                evaluations.append(evaluate_rule(rule, counts[:, 0], counts[:, 1], self.kinds))
+        return evaluations
 
     def calibration(self) -> Calibration | None:
         """Of `noise_probability`; None where it is missing."""
@@ -149,10 +151,10 @@ class JudgedTable:
 
     def _execute(self, sql: str, what: str = "the table") -> duckdb.DuckDBPyConnection:
         try:
-            # A rule is part of a statement, and must not become another one.
+            # A rule must not smuggle in a second statement.
             statements = self.connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise InputError(f"{what} is no condition")
+                raise InputError(f"{what} is not a condition")
             return self.connection.execute(sql)
         except duckdb.Error as error:
             raise InputError(f"{what} cannot be evaluated: {str(error).splitlines()[0]}") from error
@@ -161,12 +163,12 @@ class JudgedTable:
 def _join(connection: duckdb.DuckDBPyConnection, table: str, number: int, path: str) -> str:
     """A view of `table` with the new columns of the view `joined_<number>`, matched by uid.
 
-    Of rows with one uid, one counts. Raises `InputError` unless both have a uid.
+    Of several rows with one uid, one is used. Raises `InputError` unless both have a uid.
     """
-    known, other = _columns(connection, table), _columns(connection, f"joined_{number}")
-    if "uid" not in known or "uid" not in other:
+    columns, joined = _columns(connection, table), _columns(connection, f"joined_{number}")
+    if "uid" not in columns or "uid" not in joined:
         raise InputError(f"{path} cannot be joined to the scores: both need a column uid")
-    added = "".join(f", j.{_identifier(name)}" for name in other if name not in known)
+    added = "".join(f", j.{_identifier(name)}" for name in joined if name not in columns)
     connection.execute(
         f"CREATE TEMP VIEW with_{number} AS SELECT s.*{added} FROM {table} s LEFT JOIN "
         f"(SELECT DISTINCT ON (uid) * FROM joined_{number}) j ON s.uid = j.uid"

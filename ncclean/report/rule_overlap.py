@@ -1,4 +1,4 @@
-"""The built-in rules: what each flags, how they overlap, and how they do where truth is known."""
+"""How the detection rules overlap on a table, and how well each does where the truth is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Detection:
-    """What a rule found of the pairs known to be noisy; `by_kind` is the share of each kind."""
+    """A rule against the truth; `by_kind` is the share of each kind of noise that it flags."""
 
     rule: Rule
     counts: DetectionCounts
@@ -48,7 +48,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Truth:
-    """Pairs whose json says whether they are noisy, and how every rule does on them."""
+    """The pairs whose json says whether they are noisy, and the detection of every rule on them."""
 
     noisy: int
     clean: int
@@ -67,15 +67,15 @@ class RuleOverlap:
 
     @property
     def pairs(self) -> int:
-        return sum(each.pairs for each in self.combinations)
+        return sum(combination.pairs for combination in self.combinations)
 
     def both(self, first: int, second: int) -> int:
-        """Pairs that two rules flag, or with the same rule twice, that it flags."""
+        """Pairs that both rules flag; with the same rule twice, the pairs that it flags."""
         wanted = 1 << first | 1 << second
         return sum(c.pairs for c in self.combinations if c.mask & wanted == wanted)
 
     def jaccard(self, first: int, second: int) -> float | None:
-        """Pairs that both flag, divided by those that either does."""
+        """Pairs that both rules flag, divided by pairs that at least one flags."""
         both = self.both(first, second)
         either = self.both(first, first) + self.both(second, second) - both
         return both / either if either else None
@@ -121,18 +121,18 @@ def _combinations(cells: Cells) -> tuple[Combination, ...]:
 
 
 def _truth(cells: Cells, rules: tuple[Rule, ...], kinds: list[str]) -> Truth | None:
-    known = [cell for cell in cells if cell[1] is not None]
-    noisy = sum(count for _, is_noisy, _, count, _ in known if is_noisy)
+    labelled = [cell for cell in cells if cell[1] is not None]
+    noisy = sum(count for _, is_noisy, _, count, _ in labelled if is_noisy)
     if not noisy:
         return None
-    clean = sum(count for _, _, _, count, _ in known) - noisy
+    clean = sum(count for _, _, _, count, _ in labelled) - noisy
     per_kind = {
-        name: sum(count for _, _, kind, count, _ in known if kind == position)
+        name: sum(count for _, _, kind, count, _ in labelled if kind == position)
         for position, name in enumerate(kinds, 1)
     }
     detections = []
     for index, rule in enumerate(rules):
-        hit = [cell for cell in known if cell[0] >> index & 1]
+        hit = [cell for cell in labelled if cell[0] >> index & 1]
         caught = sum(cell[3] for cell in hit if cell[1])
         alarms = sum(cell[3] for cell in hit) - caught
         detections.append(
@@ -145,7 +145,7 @@ def _truth(cells: Cells, rules: tuple[Rule, ...], kinds: list[str]) -> Truth | N
                 },
             )
         )
-    expected = [cell[4] for cell in known if cell[4] is not None]
+    expected = [cell[4] for cell in labelled if cell[4] is not None]
     return Truth(noisy, clean, per_kind, sum(expected) if expected else None, tuple(detections))
 
 

@@ -1,0 +1,126 @@
+"""The rows of the schema agree with each other, and the facts of a score with its producer."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from importlib.util import find_spec
+
+import pyarrow as pa
+import pytest
+
+from ncclean import schema
+from ncclean.evaluation.noise_scores import BUILT_IN_SCORES
+from ncclean.schema import SCORE_FACTS, ScoreFacts
+
+TABLES = {
+    "scores": schema.SCORE_COLUMNS,
+    "neighbours": schema.NEIGHBOUR_COLUMNS,
+    "outcomes": schema.OUTCOME_COLUMNS,
+}
+COLUMNS = [pytest.param(c, id=f"{t}-{c.name}") for t, table in TABLES.items() for c in table]
+SCORES = [pytest.param(name, facts, id=name) for name, facts in SCORE_FACTS.items()]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_has_a_meaning_and_a_module_that_computes_it(column):
+    assert column.meaning
+    assert find_spec(f"ncclean.{column.producer}") is not None
+    assert column.field() == pa.field(column.name, column.type)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_names_are_unique(table):
+    names = [column.name for column in table]
+    assert len(set(names)) == len(names)
+
+
+def test_calibrated_columns_are_columns_in_the_order_of_the_table():
+    names = schema.SCORES.names
+    assert set(schema.DICTIONARY_COLUMNS) <= set(names)
+    assert list(schema.CALIBRATED_COLUMNS) == [
+        "osa_weight", "osa_noisy", "noise_probability", "null_p_value", "clean_posterior",
+    ]  # fmt: skip
+    assert [names.index(name) for name in schema.CALIBRATED_COLUMNS] == sorted(
+        names.index(name) for name in schema.CALIBRATED_COLUMNS
+    )
+
+
+@pytest.mark.parametrize(("name", "facts"), SCORES)
+def test_facts_are_coherent(name, facts):
+    column = next(c for t in TABLES.values() for c in t if c.name == name)
+    assert pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    if facts.range is not None:
+        low, high = facts.range
+        assert low < high
+        if facts.noise_threshold is not None:
+            assert low < facts.noise_threshold < high
+    assert not (facts.exclusive and facts.noise_threshold is None)
+    # The report draws its curves from the table of scores alone.
+    if facts.report_place or facts.evaluation_place:
+        assert name in schema.SCORES.names
+
+
+def test_every_numeric_score_says_which_direction_is_clean():
+    """Widths, positions and cosines within a group say nothing about noise."""
+    no_scores = {"row", "width", "height", "block"}
+    no_scores |= {"image_group_similarity", "text_group_similarity"}
+    numeric = {
+        column.name
+        for column in (*schema.SCORE_COLUMNS, *schema.NEIGHBOUR_COLUMNS)
+        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    }
+    assert numeric - no_scores == set(SCORE_FACTS)
+
+
+def test_directions():
+    assert {name for name, facts in SCORE_FACTS.items() if facts.higher_is_cleaner} == {
+        "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "clean_posterior",
+    }  # fmt: skip
+
+
+def test_places_order_the_scores_without_ties():
+    assert list(schema.REPORT_SCORES) == [
+        "noise_probability", "similarity", "neg_clip_loss", "ncu_confidence", "osa_weight",
+        "clean_posterior",
+    ]  # fmt: skip
+    assert list(schema.EVALUATED_SCORES) == [
+        "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability",
+        "null_p_value", "clean_posterior", "i2t_rank", "t2i_rank",
+    ]  # fmt: skip
+    for places in (
+        [facts.report_place for facts in schema.REPORT_SCORES.values()],
+        [facts.evaluation_place for facts in schema.EVALUATED_SCORES.values()],
+    ):
+        assert places == list(range(1, len(places) + 1))
+
+
+def test_a_score_without_places_is_left_out():
+    optional = {field.name: field.default for field in fields(ScoreFacts)}
+    assert optional["report_place"] == optional["evaluation_place"] == 0
+    assert "lemon_score" not in schema.REPORT_SCORES | schema.EVALUATED_SCORES
+
+
+def test_evaluate_noise_reads_the_rows():
+    assert [score.column for score in BUILT_IN_SCORES] == list(schema.EVALUATED_SCORES)
+    conditions = {
+        score.column: score.condition(score.threshold)
+        for score in BUILT_IN_SCORES
+        if score.threshold is not None
+    }
+    assert conditions == {
+        "osa_weight": "osa_weight <= 0",
+        "noise_probability": "noise_probability >= 0.5",
+        "null_p_value": "null_p_value >= 0.05",
+        "clean_posterior": "clean_posterior < 0.5",
+        "i2t_rank": "i2t_rank >= 1",
+        "t2i_rank": "t2i_rank >= 1",
+    }
+
+
+def test_the_schema_loads_nothing_but_pyarrow():
+    code = (
+        "import sys, ncclean.schema, ncclean.rules;"
+        "print({'torch', 'duckdb', 'sklearn', 'scipy', 'ncclean.scoring'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "set()", result.stderr
