@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from ncclean.errors import ModelError
+from ncclean.models.open_clip_internals import read_state_dict
 
 logger = logging.getLogger(__name__)
 
 BUNDLED = ("demo", "demo-noisy")
+# open_clip's names of the files of a model folder.
 CONFIG_NAME = "open_clip_config.json"
+WEIGHTS_NAME = "open_clip_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,9 @@ def infer_architecture(checkpoint: Path) -> str:
     records (the activation), open_clip's default GELU variant is taken and the log says so.
     """
     import open_clip
-    from open_clip.factory import load_state_dict
 
     try:
-        state: Mapping[str, torch.Tensor] = load_state_dict(str(checkpoint), weights_only=True)
+        state = read_state_dict(checkpoint)
         shapes = {name: tuple(value.shape) for name, value in state.items()}
     except Exception as error:
         raise ModelError(f"{checkpoint} is not a readable checkpoint: {error}") from error

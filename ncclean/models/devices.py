@@ -12,6 +12,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from ncclean.models.open_clip_internals import keep_fp32_between_layers
+
 T = TypeVar("T")
 
 
@@ -26,9 +28,7 @@ def cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             for parameter in module.parameters(recurse=False):
                 memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype))
     cast = copy.deepcopy(model, memo)
-    for module in cast.modules():
-        if hasattr(module, "get_cast_dtype"):  # open_clip: the precision between the layers
-            module.get_cast_dtype = lambda: torch.float32  # type: ignore[assignment]
+    keep_fp32_between_layers(cast)
     return cast
 
 

@@ -20,6 +20,7 @@ from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
 from ncclean.models.devices import Cores, Uploads, cast_matrices
 from ncclean.models.heads import HeadedClip, headed
+from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.precision import DTYPES, resolve_device, resolve_precision
 
 logger = logging.getLogger(__name__)
@@ -144,11 +145,11 @@ class Estimator:
 
     @property
     def context_length(self) -> int:
-        return _attribute(self.model, "context_length", default=77)
+        return model_attribute(self.model, "context_length", default=77)
 
     @property
     def vocab_size(self) -> int:
-        return _attribute(self.model, "vocab_size", default=49408)
+        return model_attribute(self.model, "vocab_size", default=49408)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32 on the device."""
@@ -327,9 +328,3 @@ class Estimator:
 def _parameter(model: nn.Module, name: str) -> torch.Tensor:
     value = getattr(model, name, None)
     return value.detach() if isinstance(value, torch.Tensor) else torch.tensor(math.log(100.0))
-
-
-def _attribute(model: nn.Module, name: str, default: int) -> int:
-    """An int of the model or of its text tower."""
-    value = getattr(model, name, getattr(getattr(model, "text", None), name, default))
-    return int(value)

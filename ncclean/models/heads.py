@@ -12,7 +12,6 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +20,7 @@ from upath import UPath
 
 from ncclean.atomic import published
 from ncclean.errors import InputError, ModelError
+from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
@@ -116,12 +116,12 @@ class HeadedClip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=False)
 
     @property
-    def context_length(self) -> Any:
-        return _of_clip(self.clip, "context_length")
+    def context_length(self) -> int:
+        return model_attribute(self.clip, "context_length")
 
     @property
-    def vocab_size(self) -> Any:
-        return _of_clip(self.clip, "vocab_size")
+    def vocab_size(self) -> int:
+        return model_attribute(self.clip, "vocab_size")
 
     def encode_image(self, pixels: torch.Tensor, normalize: bool = False) -> torch.Tensor:
         """Embeddings in the space; they are normalised in any case."""
@@ -135,11 +135,6 @@ class HeadedClip(nn.Module):
     def _projected(self, features: torch.Tensor, heads: nn.ModuleDict) -> torch.Tensor:
         halves = [F.normalize(head(features).float(), dim=-1) for head in heads.values()]
         return torch.cat(halves, dim=-1) / math.sqrt(len(halves))
-
-
-def _of_clip(clip: nn.Module, name: str) -> Any:
-    """An attribute of a CLIP model or of its text tower."""
-    return getattr(clip if hasattr(clip, name) else clip.text, name)
 
 
 def has_heads(folder: Path) -> bool:

@@ -14,7 +14,10 @@ from upath import UPath
 
 from ncclean.atomic import published
 from ncclean.errors import InputError, ModelError
-from ncclean.models.checkpoint import CONFIG_NAME, ModelSource
+from ncclean.models.checkpoint import CONFIG_NAME, WEIGHTS_NAME, ModelSource
+
+# What a saved folder records; the size of an image belongs to the architecture.
+_PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
 
 
 def model_config(source: ModelSource) -> dict[str, Any]:
@@ -24,15 +27,7 @@ def model_config(source: ModelSource) -> dict[str, Any]:
     """
     import open_clip
 
-    if source.name.startswith("local-dir:"):
-        text = (Path(source.name.removeprefix("local-dir:")) / CONFIG_NAME).read_text()
-        config = json.loads(text).get("model_cfg")
-    elif source.name.startswith("hf-hub:"):
-        from open_clip.factory import _get_hf_config
-
-        config = _get_hf_config(source.name.removeprefix("hf-hub:")).get("model_cfg")
-    else:
-        config = open_clip.get_model_config(source.name)
+    config = open_clip.get_model_config(source.name)
     if not config:
         raise ModelError(f"{source.label} has no open_clip configuration that could be saved")
     return dict(config)
@@ -44,18 +39,23 @@ def write_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: P
     `source` tells the architecture; the tokenizer is written too where open_clip would need its
     files.
     """
-    from open_clip.push_to_hf_hub import HF_SAFE_WEIGHTS_NAME, save_config_for_hf
+    import open_clip
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-    with published(UPath(folder / HF_SAFE_WEIGHTS_NAME)) as aside:
+    with published(UPath(folder / WEIGHTS_NAME)) as aside:
         save_file(state, aside)
         aside.chmod(0o644)  # it is written for its owner only
     if hasattr(tokenizer, "save_pretrained"):
         tokenizer.save_pretrained(folder)
     with published(UPath(folder / CONFIG_NAME)) as aside:
-        save_config_for_hf(model, aside, model_config(source))
+        preprocessing = open_clip.get_model_preprocess_cfg(model)
+        config = {
+            "model_cfg": model_config(source),
+            "preprocess_cfg": {n: preprocessing[n] for n in _PREPROCESSING if n in preprocessing},
+        }
+        aside.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:

@@ -8,11 +8,11 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.func import functional_call
+
+from ncclean.models.open_clip_internals import shortened_context
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
@@ -40,13 +40,7 @@ def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) 
     name = "text" if hasattr(model, "text") else ""
     tower = model.get_submodule(name)
     length = tokens.shape[1]
-    overrides: dict[str, Any] = {}
-    positions = getattr(tower, "positional_embedding", None)
-    # Towers with a class token (CoCa) have one position more than they take tokens.
-    if positions is not None and length < getattr(tower, "context_length", len(positions)):
-        overrides["positional_embedding"] = positions[:length]
-        if (mask := getattr(tower, "attn_mask", None)) is not None:
-            overrides["attn_mask"] = mask[:length, :length]
+    overrides = shortened_context(tower, length)
     if not overrides:
         encoded: torch.Tensor = model.encode_text(tokens, normalize=normalize)  # type: ignore[operator]
         return encoded

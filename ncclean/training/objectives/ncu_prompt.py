@@ -7,30 +7,23 @@ tokenised caption and runs the same text tower. Its ablation (Table 5, V1) puts 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import InputError
+from ncclean.models.open_clip_internals import (
+    embed_tokens,
+    encode_embedded,
+    model_attribute,
+    pooling,
+    text_tower_of,
+)
 from ncclean.models.text_tower import encode_text, token_lengths
 
 PREFIXES = ("the image has no", "this picture lacks")  # the paper's examples
 _SPREAD = 0.02
-_NEEDED = ("token_embedding", "positional_embedding", "transformer", "ln_final")
-
-
-class _TextTower(Protocol):
-    """What open_clip's `CLIP` and `TextTransformer` have in common."""
-
-    token_embedding: nn.Embedding
-    positional_embedding: torch.Tensor
-    transformer: Any
-    ln_final: nn.Module
-    text_projection: torch.Tensor | nn.Module | None
-    attn_mask: torch.Tensor | None
-    context_length: int
 
 
 class NegativePrompt(nn.Module):
@@ -53,7 +46,7 @@ class NegativePrompt(nn.Module):
         Raises `ModelError` if the text tower takes no vectors (Hugging Face towers),
         `InputError` if the prompt leaves no room for a caption.
         """
-        tower = _text_tower(model)
+        tower = text_tower_of(model)
         room = tower.context_length - start - 2  # one token of the caption and the end of text
         if length > room:
             raise InputError(
@@ -69,15 +62,15 @@ class NegativePrompt(nn.Module):
         `tokens` are padded or trimmed just as for `encode_text`. Gradients reach the prompt and the
         tower.
         """
-        tower = _text_tower(model)
+        tower = text_tower_of(model)
         length, start = len(self.context), self.start
         # Whatever stands in for the vectors must be neither padding nor an end of text.
         stand_in = tokens[:, :1].expand(-1, length)
         tokens, end = insert_tokens(model, tokens, stand_in, start)
-        embedded = tower.token_embedding(tokens).to(tower.transformer.get_cast_dtype())
+        embedded = embed_tokens(tower, tokens)
         context = self.context.to(embedded.dtype).expand(len(tokens), -1, -1)
         embedded = torch.cat([embedded[:, :start], context, embedded[:, start + length :]], dim=1)
-        return F.normalize(_encode_embedded(tower, embedded, tokens, end), dim=-1)
+        return F.normalize(encode_embedded(tower, embedded, tokens, end), dim=-1)
 
 
 class NegativePrefixes(nn.Module):
@@ -135,9 +128,8 @@ def insert_tokens(
     Rows grow by m up to the context length of the model; then captions lose their last words, never
     their end of text.
     """
-    tower: Any = getattr(model, "text", model)
     end, m = _end_of_text(model, tokens), inserted.shape[1]
-    length = min(tokens.shape[1] + m, tower.context_length)
+    length = min(tokens.shape[1] + m, model_attribute(model, "context_length"))
     if length < start + m + 1:
         raise InputError(f"{m} tokens before a caption do not fit into {length}")
     grown = torch.cat([tokens[:, :start], inserted, tokens[:, start : length - m]], dim=1)
@@ -148,69 +140,11 @@ def insert_tokens(
 
 def _end_of_text(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """(N, L) -> (N,) position of each row's end-of-text token, found as the tower finds it."""
-    pooling, end_id = _pooling(getattr(model, "text", model))
-    if pooling == "argmax":
+    kind, end_id = pooling(getattr(model, "text", model))
+    if kind == "argmax":
         return tokens.argmax(dim=1)
-    if pooling == "eos":
+    if kind == "eos":
         return tokens.eq(end_id).int().argmax(dim=1)
     last = token_lengths(tokens) - 1
     # A lone zero at the end of a row may be kept as if it were text.
     return last - (tokens.gather(1, last.unsqueeze(1))[:, 0] == 0).long()
-
-
-def _encode_embedded(
-    tower: _TextTower, embedded: torch.Tensor, tokens: torch.Tensor, end: torch.Tensor
-) -> torch.Tensor:
-    """(N, L, width) embedded tokens -> (N, d), as open_clip's text towers go on from there.
-
-    `tokens` tell padding from text where the tower masks it.
-    """
-    class_token = getattr(tower, "cls_emb", None)
-    if class_token is not None:
-        appended = class_token.to(embedded.dtype).expand(len(embedded), 1, -1)
-        embedded = torch.cat([embedded, appended], dim=1)
-    length = embedded.shape[1]
-    mask = tower.attn_mask[:length, :length] if tower.attn_mask is not None else None
-    if class_token is not None or getattr(tower, "use_pad_mask", False):
-        masked: Any = tower  # open_clip's own, for what it alone knows
-        padding = masked._build_additive_mask(tokens, length, embedded.dtype)
-        mask = padding if mask is None else mask.unsqueeze(0) + padding
-    positions = tower.positional_embedding[:length].to(embedded.dtype)
-    features = tower.transformer(embedded + positions, attn_mask=mask)
-    if class_token is not None:
-        pooled = tower.ln_final(features[:, -1])
-    else:
-        pooled = _pooled(tower.ln_final(features), _pooling(tower)[0], end)
-    projection = tower.text_projection
-    if isinstance(projection, nn.Module):
-        pooled = projection(pooled)
-    elif projection is not None:
-        pooled = pooled @ projection
-    return cast(torch.Tensor, pooled)
-
-
-def _pooled(features: torch.Tensor, pooling: str, end: torch.Tensor) -> torch.Tensor:
-    """(N, L, width) -> (N, width)."""
-    if pooling == "first":
-        return features[:, 0]
-    if pooling == "last":
-        return features[:, -1]
-    return features[torch.arange(len(features), device=features.device), end]
-
-
-def _pooling(tower: object) -> tuple[str, int]:
-    """How a tower pools, and its end-of-text id; `CLIP` has the names with a prefix."""
-    named = "text_" if hasattr(tower, "text_pool_type") else ""
-    kind = getattr(tower, f"{named}pool_type", "last")
-    return kind, int(getattr(tower, f"{named}eos_id", -1))
-
-
-def _text_tower(model: nn.Module) -> _TextTower:
-    tower = getattr(model, "text", model)
-    if all(hasattr(tower, name) for name in _NEEDED) and _pooling(tower)[0] != "none":
-        return cast(_TextTower, tower)
-    raise ModelError(
-        f"the text tower {type(tower).__name__} takes token ids only, so it cannot be given a "
-        "learnable negative prompt; use a model with one of open_clip's own text towers, or "
-        "textual prefixes"
-    )

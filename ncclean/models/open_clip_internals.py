@@ -1,0 +1,140 @@
+"""All of open_clip that ncclean touches beyond its public names, in one place.
+
+Public are the names of `open_clip` itself and the `encode_*` methods, `visual`, `text`,
+`logit_scale` and `logit_bias` of its models. Here is the rest: how a text tower is made up, and how
+a checkpoint is read. Checked against open_clip 3.0.0 and 3.3.0; pyproject.toml admits versions
+below 4. tests/models/test_open_clip_internals.py names what a new version lacks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+
+from ncclean.errors import ModelError
+
+_NEEDED = ("token_embedding", "positional_embedding", "transformer", "ln_final")
+
+
+class TextTower(Protocol):
+    """What open_clip's `CLIP` and `TextTransformer` have in common."""
+
+    token_embedding: nn.Embedding
+    positional_embedding: torch.Tensor
+    transformer: Any
+    ln_final: nn.Module
+    text_projection: torch.Tensor | nn.Module | None
+    attn_mask: torch.Tensor | None
+    context_length: int
+
+
+def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint by name, read without executing anything from it."""
+    from open_clip.factory import load_state_dict
+
+    return dict(load_state_dict(str(checkpoint), weights_only=True))
+
+
+def text_tower_of(model: nn.Module) -> TextTower:
+    """The text tower of a model, which for a plain `CLIP` is the model itself.
+
+    Raises `ModelError` if it has no token embedding that could be given vectors (Hugging Face
+    towers).
+    """
+    tower = getattr(model, "text", model)
+    if all(hasattr(tower, name) for name in _NEEDED) and pooling(tower)[0] != "none":
+        return cast(TextTower, tower)
+    raise ModelError(
+        f"the text tower {type(tower).__name__} takes token ids only, so it cannot be given a "
+        "learnable negative prompt; use a model with one of open_clip's own text towers, or "
+        "textual prefixes"
+    )
+
+
+def model_attribute(model: nn.Module, name: str, default: int | None = None) -> int:
+    """An int such as `context_length` or `vocab_size`, of a model or of its text tower."""
+    for owner in (model, getattr(model, "text", None)):
+        if hasattr(owner, name):
+            return int(getattr(owner, name))
+    if default is None:
+        raise ModelError(f"{type(model).__name__} has no {name}")
+    return default
+
+
+def pooling(tower: object) -> tuple[str, int]:
+    """How a tower pools, and its end-of-text id; `CLIP` has the names with a prefix.
+
+    The id is -1 in versions before open_clip had pooling at it.
+    """
+    prefix = "text_" if hasattr(tower, "text_pool_type") else ""
+    kind = getattr(tower, f"{prefix}pool_type", "last")
+    return kind, int(getattr(tower, f"{prefix}eos_id", -1))
+
+
+def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
+    """What to replace in a text tower so that it takes `length` tokens; nothing if it does."""
+    positions = getattr(tower, "positional_embedding", None)
+    # Towers with a class token (CoCa) have one position more than they take tokens.
+    if positions is None or length >= getattr(tower, "context_length", len(positions)):
+        return {}
+    replaced = {"positional_embedding": positions[:length]}
+    if (mask := getattr(tower, "attn_mask", None)) is not None:
+        replaced["attn_mask"] = mask[:length, :length]
+    return replaced
+
+
+def embed_tokens(tower: TextTower, tokens: torch.Tensor) -> torch.Tensor:
+    """(N, L) token ids -> (N, L, width), in the precision between the layers."""
+    embedded: torch.Tensor = tower.token_embedding(tokens)
+    return embedded.to(tower.transformer.get_cast_dtype())
+
+
+def encode_embedded(
+    tower: TextTower, embedded: torch.Tensor, tokens: torch.Tensor, end: torch.Tensor
+) -> torch.Tensor:
+    """(N, L, width) embedded tokens -> (N, d), as open_clip's text towers go on from there.
+
+    (N, L) `tokens` tell padding from text where the tower masks it; (N,) `end` is where each text
+    ends.
+    """
+    class_token = getattr(tower, "cls_emb", None)
+    if class_token is not None:
+        appended = class_token.to(embedded.dtype).expand(len(embedded), 1, -1)
+        embedded = torch.cat([embedded, appended], dim=1)
+    length = embedded.shape[1]
+    mask = tower.attn_mask[:length, :length] if tower.attn_mask is not None else None
+    if class_token is not None or getattr(tower, "use_pad_mask", False):
+        masked: Any = tower  # open_clip's own, for what it alone knows
+        padding = masked._build_additive_mask(tokens, length, embedded.dtype)
+        mask = padding if mask is None else mask.unsqueeze(0) + padding
+    positions = tower.positional_embedding[:length].to(embedded.dtype)
+    features = tower.transformer(embedded + positions, attn_mask=mask)
+    if class_token is not None:
+        pooled = tower.ln_final(features[:, -1])
+    else:
+        pooled = _pooled(tower.ln_final(features), pooling(tower)[0], end)
+    projection = tower.text_projection
+    if isinstance(projection, nn.Module):
+        pooled = projection(pooled)
+    elif projection is not None:
+        pooled = pooled @ projection
+    return cast(torch.Tensor, pooled)
+
+
+def keep_fp32_between_layers(model: nn.Module) -> None:
+    """Stop a model from casting its activations to the dtype of its matrices."""
+    for module in model.modules():
+        if hasattr(module, "get_cast_dtype"):
+            module.get_cast_dtype = lambda: torch.float32  # type: ignore[assignment]
+
+
+def _pooled(features: torch.Tensor, kind: str, end: torch.Tensor) -> torch.Tensor:
+    """(N, L, width) -> (N, width)."""
+    if kind == "first":
+        return features[:, 0]
+    if kind == "last":
+        return features[:, -1]
+    return features[torch.arange(len(features), device=features.device), end]
