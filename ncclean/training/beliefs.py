@@ -7,7 +7,8 @@ import torch
 
 from ncclean.scoring.disncl import mutual_match
 from ncclean.scoring.ncu import clean_confidence, forget_mask
-from ncclean.training.objectives.bayes import BayesOptions, posterior_mean_weights
+from ncclean.training.objectives.bayes import posterior_mean_weights
+from ncclean.training.options import BayesOptions
 
 
 def block_beliefs(

@@ -22,12 +22,12 @@ from ncclean.data.noise import PERMUTING, NoisePlan, noise_count, plan_noise
 from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
+from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
+from ncclean.execution.processes import Processes
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 
 from ..inject_noise import InjectNoise
 from ..progress import Progress
-from .noise_shards import WriteTask, pack_images, write_shard
-from .workers import Workers
 
 # `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
 _STREAM = 1
@@ -84,7 +84,7 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     try:
         pending = run.pending()
         if pending:
-            with Workers(command.workers, shards) as workers:
+            with Processes(command.workers, shards) as workers:
                 plan, starts = _plan(run, workers, progress)
                 written, failed = _write_all(run, workers, plan, starts, pending, progress)
         if not failed:
@@ -94,7 +94,7 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     return _summarize(run, failed, written, time.perf_counter() - begin)
 
 
-def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
+def _plan(run: Injection, workers: Processes, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
     """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
@@ -119,7 +119,7 @@ def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePl
 
 def _write_all(
     run: Injection,
-    workers: Workers,
+    workers: Processes,
     plan: NoisePlan,
     starts: np.ndarray,
     pending: list[int],

@@ -8,7 +8,6 @@ from torch import nn
 from ncclean.errors import InputError
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, PairObjective, Phase, Terms
 from ncclean.training.objectives.bayes import (
-    BayesOptions,
     gibbs_sample,
     normalized_weights,
     weighted_contrastive_loss,
@@ -16,6 +15,7 @@ from ncclean.training.objectives.bayes import (
 from ncclean.training.objectives.decl import decl_loss, sample_log_u
 from ncclean.training.objectives.pair_memory import PairMemory
 from ncclean.training.objectives.similarity import cosines
+from ncclean.training.options import BayesOptions
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
