@@ -30,7 +30,7 @@ class SelectedSample:
 
 
 class SelectionReader:
-    """Reads a selection file. Raises `InputError` if it is none."""
+    """Reads a selection file. Raises `InputError` if the file is not a selection."""
 
     def __init__(self, path: str) -> None:
         self.path = path

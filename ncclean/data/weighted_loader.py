@@ -85,7 +85,7 @@ class LoaderCounts:
 
     Each was replaced by a second showing of another sample of its chunk, so that all ranks go on
     with full batches; `missing` were counted or selected and are not in their shard.
-    `failed_shards` broke off, with the reason.
+    `failed_shards` were cut short, with the reason.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
@@ -230,12 +230,13 @@ class WeightedLoader:
     ) -> TrainBatch:
         good: list[tuple[_Raw, torch.Tensor]] = []
         replacements = self._replacements(epoch, chunk, spare, seed)
-        for each in decoded:
-            if isinstance(each, str):
-                if each:
-                    self.counts.add(each)
-                each = next(replacements)
-            good.append(each)
+        for sample in decoded:
+            if isinstance(sample, str):
+                if sample:
+                    self.counts.add(sample)
+                good.append(next(replacements))
+            else:
+                good.append(sample)
         return TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
             captions=[raw.caption for raw, _ in good],
@@ -248,17 +249,17 @@ class WeightedLoader:
     def _replacements(
         self, epoch: int, chunk: _Chunk, spare: Iterator[int], seed: int
     ) -> Iterator[tuple[_Raw, torch.Tensor]]:
-        """Other samples of the chunk, each once, and then whatever the epoch has."""
+        """Other samples of the chunk, each once, and then those of the reserve."""
         for place in spare:
-            found = self._decode(chunk.samples[place], seed)
-            if not isinstance(found, str):
-                yield found
+            sample = self._decode(chunk.samples[place], seed)
+            if not isinstance(sample, str):
+                yield sample
         reserve = self._reserve_of(epoch)
         order = np.random.default_rng(seed).permutation(len(reserve))
         for index in itertools.cycle(order):
-            found = self._decode(reserve[index], seed)
-            assert not isinstance(found, str), "it could be decoded before"
-            yield found
+            sample = self._decode(reserve[index], seed)
+            assert not isinstance(sample, str), "it could be decoded before"
+            yield sample
 
     def _reserve_of(self, epoch: int) -> list[_Raw]:
         """The first samples of the epoch that can be read: for chunks of which none can.
@@ -267,15 +268,15 @@ class WeightedLoader:
         `InputError` if there are none.
         """
         if self._reserve is None or self._reserve[0] != epoch:
-            found = []
+            readable = []
             for raw in self._sequence(epoch, 0, threading.Event(), LoaderCounts()):
                 if raw is not None and not isinstance(self._decode(raw, 0), str):
-                    found.append(raw)
-                if len(found) == self.options.batch_size:
+                    readable.append(raw)
+                if len(readable) == self.options.batch_size:
                     break
-            if not found:
+            if not readable:
                 raise InputError("none of the selected samples can be read")
-            self._reserve = epoch, found
+            self._reserve = epoch, readable
         return self._reserve[1]
 
     def _decode(self, raw: _Raw | None, seed: int) -> tuple[_Raw, torch.Tensor] | str:
@@ -315,14 +316,14 @@ class WeightedLoader:
         self, epoch: int, start: int, stop: threading.Event, counts: LoaderCounts
     ) -> Iterator[_Raw | None]:
         """This rank's samples of an epoch from `start` on, None for what cannot be used."""
-        given = 0
+        yielded = 0
         for piece in self._pieces(epoch, start):
             for sample in self._piece(piece, counts):
-                given += 1
+                yielded += 1
                 yield sample
             if stop.is_set():
                 return
-        lacking = self._length() - start - given
+        lacking = self._length() - start - yielded
         yield from [None] * lacking  # ranks of a sample less than the others
 
     def _length(self) -> int:
@@ -347,37 +348,37 @@ class WeightedLoader:
 
     def _piece(self, piece: _Piece, counts: LoaderCounts) -> Iterator[_Raw | None]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
-        place = given = 0
+        place = yielded = 0
         samples = TarSamples(piece.shard, self.options.caption_key)
         try:
             for sample in samples:
                 if chosen is not None:
-                    known = chosen.get(sample.key)
-                    if known is None or sample.status is SkipReason.DUPLICATE_KEY:
+                    selected = chosen.get(sample.key)
+                    if selected is None or sample.status is SkipReason.DUPLICATE_KEY:
                         continue
                 elif sample.status is not SkipReason.OK:
                     continue
                 else:
                     uid = sample_uid(sample.metadata, piece.name, sample.key)
-                    known = SelectedSample(uid, 1.0, False)
+                    selected = SelectedSample(uid, 1.0, False)
                 place += 1
                 if place <= piece.first:
                     continue
-                if given == piece.count:
+                if yielded == piece.count:
                     break
-                given += 1
+                yielded += 1
                 if sample.status is not SkipReason.OK or not sample.image:
                     counts.add(sample.status.value)
                     yield None
                 else:
                     truth = sample.metadata.get("is_noisy")
                     is_noisy = int(truth) if truth in (0, 1) else -1
-                    yield _Raw(sample.image, sample.caption or "", known, is_noisy)
+                    yield _Raw(sample.image, sample.caption or "", selected, is_noisy)
         except ShardError as error:
             counts.add("shard_error")
             counts.failed_shards[piece.name] = str(error)
-        counts.add("missing", piece.count - given)
-        yield from [None] * (piece.count - given)
+        counts.add("missing", piece.count - yielded)
+        yield from [None] * (piece.count - yielded)
 
     def _rng(self, *stream: int) -> np.random.Generator:
         """Random numbers of one purpose; the first purpose, the order of shards, has no rank."""
