@@ -193,12 +193,11 @@ def _is_local_file(path: str) -> bool:
 
 def _object_names(folder: UPath) -> set[str]:
     try:
-        return {
-            str(name).rstrip("/").rpartition("/")[2]
-            for name in folder.fs.ls(folder.path, detail=False)
-        }
+        entries = folder.fs.ls(folder.path, detail=True)
     except FileNotFoundError:
         return set()
+    files = (str(entry["name"]) for entry in entries if entry["type"] != "directory")
+    return {name.rpartition("/")[2] for name in files}
 
 
 def read_bytes(path: UPath) -> bytes:

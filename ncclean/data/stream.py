@@ -212,14 +212,14 @@ def _open_and_begin(shard: ShardRef) -> BinaryIO:
 def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[DecodedSample]:
     """Decode the images and drop their bytes; a rejected image becomes its sample's status."""
     images = [sample.image for sample in samples if sample.image is not None]
-    decoded = iter(decoder.decode_many(images))
+    outcomes = iter(decoder.decode_many(images))
     decoded = []
     for sample in samples:
         if sample.image is None:
             decoded.append(DecodedSample(sample))
             continue
         sample.image = None
-        image = next(decoded)
+        image = next(outcomes)
         if isinstance(image, ImageRejected):
             sample.reject(image.reason, str(image))
             decoded.append(DecodedSample(sample, None, image.width, image.height))
