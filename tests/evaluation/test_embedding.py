@@ -78,7 +78,7 @@ def test_nothing_to_embed_and_a_shard_cut_short(demo_estimator, tmp_path):
     shards(tmp_path / "t", *hostile.sample("a", hostile.JPEG, b"x"), ("b.jpg", jpeg(2)))
     cut = tmp_path / "t" / "0.tar"
     cut.write_bytes(cut.read_bytes()[:-6000])
-    with pytest.raises(InputError, match=r"0\.tar breaks off after"):
+    with pytest.raises(InputError, match=r"0\.tar is cut short after"):
         embed_dataset(demo_estimator, resolve_shards([str(cut)]), EmbeddingOptions())
 
 
