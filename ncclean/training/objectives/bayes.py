@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
-from ncclean.training.objectives.gamma import sample_log_gamma
+from ncclean.training.objectives.log_gamma import sample_log_gamma
 
 # paper: weights drawn from s = e^cos, as the paper defines s; the loss is on the scaled logits.
 # strict: the scaled logits in both, the degenerate control. proper_prior: as paper, with prior
@@ -29,7 +29,7 @@ BayesMode = Literal["paper", "strict", "proper_prior"]
 
 @dataclass(frozen=True, kw_only=True)
 class BayesOptions:
-    """The priors, and what the weights are drawn from.
+    """The priors, and the similarities that the weights are drawn from.
 
     `b_pos` and `b_neg` default to 0, in mode `proper_prior` to the shapes. `moving_average` is the
     paper's alpha: the share of a pair's u that is kept when it is drawn again (None: no memory).

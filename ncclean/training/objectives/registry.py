@@ -34,7 +34,7 @@ from ncclean.training.objectives.softclip import softclip_loss
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveOptions:
-    """What the objectives may be told; each takes what concerns it.
+    """The options of all objectives; each reads its own.
 
     `learning_rate` and `epochs` default to the method's own. `normalize_weights` is OSA's;
     `ncu` also gives gradient ascent its split. `prompt_epochs` are NCU's phase HN.
