@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pipelines.recipe.commands import Reads
 
 from pipelines.recipe.check import check_columns, check_inputs, inputs_of
-from pipelines.recipe.commands import Reads
 from pipelines.recipe.errors import RecipeError
 
 from .recipes import made

@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass, field
 import pytest
 import typer
 from ncclean_cli.app import app
-
 from pipelines.recipe.commands import COMMANDS
 from pipelines.recipe.options import build, flatten
 

@@ -3,8 +3,9 @@
 import re
 from datetime import datetime, timezone
 
-from pipelines.recipe.folder import RunFolder, StageRecord
 from pipelines.recipe.outcome import Outcome
+
+from pipelines.recipe.folder import RunFolder, StageRecord
 from pipelines.recipe.page import duration, write_page
 from pipelines.recipe.tables import result_tables
 

@@ -1,10 +1,10 @@
 """Options by their recipe names on the command line."""
 
 import pytest
+from pipelines.recipe.settings import with_settings
 
 from ncclean.errors import InputError
 from pipelines.finetune import FinetuneRequest
-from pipelines.recipe.settings import with_settings
 
 REQUEST = FinetuneRequest(method="bayes", shards=["a"], out="b")
 
