@@ -5,6 +5,12 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from pipelines.evaluate_model import (
+    EvaluationRequest,
+    evaluate_linear_probe,
+    evaluate_retrieval,
+    evaluate_zeroshot,
+)
 
 from ncclean import schema
 from ncclean.data.synthetic.heldout import write_heldout
@@ -16,12 +22,6 @@ from ncclean.evaluation.results import read_results
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.execution.engine import ModelRequest
 from pipelines import evaluate_model
-from pipelines.evaluate_model import (
-    EvaluationRequest,
-    evaluate_linear_probe,
-    evaluate_retrieval,
-    evaluate_zeroshot,
-)
 from pipelines.evaluate_similarity import SimilarityRequest, evaluate_similarity
 from tests import hostile
 
