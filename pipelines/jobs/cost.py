@@ -1,6 +1,6 @@
 """What a scoring job costs, from a few measured figures: hours, bytes, requests, memory.
 
-    python -m pipelines.cost --pairs 1e9 --pairs-per-second 3702 --workers 64
+    python -m ncclean_pipelines.jobs.cost --pairs 1e9 --pairs-per-second 3702 --workers 64
 
 The defaults are the figures of docs/scale.md; put in your own. `ncclean score --dry-run` measures
 the speed of the model on the machine at hand and does the same arithmetic.
