@@ -90,7 +90,7 @@ def test_pipelines_do_not_import_the_command_line():
 
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
-        "import sys; from cli.app import app\n"
+        "import sys; from ncclean_cli.app import app\n"
         "try: app(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'ray', 'faiss', 'open_clip', 'pyarrow', 'duckdb', 'sklearn'}\n"

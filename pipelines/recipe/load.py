@@ -5,6 +5,7 @@ Nothing is run, and of the inputs nothing is looked at here (`check` does that).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from ncclean.errors import InputError
 from ncclean.options import OptionError, parameters
+from ncclean.stores import is_url
 
 from ..command import Command, accept, build, closest
 from ..inputs import LOCAL_MODEL
@@ -187,13 +189,14 @@ def _check_outputs(source: Source, stages: Mapping[str, Stage]) -> None:
     """Two stages must not write to one place: each would take the other's for its own."""
     writers: dict[str, str] = {}
     for name, stage in stages.items():
-        place = stage.out.rstrip("/")
+        place = stage.out.rstrip("/") if is_url(stage.out) else os.path.abspath(stage.out)
         earlier = writers.setdefault(place, name)
         is_shared = not stage.command.has_record and Path(place).suffix == ""
         if earlier != name and not (is_shared and not stages[earlier].command.has_record):
             raise source.error(
                 ("stages", name, "out"),
-                f"the stages {earlier!r} and {name!r} both write to {place}: give one another out",
+                f"the stages {earlier!r} and {name!r} both write to {stage.out}: "
+                "give one another out",
             )
 
 

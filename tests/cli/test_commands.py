@@ -15,7 +15,7 @@ import pytest
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
 
-START = "from cli.app import main; main()"
+START = "from ncclean_cli.app import main; main()"
 
 
 def run(*arguments, **options):

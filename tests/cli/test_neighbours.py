@@ -10,7 +10,7 @@ from upath import UPath
 
 from ncclean.storage.parts import write_embeddings
 
-START = "from cli.app import main; main()"
+START = "from ncclean_cli.app import main; main()"
 
 
 def run(*arguments, code=START):
@@ -75,7 +75,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(arguments, message):
 def test_torch_is_not_loaded(embeddings, tmp_path):
     """Its OpenMP runtime beside that of FAISS crashes on macOS."""
     code = (
-        "import sys; from cli.app import app\n"
+        "import sys; from ncclean_cli.app import app\n"
         "try: app(sys.argv[1:])\n"
         "except SystemExit: pass\n"
         "print({'torch', 'faiss'} & set(sys.modules), file=sys.stderr)"

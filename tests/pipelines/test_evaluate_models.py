@@ -11,12 +11,12 @@ from ncclean_pipelines.evaluate_models import (
     EvaluateZeroshot,
 )
 from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
-from ncclean_pipelines.jobs import evaluate_models as job
 
 from ncclean import schema
 from ncclean.data.benchmark_sets import find_sets
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.errors import InputError
+from ncclean.evaluation import model_tasks
 from ncclean.evaluation.comparison import compare_results
 from ncclean.evaluation.embedding import embed_classes
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
@@ -121,7 +121,7 @@ def test_what_cannot_be_compared(patient, tmp_path):
     with pytest.raises(InputError, match=r"has no zeroshot-shape\S*\.parquet beside it"):
         read_results(str(lone))
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(InputError, match="no result of `ncclean evaluate`"):
+    with pytest.raises(InputError, match="not a result of `ncclean evaluate`"):
         read_results(str(tmp_path / "other.json"))
 
 
@@ -152,9 +152,9 @@ def test_linear_probe(heldout, solver):
 
 
 def test_the_1k_protocol_needs_enough_images(heldout, monkeypatch):
-    monkeypatch.setattr(job, "FOLDS", 2)
-    monkeypatch.setattr(job, "FOLD_IMAGES", 30)
-    monkeypatch.setattr(job, "fold_recall", folds_of_thirty)
+    monkeypatch.setattr(model_tasks, "FOLDS", 2)
+    monkeypatch.setattr(model_tasks, "FOLD_IMAGES", 30)
+    monkeypatch.setattr(model_tasks, "fold_recall", folds_of_thirty)
     (result,) = on(EvaluateRetrieval, "demo", data=[heldout]).run().summary
     metrics = result.metrics
     assert metrics["1k_image_retrieval_recall@1"] >= metrics["image_retrieval_recall@1"]

@@ -194,7 +194,7 @@ def test_overwrite_leaves_a_users_files_alone(corpus, scored, exported, tmp_path
 def test_a_selection_of_other_shards_is_refused(corpus, scored, tmp_path):
     with pytest.raises(InputError, match="not among --shards"):
         export(corpus / "00000.tar", scored / "clean.parquet", tmp_path / "out")
-    with pytest.raises(InputError, match="no selection"):
+    with pytest.raises(InputError, match="is not a selection"):
         export(corpus, scored / "scores.parquet", tmp_path / "out")
 
 

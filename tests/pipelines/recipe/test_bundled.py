@@ -3,12 +3,11 @@
 import re
 
 import pytest
-
-from pipelines.recipe.bundled import FOLDER, bundled_recipes, find_recipe
-from pipelines.recipe.check import check_columns
-from pipelines.recipe.errors import RecipeError
-from pipelines.recipe.load import load_recipe
-from pipelines.recipe.plan import plan
+from ncclean_pipelines.recipe.bundled import FOLDER, bundled_recipes, find_recipe
+from ncclean_pipelines.recipe.check import check_columns
+from ncclean_pipelines.recipe.errors import RecipeError
+from ncclean_pipelines.recipe.load import load_recipe
+from ncclean_pipelines.recipe.plan import plan
 
 NAMES = list(bundled_recipes())
 
@@ -39,7 +38,7 @@ def test_places_of_data_are_variables(name):
     [("ncu_cc3m", 10, 0.7), ("ncu_cc12m", 5, 0.7), ("ncu_yfcc15m", 1, 0.3)],
 )
 def test_ncu_recipes_have_the_settings_of_the_supplement(name, percent, gamma, tmp_path):
-    request = load_recipe(find_recipe(name), tmp_path).stages["repaired"].request
+    request = load_recipe(find_recipe(name), tmp_path).stages["repaired"].command
     ncu, training = request.objective.ncu, request.training
     assert (ncu.forget_percent, ncu.gamma, ncu.epsilon) == (percent, gamma, 0.03)
     assert (ncu.alpha, ncu.beta, ncu.negative_weight) == (-0.7, -0.2, 10)

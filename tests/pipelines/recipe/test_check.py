@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pipelines.recipe.commands import Reads
+from ncclean_pipelines.recipe.check import check_columns, check_inputs, inputs_of
+from ncclean_pipelines.recipe.errors import RecipeError
 
-from pipelines.recipe.check import check_columns, check_inputs, inputs_of
-from pipelines.recipe.errors import RecipeError
+from ncclean.options import Reads
 
 from .recipes import made
 

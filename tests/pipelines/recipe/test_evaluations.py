@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from ncclean_pipelines.recipe.errors import RecipeError
+from ncclean_pipelines.recipe.run import run
 
 from ncclean.data.synthetic.heldout import write_retrieval_set
-from pipelines.recipe.errors import RecipeError
-from pipelines.recipe.run import run
 
 from .recipes import made
 

@@ -1,6 +1,5 @@
 """SIGKILL at random moments of a recipe, then the same command: the result of one run."""
 
-import json
 import random
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 import torch
+from ncclean_pipelines.recipe.folder import RunFolder
 from safetensors.torch import load_file
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -17,11 +17,16 @@ from tests.pipelines.test_score import assert_same_rows, read
 
 from .recipes import whole
 
-COMMAND = "import sys; from cli.app import main; main()"
+COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 def command(recipe, out):
     return [sys.executable, "-c", COMMAND, "run", str(recipe), "--out", str(out), "--quiet"]
+
+
+def is_done(folder, stage):
+    record = RunFolder(folder).record(stage)
+    return record is not None and record.done
 
 
 def shards_of(folder):
@@ -58,8 +63,8 @@ def test_killed_three_times_and_resumed(tmp_path):
         load_file(run / "repaired" / "open_clip_model.safetensors") for run in (many, one)
     )
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    for record in (many / "stages").glob("*.json"):
-        assert json.loads(record.read_text())["done"], record.name
+    for path in (many / "stages").glob("*.jsonl"):
+        assert is_done(many, path.stem), path.name
 
 
 @pytest.mark.slow
@@ -73,12 +78,11 @@ def test_killed_while_it_replaces_a_training(tmp_path):
     changed = text.replace("noise-probability", "osa")  # another selection, same settings
     recipe.write_text(changed)
     process = subprocess.Popen(command(recipe, tmp_path / "many"))
-    record = tmp_path / "many" / "stages" / "repaired.json"
-    while process.poll() is None and json.loads(record.read_text())["done"]:
+    while process.poll() is None and is_done(tmp_path / "many", "repaired"):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not json.loads(record.read_text())["done"]
+    assert not is_done(tmp_path / "many", "repaired")
     subprocess.run(command(recipe, tmp_path / "many"), check=True)
     subprocess.run(command(recipe, tmp_path / "one"), check=True)
     weights, expected = (

@@ -1,12 +1,12 @@
-"""Recipes to requests; every mistake is one sentence with the line."""
+"""Recipes to commands; every mistake is one sentence with the line."""
 
 from pathlib import Path
 
 import pytest
+from ncclean_pipelines.recipe.errors import RecipeError
+from ncclean_pipelines.recipe.load import load_recipe
 
 from ncclean.config import ClusterOptions
-from pipelines.recipe.errors import RecipeError
-from pipelines.recipe.load import load_recipe
 
 from .recipes import made
 
@@ -39,14 +39,14 @@ def test_stages_are_wired_by_name():
 """,
         FOLDER,
     )
-    score, neighbours, a, b = (recipe.stages[name].request for name in recipe.stages)
+    score, neighbours, a, b = (recipe.stages[name].command for name in recipe.stages)
     assert score.shards == ["/data/a.tar", "/data/b.tar"]
     assert score.options.batch_size == 128
     assert score.out == "runs/r/score/scores.parquet"
     assert neighbours.embeddings == score.options.embeddings == "runs/r/score/embeddings"
     assert neighbours.out == "runs/r/neighbours/neighbours.parquet"
     assert (a.objective.learning_rate, a.objective.ncu.gamma) == (5e-5, 0.3)
-    assert a.loader.threads == 3
+    assert a.loader.decode_threads == 3
     assert a.out == "runs/r/a"
     assert b.model == "local-dir:runs/r/a"
     assert b.shards == ["runs/r/x.tar"]
@@ -62,8 +62,8 @@ def test_engine_options_are_for_all_score_stages():
         "    workers: 2\n",
         FOLDER,
     )
-    assert recipe.stages["score"].request.cluster == ClusterOptions(address="auto", workers=8)
-    assert recipe.stages["other"].request.cluster.workers == 2
+    assert recipe.stages["score"].command.cluster == ClusterOptions(address="auto", workers=8)
+    assert recipe.stages["other"].command.cluster.workers == 2
 
 
 def test_set_wins_over_the_file(tmp_path):
@@ -71,8 +71,8 @@ def test_set_wins_over_the_file(tmp_path):
     path.write_text("vars:\n  data: /a\nstages:\n  score:\n    shards: ${data}\n")
     recipe = load_recipe(path, FOLDER, ["data=/b", "score.block_size=100"])
     assert recipe.name == "small"
-    assert recipe.stages["score"].request.shards == ["/b"]
-    assert recipe.stages["score"].request.options.block_size == 100
+    assert recipe.stages["score"].command.shards == ["/b"]
+    assert recipe.stages["score"].command.options.block_size == 100
     with pytest.raises(RecipeError, match=r"^--set score\.block_size: block_size: input should be"):
         load_recipe(path, FOLDER, ["score.block_size=many"])
 
@@ -89,9 +89,9 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         ("stage:\n  score:\n", "line 1: a recipe has no option 'stage' (did you mean stages?)"),
         ("about: x\nengine:\n  worker: 3\nstages:\n  score: {shards: x}\n",
          "line 3: engine has no option 'worker' (did you mean workers?)"),
-        ("stages:\n  Score:\n    shards: x\n", "line 2: 'Score' is no name"),
+        ("stages:\n  Score:\n    shards: x\n", "line 2: 'Score' is not a name"),
         ("vars:\n  a: 1\n  my data: 2\nstages:\n  score: {shards: x}\n",
-         "line 3: 'my data' is no name"),
+         "line 3: 'my data' is not a name"),
         ("vars:\n  a:\nstages:\n  score: {shards: x}\n", "line 2: a has no value"),
         ("vars:\n  score: 1\nstages:\n  score: {shards: x}\n", "line 2: 'score' is a stage too"),
         ("vars:\n  a: ${b}\n  b: 1\nstages:\n  score: {shards: x}\n",
@@ -107,7 +107,7 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (SCORE + "    batch_size: 0\n", "line 7: --batch-size must be at least 1, got 0"),
         (SCORE + "    precision: fp32\n    shift: much\n", "line 8: --shift takes noise"),
         (SCORE + "    pairs_per_second: 0\n", "line 7: pairs_per_second: input should be greater"),
-        (SCORE + "    model: ${modle}\n", "line 7: ${modle} is no variable or earlier stage; "
+        (SCORE + "    model: ${modle}\n", "line 7: ${modle} is not a variable or an earlier stage; "
          "there are size, data, run"),
         (SCORE + "    model: ${score}\n", "line 7: the stage 'score' refers to itself"),
         (SCORE + "    model: ${a}\n  a:\n    command: finetune\n",
@@ -117,9 +117,9 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: magic\n",
          "line 10: --method takes"),
         (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: ncu\n    gamma: 3\n",
-         "line 11: gamma must lie in [0, 1]"),
+         "line 11: --gamma must be at most 1, got 3"),
         (SCORE + "  a:\n    command: finetune\n    shards: x\n    method: ncu\n    split: half\n",
-         "line 11: split: input should be 'model' or 'table'"),
+         "line 11: --split takes model, table, got 'half'"),
         (SCORE + "  select:\n    scores: ${score}\n    keep_fraction: 0.3\n",
          "line 9: --keep-fraction needs --score"),
         (SCORE + "  select:\n    scores: ${score}\n    where: 1 1\n",
@@ -129,6 +129,16 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (SCORE + "  n:\n    command: inject-noise\n    shards: x\n    kind: ncr\n",
          "line 10: 1 times --kind and 0 times --rate"),
         (SCORE + "  export:\n    selection: x\n", "line 7: export needs --shards"),
+        (SCORE + "    overwrite: true\n", "line 7: score has no option 'overwrite'"),
+        (SCORE + "    dry_run: true\n", "line 7: score has no option 'dry_run'"),
+        ("stages:\n  finetune:\n    shards: x\n    method: ncu\n    resume: true\n",
+         "line 5: finetune has no option 'resume'"),
+        ("stages:\n  finetune:\n    shards: x\n    method: osa\n    gamma: 0.5\n",
+         "line 5: --gamma is an option of --method ncu, and does nothing "
+         "with osa"),
+        # The value of the default does nothing either.
+        ("stages:\n  finetune:\n    shards: x\n    method: clip\n    prompt_epochs: 2\n",
+         "line 5: --prompt-epochs is an option of --method ncu"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence_with_the_line(text, message):
@@ -143,4 +153,46 @@ def test_a_mistake_is_one_sentence_with_the_line(text, message):
 )
 def test_rates_may_be_a_mapping_or_as_on_the_command_line(noise):
     text = f"stages:\n  inject-noise:\n    shards: x\n    noise: {noise}\n"
-    assert made(text, FOLDER).stages["inject-noise"].request.rates == {"ncr": 0.2, "hard": 0.05}
+    assert made(text, FOLDER).stages["inject-noise"].command.rates == {"ncr": 0.2, "hard": 0.05}
+
+
+WRITERS = "stages:\n  one:\n    {}\n    out: {}\n  two:\n    {}\n    out: {}\n"
+SELECT = "command: select\n    scores: /s"
+EXPORT = "command: export\n    shards: /s\n    selection: /c"
+ADAPT = "command: adapt\n    shards: /s\n    scores: /t"
+ZEROSHOT = "command: evaluate zeroshot\n    model: demo\n    data: /d"
+RETRIEVAL = "command: evaluate retrieval\n    model: demo\n    data: /d"
+
+
+@pytest.mark.parametrize(
+    ("one", "first", "two", "second"),
+    [
+        (EXPORT, "/here", EXPORT, "/here"),
+        (EXPORT, "/here", ADAPT, "/here/"),
+        (ZEROSHOT, "/here", ADAPT, "/here"),
+        (ADAPT, "/here", ZEROSHOT, "/here"),
+        (ZEROSHOT, "/here/r.json", RETRIEVAL, "/here/r.json"),
+        (SELECT, "/here/s.parquet", SELECT, "/here/s.parquet"),
+        (EXPORT, "${run}/x", EXPORT, "runs/r/x"),
+        (EXPORT, "/here/x", EXPORT, "/here/./y/../x"),
+    ],
+)
+def test_two_stages_that_write_to_one_place_are_refused_with_the_line(one, first, two, second):
+    text = WRITERS.format(one, first, two, second)
+    line = text.count("\n")  # the last one
+    with pytest.raises(RecipeError) as raised:
+        made(text, FOLDER)
+    assert str(raised.value).startswith(
+        f"r.yaml, line {line}: the stages 'one' and 'two' both write to "
+    )
+
+
+def test_a_stage_must_not_write_where_another_does_by_default():
+    text = f"stages:\n  one:\n    {EXPORT}\n  two:\n    {EXPORT}\n    out: ${{run}}/one\n"
+    with pytest.raises(RecipeError, match=r"line 10: the stages 'one' and 'two' both write to"):
+        made(text, FOLDER)
+
+
+def test_evaluations_may_share_a_folder():
+    recipe = made(WRITERS.format(ZEROSHOT, "/here", RETRIEVAL, "/here"), FOLDER)
+    assert [stage.out for stage in recipe.stages.values()] == ["/here", "/here"]

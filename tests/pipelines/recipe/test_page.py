@@ -3,11 +3,9 @@
 import re
 from datetime import datetime, timezone
 
-from pipelines.recipe.outcome import Outcome
-
-from pipelines.recipe.folder import RunFolder, StageRecord
-from pipelines.recipe.page import duration, write_page
-from pipelines.recipe.tables import result_tables
+from ncclean_pipelines.recipe.folder import RunFolder, StageRecord
+from ncclean_pipelines.recipe.page import duration, write_page
+from ncclean_pipelines.recipe.tables import result_tables
 
 from .recipes import made
 
@@ -24,10 +22,12 @@ stages:
 """
 
 
-def record(stage, command, **outcome):
-    begun = StageRecord(stage=stage, command=command, fingerprint="f")
+def record(stage, command, **found):
     finished = datetime(2026, 1, 2, tzinfo=timezone.utc).isoformat()
-    return begun.finish(Outcome(outcome.pop("result", {}), **outcome), 65.0, finished)
+    return StageRecord(
+        stage=stage, command=command, identity={}, done=True, seconds=65.0, finished=finished,
+        **found,
+    )  # fmt: skip
 
 
 def test_the_page_has_figures_files_and_failures_and_loads_nothing(tmp_path):

@@ -1,8 +1,7 @@
 """What a run would do, and the hours it would take."""
 
 import pytest
-
-from pipelines.recipe.plan import plan
+from ncclean_pipelines.recipe.plan import plan
 
 from .recipes import made
 

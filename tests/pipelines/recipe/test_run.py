@@ -6,12 +6,12 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.recipe.errors import RecipeError
+from ncclean_pipelines.recipe.folder import RunFolder
+from ncclean_pipelines.recipe.run import run
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, NccleanError
-from pipelines.recipe.errors import RecipeError
-from pipelines.recipe.folder import RunFolder
-from pipelines.recipe.run import run
 
 from .recipes import made, whole
 
@@ -142,6 +142,6 @@ def test_a_second_run_in_the_folder_is_kept_out(shards, tmp_path):
 
 
 def test_a_record_that_is_none_is_refused(shards, copied):
-    (copied / "stages" / "score.json").write_text("{}")
-    with pytest.raises(InputError, match=r"score\.json is no record of a stage"):
+    (copied / "stages" / "score.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match=r"score\.jsonl is not a record that this version"):
         run(made(whole(shards, only=1), copied))

@@ -1,9 +1,8 @@
 """YAML with the lines of its values."""
 
 import pytest
-
-from pipelines.recipe.errors import RecipeError
-from pipelines.recipe.source import parse, read_source
+from ncclean_pipelines.recipe.errors import RecipeError
+from ncclean_pipelines.recipe.source import parse, read_source
 
 TEXT = """\
 vars:
