@@ -23,6 +23,10 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(CONSTRAINTS) -e ".[test,docs]"
+	@# mypy follows no editable install: it finds the two packages through links of their names.
+	@mkdir -p .venv/types
+	@ln -sfn ../../cli .venv/types/ncclean_cli
+	@ln -sfn ../../pipelines .venv/types/ncclean_pipelines
 	@touch $@
 
 demo: install

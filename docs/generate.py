@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any

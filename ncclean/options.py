@@ -12,6 +12,7 @@ are options of the whole. A field without an `Option` is not one.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import types
 import typing
@@ -128,10 +129,10 @@ class Parameter:
             if not isinstance(one, int | float):
                 continue
             for bound, holds, words in (
-                (option.low, lambda a, b: a >= b, "at least"),
-                (option.high, lambda a, b: a <= b, "at most"),
-                (option.above, lambda a, b: a > b, "above"),
-                (option.below, lambda a, b: a < b, "below"),
+                (option.low, operator.ge, "at least"),
+                (option.high, operator.le, "at most"),
+                (option.above, operator.gt, "above"),
+                (option.below, operator.lt, "below"),
             ):
                 if bound is not None and not holds(one, bound):
                     raise OptionError(
@@ -164,9 +165,13 @@ class Options:
                 parameter.check(getattr(self, parameter.place[0]))
 
 
-@cache
 def parameters(kind: type) -> Mapping[str, Parameter]:
     """The options of a dataclass and of the groups in it, by name, in the order of the fields."""
+    return _parameters(kind)
+
+
+@cache
+def _parameters(kind: Any) -> Mapping[str, Parameter]:
     collected: dict[str, Parameter] = {}
     for parameter in _collected(kind, ()):
         if parameter.name in collected:
@@ -175,9 +180,9 @@ def parameters(kind: type) -> Mapping[str, Parameter]:
     return collected
 
 
-def _collected(kind: type, place: Place) -> typing.Iterator[Parameter]:
+def _collected(kind: Any, place: Place) -> typing.Iterator[Parameter]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind):
         hint, inner = hints[field.name], (*place, field.name)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _collected(hint, inner)

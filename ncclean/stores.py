@@ -74,17 +74,17 @@ def location(path: str) -> UPath:
     if not is_url(path):
         return UPath(path)
     try:
-        found = UPath(path, use_listings_cache=False)
-        found.fs  # noqa: B018  imports the library that the scheme needs
+        place = UPath(path, use_listings_cache=False)
+        place.fs  # noqa: B018  imports the library that the scheme needs
     except (ImportError, ValueError) as error:
         raise InputError(f"{path} cannot be opened: {_one_line(error)}") from error
-    return found
+    return place
 
 
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a URL, and the path in it. Raises as `location` does."""
-    found = location(url)
-    return found.fs, found.path
+    place = location(url)
+    return place.fs, place.path
 
 
 def is_transient(error: BaseException) -> bool:
@@ -193,12 +193,11 @@ def _is_local_file(path: str) -> bool:
 
 def _object_names(folder: UPath) -> set[str]:
     try:
-        return {
-            str(name).rstrip("/").rpartition("/")[2]
-            for name in folder.fs.ls(folder.path, detail=False)
-        }
+        entries = folder.fs.ls(folder.path, detail=True)
     except FileNotFoundError:
         return set()
+    files = (str(entry["name"]) for entry in entries if entry["type"] != "directory")
+    return {name.rpartition("/")[2] for name in files}
 
 
 def read_bytes(path: UPath) -> bytes:

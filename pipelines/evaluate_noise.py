@@ -146,8 +146,11 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         )
         for score in evaluation.scores
     ]
-    heads = ("score", "flags", "threshold", "best F1 at")
-    yield Table("Operating points of the scores", heads, tuple(points))
+    yield Table(
+        "Operating points of the scores",
+        ("score", "flags", "threshold", "best F1 at"),
+        tuple(points),
+    )
     names = list(evaluation.noisy)
     rules = [
         (

@@ -114,7 +114,7 @@ class Finetune(Command):
     @property
     def objective_options(self) -> ObjectiveOptions:
         """The options of the objective, with the variants of DisNCL."""
-        variants = {name.replace("-", "_"): True for name in self.disncl_variant}
+        variants: dict[str, Any] = {name.replace("-", "_"): True for name in self.disncl_variant}
         disncl = dataclasses.replace(self.objective.disncl, **variants)
         return dataclasses.replace(self.objective, disncl=disncl)
 

@@ -61,7 +61,7 @@ def run(
     command = build(kind, options)
     if progress is None:
         return command.run(SILENT)
-    return command.run(progress if hasattr(progress, "advance") else Calls(progress))
+    return command.run(progress if isinstance(progress, Progress) else Calls(progress))
 
 
 def signature_of(kind: type[Command]) -> inspect.Signature:

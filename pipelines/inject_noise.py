@@ -17,7 +17,7 @@ from .progress import SILENT, Progress
 from .shared_options import CaptionKey, Overwrite, Shards
 
 if TYPE_CHECKING:
-    from .jobs.inject_noise import NoiseSummary
+    from ncclean.storage.injection_summary import NoiseSummary
 
 
 @dataclass(frozen=True, kw_only=True)

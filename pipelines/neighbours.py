@@ -14,7 +14,7 @@ from .display import Note, Shown, facts, share
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from .jobs.neighbours import NeighboursSummary
+    from ncclean.storage.neighbour_summary import NeighboursSummary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, runtime_checkable
 
 _LINE_EVERY_SECONDS = 10.0
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Receives what a command does and how far it is."""
 

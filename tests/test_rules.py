@@ -61,8 +61,8 @@ def test_a_pair_without_a_value_is_neither_flagged_nor_kept(rule, table):
     if rule.method is not None:
         everywhere += f" AND {rule.method.column} IS NULL"
     for expression in expressions:
-        found = table.execute(f"SELECT DISTINCT {expression} FROM scores WHERE {everywhere}")
-        assert found.fetchall() == [(None,)]
+        values = table.execute(f"SELECT DISTINCT {expression} FROM scores WHERE {everywhere}")
+        assert values.fetchall() == [(None,)]
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.method is not None])

@@ -72,6 +72,12 @@ def test_every_numeric_score_says_which_direction_is_clean():
     assert numeric - no_scores == set(SCORE_FACTS)
 
 
+def test_shares_lie_between_0_and_1():
+    assert {name for name, facts in SCORE_FACTS.items() if facts.is_share} == {
+        "ncu_confidence", "noise_probability", "null_p_value", "clean_posterior",
+    }  # fmt: skip
+
+
 def test_directions():
     assert {name for name, facts in SCORE_FACTS.items() if facts.higher_is_cleaner} == {
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "clean_posterior",

@@ -1,4 +1,4 @@
-"""Evaluation sets in clip_benchmark's webdataset layout, found and described; shards stay unread.
+"""Evaluation sets in clip_benchmark's webdataset layout, and what they hold; shards stay unread.
 
 SET/classnames.txt                          classification: one name a line
 SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
@@ -94,32 +94,32 @@ def find_sets(
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
     needed = tuple(splits)
-    found: list[BenchmarkSet] = []
+    sets: list[BenchmarkSet] = []
     for source in sources:
         folder = stores.location(source.rstrip("/") or source)
         if not _exists(folder):
             raise InputError(f"{source} does not exist")
         one = read_set(folder)
         if one is not None:
-            found.append(_checked(one, kind, needed))
+            sets.append(_checked(one, kind, needed))
             continue
         inside = [read_set(child) for child in _folders(folder)]
         fitting = [
-            each
-            for each in inside
-            if each is not None and each.kind == kind and all(map(each.has, needed))
+            child
+            for child in inside
+            if child is not None and child.kind == kind and all(map(child.has, needed))
         ]
         if not fitting:
             raise InputError(
-                f"{source} is no {kind} set in clip_benchmark's layout, and holds none with "
+                f"{source} is not a {kind} set in clip_benchmark's layout, and holds none with "
                 f"{' and '.join(needed)}/*.tar"
             )
-        found += fitting
-    names = [each.name for each in found]
+        sets += fitting
+    names = [one.name for one in sets]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"two sets are called {twice}: results could not be told apart")
-    return found
+        raise InputError(f"two sets are called {twice}: their results would have one name")
+    return sets
 
 
 def read_set(folder: UPath) -> BenchmarkSet | None:

@@ -40,10 +40,10 @@ def change_one_word(caption: str, rng: random.Random) -> str | None:
     Case is kept, and so is singular or plural; "a" and "an" in front follow the new word.
     """
     entries = _entries()
-    found = [match for match in _WORD.finditer(caption) if match[0].lower() in entries]
-    if not found:
+    matches = [match for match in _WORD.finditer(caption) if match[0].lower() in entries]
+    if not matches:
         return None
-    match = found[int(rng.random() * len(found))]
+    match = matches[int(rng.random() * len(matches))]
     entry = entries[match[0].lower()]
     others = [
         forms
@@ -101,24 +101,24 @@ def _article(before: str, word: str) -> str:
 def _classes() -> dict[str, list[tuple[tuple[str, ...], ...]]]:
     """Class -> meanings -> forms (singular, plural) -> words that are used alike."""
     text = resources.files("ncclean.data").joinpath("word_classes.txt").read_text("utf-8")
-    found: dict[str, list[tuple[tuple[str, ...], ...]]] = {}
+    classes: dict[str, list[tuple[tuple[str, ...], ...]]] = {}
     current: list[tuple[tuple[str, ...], ...]] = []
     for line in text.splitlines():
         if line.startswith("["):
-            current = found.setdefault(line.strip("[] "), [])
+            current = classes.setdefault(line.strip("[] "), [])
         elif line.strip() and not line.startswith("#"):
             forms = line.split("/")
             current.append(tuple(tuple(form.split()) for form in forms))
-    return found
+    return classes
 
 
 @functools.cache
 def _entries() -> dict[str, _Entry]:
     """Word -> its place. A word of several classes counts for the first."""
-    found: dict[str, _Entry] = {}
+    entries: dict[str, _Entry] = {}
     for word_class, meanings in _classes().items():
         for meaning, forms in enumerate(meanings):
             for form, words in enumerate(forms):
                 for word in words:
-                    found.setdefault(word, _Entry(word_class, meaning, form))
-    return found
+                    entries.setdefault(word, _Entry(word_class, meaning, form))
+    return entries

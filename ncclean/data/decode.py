@@ -113,7 +113,7 @@ class ImageDecoder:
             return rejected
 
     def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
-        """The image as far as its header tells, or why it cannot be used."""
+        """What the header says about the image, or why the image cannot be used."""
         try:
             return open_image(data, self.max_pixels)
         except ImageRejected as rejected:

@@ -54,13 +54,13 @@ class DeviceImageDecoder(ImageDecoder):
             on_device = self._decode([images[index] for index in chosen], chosen)
         except RuntimeError as error:
             logger.debug("a chunk is decoded on the CPU: %s", error)
-        found: list[DecodedImage | ImageRejected] = []
+        decoded: list[DecodedImage | ImageRejected] = []
         for index, (data, header) in enumerate(zip(images, headers, strict=True)):
             if index in on_device and not isinstance(header, ImageRejected):
-                found.append(DecodedImage(on_device[index], *header.size))
+                decoded.append(DecodedImage(on_device[index], *header.size))
             else:
-                found.append(self.decode_or_reject(data))
-        return found
+                decoded.append(self.decode_or_reject(data))
+        return decoded
 
     def _decode(self, images: list[bytes], index: list[int]) -> dict[int, torch.Tensor]:
         if not images:

@@ -22,8 +22,8 @@ def estimate_samples(shards: Sequence[ShardRef]) -> int:
     samples = 0
     size = 0
     for shard in looked_at:
-        found, covered = _look(shard)
-        samples += found
+        seen, covered = _look(shard)
+        samples += seen
         size += covered
     if not samples:
         return 0

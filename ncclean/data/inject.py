@@ -2,8 +2,8 @@
 
 Each scorable pair gets `is_noisy` and `noise_kind` in its json, in one of its own if it had none.
 A new caption goes wherever a caption is read from: the `.txt` and `.caption` members and the
-json's `caption` and `text`. Broken samples, members of no sample and whatever follows a break
-stay as they are, byte for byte.
+json's `caption` and `text`. Broken samples, members of no sample and all
+that follows a cut stay as they are, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from ncclean import stores
-from ncclean.data.names import split_name
+from ncclean.data.member_names import split_name
 from ncclean.data.shard_index import Role, ShardIndex
 from ncclean.data.tar_members import member_bytes, read_member
 from ncclean.errors import ShardError
@@ -173,7 +173,7 @@ class _Copier:
         return data
 
     def copy_rest(self) -> None:
-        """Copy to the end. A compressed shard that breaks off has none."""
+        """Copy to the end. A compressed shard that is cut short has none."""
         read = getattr(self._source, "read1", self._source.read)
         with contextlib.suppress(*_DECOMPRESSION, gzip.BadGzipFile):
             while data := read(_CHUNK):

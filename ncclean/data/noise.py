@@ -63,7 +63,7 @@ def parse_rates(
 ) -> dict[str, float]:
     """Rates by kind, from kinds with a rate each and from `ncr=0.2,hard=0.05`.
 
-    Raises `InputError` for a kind without a rate, named twice, or what is no number.
+    Raises `InputError` for a kind without a rate, named twice, or a rate that is not a number.
     """
     if len(kinds) != len(rates):
         raise InputError(
@@ -76,11 +76,11 @@ def parse_rates(
             named.append((kind.strip(), float(rate)))
         except ValueError:
             raise InputError(f"--noise takes kind=rate, as in ncr=0.2, got {piece!r}") from None
-    found = dict(named)
-    if len(found) < len(named):
+    rates_by_kind = dict(named)
+    if len(rates_by_kind) < len(named):
         raise InputError("each kind of noise can be given once")
-    check_rates(found)
-    return found
+    check_rates(rates_by_kind)
+    return rates_by_kind
 
 
 def noise_count(rate: float, pairs: int) -> int:

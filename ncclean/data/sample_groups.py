@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
-from ncclean.data.names import split_name
+from ncclean.data.member_names import split_name
 
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")

@@ -43,7 +43,7 @@ class Selection(Protocol):
 
 
 class SelectionReader:
-    """Reads a selection file. Raises `InputError` if it is none."""
+    """Reads a selection file. Raises `InputError` if the file is not a selection."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -50,7 +50,7 @@ class ShardIndex:
     tells whether one word of the caption can be changed. `members` (M, 4) int64, in the order of
     the shard: pair, role, and the offsets `begin` and `end` of `Member`. `images` (P,) is the
     place of each pair's image in `members`, `image_hash` (P,) uint64 tells images of other bytes
-    apart. `error` is why the shard breaks off, or "".
+    apart. `error` is why the shard is cut short, or "".
     """
 
     samples: int
@@ -84,11 +84,11 @@ class ShardIndex:
         """Raises `ValueError` if the bytes are not those of an index."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in _FIELDS}
+                fields = {name: arrays[name] for name in _FIELDS}
         except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError("not a shard index") from error
-        scalars = {name: found.pop(name).item() for name in ("samples", "compressed", "error")}
-        return cls(**found, **scalars)
+        scalars = {name: fields.pop(name).item() for name in ("samples", "compressed", "error")}
+        return cls(**fields, **scalars)
 
 
 _FIELDS = tuple(ShardIndex.__dataclass_fields__)
@@ -97,7 +97,7 @@ _FIELDS = tuple(ShardIndex.__dataclass_fields__)
 def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     """Read a shard once. Images are not decoded: one that is corrupt counts as an image.
 
-    A shard that breaks off has the index of what comes before. Raises `InputError` if it cannot
+    A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.
     """
     samples = TarSamples(shard, caption_key, locate=True)
@@ -113,7 +113,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
         if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
             raise InputError(f"{shard.url} {broken}") from broken
         error = str(broken)
-    scorable.sort(key=lambda found: found[0])
+    scorable.sort(key=lambda pair: pair[0])
     members = [
         (pair, _role(member, caption_key), member.begin, member.end)
         for pair, (row, _, _, located) in enumerate(scorable)
@@ -163,9 +163,9 @@ def _role(member: Member, caption_key: str | None) -> Role:
 
 def _first_images(members: np.ndarray, pairs: int) -> np.ndarray:
     images = np.flatnonzero(members[:, 1] == Role.IMAGE)
-    found = np.full(pairs, -1, dtype=np.int64)
-    found[members[images[::-1], 0]] = images[::-1]  # the first of several is written last
-    return found
+    first = np.full(pairs, -1, dtype=np.int64)
+    first[members[images[::-1], 0]] = images[::-1]  # the first of several is written last
+    return first
 
 
 def _is_compressed(shard: ShardRef) -> bool:

@@ -26,7 +26,7 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 @dataclass(frozen=True)
 class ShardRef:
-    """One shard: where it lies, the name its rows carry, and what tells it has changed.
+    """One shard: where it lies, the name its rows carry, and what changes when its bytes do.
 
     `name` is the file name without suffix, with as many parent folders in front as it takes to
     tell the shards of one run apart.
@@ -80,7 +80,7 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
     may be meant by.
     """
     exact = {ref.name: ref for ref in shards}
-    found: dict[str, ShardRef] = {}
+    matched: dict[str, ShardRef] = {}
     missing: list[str] = []
     for name in names:
         ends = [
@@ -89,14 +89,14 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
             if ref.name == name or name.endswith("/" + ref.name) or ref.name.endswith("/" + name)
         ]
         if len(ends) == 1:
-            found[name] = ends[0]
+            matched[name] = ends[0]
         else:
             missing.append(name)
     if missing:
         raise InputError(
             f"{len(missing)} shards of the selection are not among --shards (first: {missing[0]})"
         )
-    return found
+    return matched
 
 
 def _expand(source: str) -> list[str]:
@@ -116,16 +116,16 @@ def _expand_one(source: str) -> list[str]:
         return _expand_url(source)
     path = Path(source)
     if path.is_dir():
-        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(SUFFIXES))
-        if not found:
+        urls = sorted(str(file) for file in path.iterdir() if file.name.endswith(SUFFIXES))
+        if not urls:
             raise InputError(f"{source} holds no shards (*.tar)")
-        return found
+        return urls
     if path.exists():
         return [source]
     if any(char in source for char in "*?["):
-        found = sorted(glob.glob(source, recursive=True))
-        if found:
-            return found
+        urls = sorted(glob.glob(source, recursive=True))
+        if urls:
+            return urls
         raise InputError(f"{source} matches no file")
     raise InputError(f"{source} does not exist")
 
@@ -134,15 +134,15 @@ def _expand_url(source: str) -> list[str]:
     filesystem, path = stores.filesystem(source)
     scheme = source.split("://", 1)[0]
     if any(char in path for char in "*?["):
-        found = sorted(stores.ask("list", source, filesystem.glob, path))
+        names = sorted(stores.ask("list", source, filesystem.glob, path))
     elif source.endswith(SUFFIXES):
         return [source]
     else:
         listed = stores.ask("list", source, filesystem.ls, path, detail=False)
-        found = sorted(name for name in listed if name.endswith(SUFFIXES))
-    if not found:
+        names = sorted(name for name in listed if name.endswith(SUFFIXES))
+    if not names:
         raise InputError(f"{source} matches no shard")
-    return [f"{scheme}://{name.split('://', 1)[-1]}" for name in found]
+    return [f"{scheme}://{name.split('://', 1)[-1]}" for name in names]
 
 
 def _sizes_and_versions(urls: list[str]) -> list[tuple[int, str]]:

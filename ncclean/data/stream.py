@@ -1,7 +1,7 @@
 """Shards to decoded image batches: reading and decoding run ahead of the model, bounded.
 
 One thread reads tars, a pool of threads decodes (the decoders release the GIL), the caller takes
-batches in order. The reader goes on with the next shard while the model is busy with this one.
+batches in order. The reader proceeds to the next shard while the model is busy with this one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DecodedSample:
 class ShardStream:
     """The decoded samples of one shard; iterate once, then read `error` and `late_metadata`.
 
-    Iterating again goes on where the first iteration was left, and ends at once after its end.
+    A second iteration continues where the first one stopped.
     """
 
     shard: ShardRef
@@ -87,7 +87,7 @@ class StreamReader:
         caption_key: str | None = None,
         keep: Callable[[ShardRef, Sample], bool] | None = None,
     ) -> None:
-        """`keep` tells which samples to decode; the others are passed over."""
+        """`keep` says which samples to decode; the others are skipped."""
         self._shards = shards
         self._keep = keep
         self._decoder = decoder
@@ -212,17 +212,17 @@ def _open_and_begin(shard: ShardRef) -> BinaryIO:
 def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[DecodedSample]:
     """Decode the images and drop their bytes; a rejected image becomes its sample's status."""
     images = [sample.image for sample in samples if sample.image is not None]
-    decoded = iter(decoder.decode_many(images))
-    found = []
+    outcomes = iter(decoder.decode_many(images))
+    decoded = []
     for sample in samples:
         if sample.image is None:
-            found.append(DecodedSample(sample))
+            decoded.append(DecodedSample(sample))
             continue
         sample.image = None
-        image = next(decoded)
+        image = next(outcomes)
         if isinstance(image, ImageRejected):
             sample.reject(image.reason, str(image))
-            found.append(DecodedSample(sample, None, image.width, image.height))
+            decoded.append(DecodedSample(sample, None, image.width, image.height))
         else:
-            found.append(DecodedSample(sample, image.pixels, image.width, image.height))
-    return found
+            decoded.append(DecodedSample(sample, image.pixels, image.width, image.height))
+    return decoded

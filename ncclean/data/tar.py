@@ -1,4 +1,4 @@
-"""One webdataset shard to its samples, in input order, whatever the shard looks like.
+"""Reads the samples of a webdataset shard, ordinary or not, in input order.
 
 `webdataset` itself drops or merges what is unusual (it raises on duplicate keys and cuts a
 sample whose members are interleaved with another's); a cleaning tool must account for each.
@@ -80,8 +80,8 @@ class TarSamples:
     `ncclean.data.sample_groups`. A json that follows its sample late still reaches
     `late_metadata`.
 
-    Raises `ShardError` at the end of the iteration if the file is no tar, or breaks off; every
-    sample before that has been handed out by then, the broken one as `sample_truncated`.
+    Raises `ShardError` at the end of the iteration if the file is not a tar, or is cut short.
+    By then every sample before the cut has been yielded, the broken one as `sample_truncated`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TarSamples:
 
     @property
     def late_metadata(self) -> dict[int, dict[str, Any]]:
-        """By row, the fields of a json that came after its sample had been handed out."""
+        """By row, the fields of a json that came after its sample had been yielded."""
         return {row: group.metadata for row, group in self._groups.late.items()}
 
     @property
@@ -138,7 +138,9 @@ class TarSamples:
             failure = error
         yield from map(self._sample, groups.end())
         if failure is not None:
-            what = f"breaks off after {self.samples} samples" if self.samples else "cannot be read"
+            what = (
+                f"is cut short after {self.samples} samples" if self.samples else "cannot be read"
+            )
             raise ShardError(f"{what}: {_reason(failure)}", self.samples) from failure
 
     def _sample(self, group: _Group) -> Sample:
@@ -148,7 +150,7 @@ class TarSamples:
         if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         if group.is_cut:
-            sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard breaks off in this sample")
+            sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard ends inside this sample")
         image = next((data for ext, data in group.members.items() if is_image(ext)), None)
         if image is None:
             sample.reject(SkipReason.IMAGE_MISSING)
@@ -224,11 +226,11 @@ class _CutMember(tarfile.ReadError):
 
 def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
     """The json's `uid`, else 32 hex digits of a hash of shard name and key."""
-    given = metadata.get("uid")
-    if isinstance(given, str) and given:
-        return utf8(given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return str(given)
+    uid = metadata.get("uid")
+    if isinstance(uid, str) and uid:
+        return utf8(uid)
+    if isinstance(uid, int) and not isinstance(uid, bool):
+        return str(uid)
     return hashlib.blake2b(f"{shard}/{key}".encode(), digest_size=16).hexdigest()
 
 

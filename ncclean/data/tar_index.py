@@ -1,7 +1,7 @@
 """Where the samples of a tar lie: byte ranges to copy or read without unpacking.
 
 An ordinary header is read in two microseconds where tarfile takes thirty, which for the small
-files of a web corpus is more than copying them takes; whatever is not ordinary is left to tarfile.
+files of a web corpus is more than copying them takes; tarfile reads every other header.
 Which members make a sample is up to `ncclean.data.sample_groups`, as it is in scoring.
 """
 
@@ -60,8 +60,8 @@ class LocatedSample(Group):
 def locate_samples(path: Path, keys: Container[str] | None = None) -> list[LocatedSample]:
     """The samples of an uncompressed local tar in order of appearance, or those with `keys`.
 
-    Of samples that share a key the one that scoring takes is there. A tar that breaks off gives
-    the members before that. Raises `ShardError` if the file is not a tar.
+    Of samples that share a key, the one that scoring takes is returned. A tar that is cut short
+    gives the members before the cut. Raises `ShardError` if the file is not a tar.
     """
     with open(path, "rb") as source:
         groups = SampleGroups(lambda row, key: LocatedSample(row, key, source.fileno()))

@@ -13,12 +13,12 @@ a whole. To go on in the middle of an epoch only the chunk of that step is read 
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,12 +26,12 @@ import torch
 from ncclean.data.augment import TrainingDecoder
 from ncclean.data.decode import ImageRejected, Preprocessing
 from ncclean.data.options import LoaderOptions
-from ncclean.data.samples import SkipReason
-from ncclean.data.selection import SelectedSample, Selection
-from ncclean.data.shards import ShardRef, match_shards
-from ncclean.data.tar import TarSamples, sample_uid
-from ncclean.data.tar_count import count_samples
-from ncclean.errors import InputError, ShardError
+from ncclean.data.rank_samples import LoaderCounts as LoaderCounts
+from ncclean.data.rank_samples import RankSamples, RawSample
+from ncclean.data.read_ahead import ReadAhead
+from ncclean.data.selection import Selection
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
 
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
@@ -57,48 +57,11 @@ class TrainBatch:
 
 
 @dataclass
-class LoaderCounts:
-    """What was wrong with samples of this rank so far, by status.
-
-    Each was replaced by a second showing of another sample of its chunk, so that all ranks go on
-    with full batches; `missing` were counted or selected and are not in their shard.
-    `failed_shards` broke off, with the reason.
-    """
-
-    skipped: Counter[str] = field(default_factory=Counter)
-    failed_shards: dict[str, str] = field(default_factory=dict)
-
-    def add(self, reason: str, count: int = 1) -> None:
-        if count:
-            self.skipped[reason] += count
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Samples `first` to `first + count` of what is selected of a shard."""
-
-    shard: ShardRef
-    name: str
-    first: int
-    count: int
-
-
-@dataclass
-class _Raw:
-    """A sample before it is decoded."""
-
-    image: bytes
-    caption: str
-    chosen: SelectedSample
-    is_noisy: int
-
-
-@dataclass
 class _Chunk:
     """Samples in the order of the shards, None where one is unusable."""
 
     number: int
-    samples: list[_Raw | None]
+    samples: list[RawSample | None]
 
 
 class WeightedLoader:
@@ -119,16 +82,20 @@ class WeightedLoader:
         world_size: int = 1,
     ) -> None:
         self.options = options
-        self._reserve: tuple[int, list[_Raw]] | None = None
+        self._reserve: tuple[int, list[RawSample]] | None = None
         self.counts = LoaderCounts()
-        self._selection = selection
-        self._rank, self._world = rank, world_size
         self._decoder = TrainingDecoder(preprocessing)
-        counts = selection.counts() if selection is not None else count_samples(shards)
-        self._refs = match_shards(list(counts), shards)
-        self._sizes = {name: count for name, count in sorted(counts.items()) if count}
-        self.samples = sum(self._sizes.values())
-        share = self.samples // world_size if options.drop_last else -(-self.samples // world_size)
+        self._source = RankSamples(
+            shards,
+            selection,
+            caption_key=options.caption_key,
+            shuffle=options.shuffle,
+            drop_last=options.drop_last,
+            seed=options.seed,
+            rank=rank,
+            world_size=world_size,
+        )
+        self.samples, share = self._source.samples, self._source.length
         whole, rest = divmod(share, options.batch_size)
         self.steps_per_epoch = whole if options.drop_last or not rest else whole + 1
         if not self.steps_per_epoch:
@@ -142,33 +109,25 @@ class WeightedLoader:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """The batches of an epoch from `first_step` on."""
         first_chunk, skipped = divmod(first_step * self.options.batch_size, self._chunk)
-        chunks: queue.Queue[_Chunk | BaseException | None] = queue.Queue(_CHUNKS_AHEAD)
-        stop = threading.Event()
-        reader = threading.Thread(
-            target=self._read, args=(epoch, first_chunk, chunks, stop), daemon=True
-        )
-        reader.start()
-        with ThreadPoolExecutor(
-            self.options.decode_threads, "ncclean-train", torch.set_num_threads, (1,)
-        ) as pool:
-            try:
-                ahead: deque[Callable[[], TrainBatch]] = deque()
-                step = first_step
-                for chunk in _received(chunks):
-                    for batch in self._begin(epoch, chunk, pool, skipped):
-                        if step == self.steps_per_epoch:
-                            break
-                        step += 1
-                        ahead.append(batch)
-                        if len(ahead) > _BATCHES_AHEAD:
-                            yield ahead.popleft()()
-                    skipped = 0
-                for batch in ahead:
-                    yield batch()
-            finally:
-                stop.set()
-                _emptied(chunks)
-                reader.join(10)
+        ahead: deque[Callable[[], TrainBatch]] = deque()
+        step = first_step
+        with (
+            ReadAhead(partial(self._chunks, epoch, first_chunk), _CHUNKS_AHEAD) as chunks,
+            ThreadPoolExecutor(
+                self.options.decode_threads, "ncclean-train", torch.set_num_threads, (1,)
+            ) as pool,
+        ):
+            for chunk in chunks:
+                for batch in self._begin(epoch, chunk, pool, skipped):
+                    if step == self.steps_per_epoch:
+                        break
+                    step += 1
+                    ahead.append(batch)
+                    if len(ahead) > _BATCHES_AHEAD:
+                        yield ahead.popleft()()
+                skipped = 0
+            for batch in ahead:
+                yield batch()
 
     def _begin(
         self, epoch: int, chunk: _Chunk, pool: ThreadPoolExecutor, skipped: int
@@ -176,19 +135,19 @@ class WeightedLoader:
         """Queue the decoding of each batch of a chunk; the returned calls wait for one."""
         places = np.arange(len(chunk.samples))
         if self.options.shuffle:
-            places = self._rng(epoch, 1, chunk.number).permutation(places)
+            places = self._source.rng(epoch, 1, chunk.number).permutation(places)
         usable = [int(place) for place in places if chunk.samples[place] is not None]
         size = self.options.batch_size
         for start in range(skipped, len(places), size):
-            spare = _spares(usable, self._rng(epoch, 2, chunk.number, start))
-            seeds = self._rng(epoch, 3, chunk.number, start).integers(1 << 62, size=size)
+            spare = _spares(usable, self._source.rng(epoch, 2, chunk.number, start))
+            seeds = self._source.rng(epoch, 3, chunk.number, start).integers(1 << 62, size=size)
             futures = [
                 pool.submit(self._decode, chunk.samples[place], int(seed))
                 for place, seed in zip(places[start : start + size], seeds, strict=False)
             ]
 
             def collect(
-                futures: list[Future[tuple[_Raw, torch.Tensor] | str]] = futures,
+                futures: list[Future[tuple[RawSample, torch.Tensor] | str]] = futures,
                 spare: Iterator[int] = spare,
                 seed: int = int(seeds[0]),
             ) -> TrainBatch:
@@ -199,20 +158,21 @@ class WeightedLoader:
 
     def _batch(
         self,
-        decoded: list[tuple[_Raw, torch.Tensor] | str],
+        decoded: list[tuple[RawSample, torch.Tensor] | str],
         epoch: int,
         chunk: _Chunk,
         spare: Iterator[int],
         seed: int,
     ) -> TrainBatch:
-        good: list[tuple[_Raw, torch.Tensor]] = []
+        good: list[tuple[RawSample, torch.Tensor]] = []
         replacements = self._replacements(epoch, chunk, spare, seed)
-        for each in decoded:
-            if isinstance(each, str):
-                if each:
-                    self.counts.add(each)
-                each = next(replacements)
-            good.append(each)
+        for sample in decoded:
+            if isinstance(sample, str):
+                if sample:
+                    self.counts.add(sample)
+                good.append(next(replacements))
+            else:
+                good.append(sample)
         return TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
             captions=[raw.caption for raw, _ in good],
@@ -224,38 +184,38 @@ class WeightedLoader:
 
     def _replacements(
         self, epoch: int, chunk: _Chunk, spare: Iterator[int], seed: int
-    ) -> Iterator[tuple[_Raw, torch.Tensor]]:
-        """Other samples of the chunk, each once, and then whatever the epoch has."""
+    ) -> Iterator[tuple[RawSample, torch.Tensor]]:
+        """Other samples of the chunk, each once, and then those of the reserve."""
         for place in spare:
-            found = self._decode(chunk.samples[place], seed)
-            if not isinstance(found, str):
-                yield found
+            sample = self._decode(chunk.samples[place], seed)
+            if not isinstance(sample, str):
+                yield sample
         reserve = self._reserve_of(epoch)
         order = np.random.default_rng(seed).permutation(len(reserve))
         for index in itertools.cycle(order):
-            found = self._decode(reserve[index], seed)
-            assert not isinstance(found, str), "it could be decoded before"
-            yield found
+            sample = self._decode(reserve[index], seed)
+            assert not isinstance(sample, str), "it could be decoded before"
+            yield sample
 
-    def _reserve_of(self, epoch: int) -> list[_Raw]:
+    def _reserve_of(self, epoch: int) -> list[RawSample]:
         """The first samples of the epoch that can be read: for chunks of which none can.
 
         They depend on the epoch alone, so that a resumed run takes the same ones. Raises
         `InputError` if there are none.
         """
         if self._reserve is None or self._reserve[0] != epoch:
-            found = []
-            for raw in self._sequence(epoch, 0, threading.Event(), LoaderCounts()):
+            readable = []
+            for raw in self._source.sequence(epoch, 0, LoaderCounts()):
                 if raw is not None and not isinstance(self._decode(raw, 0), str):
-                    found.append(raw)
-                if len(found) == self.options.batch_size:
+                    readable.append(raw)
+                if len(readable) == self.options.batch_size:
                     break
-            if not found:
+            if not readable:
                 raise InputError("none of the selected samples can be read")
-            self._reserve = epoch, found
+            self._reserve = epoch, readable
         return self._reserve[1]
 
-    def _decode(self, raw: _Raw | None, seed: int) -> tuple[_Raw, torch.Tensor] | str:
+    def _decode(self, raw: RawSample | None, seed: int) -> tuple[RawSample, torch.Tensor] | str:
         """The sample and its pixels, or why it is skipped; "" if that was counted before."""
         if raw is None:
             return ""
@@ -266,101 +226,18 @@ class WeightedLoader:
         except ImageRejected as rejected:
             return rejected.reason.value
 
-    def _read(
-        self,
-        epoch: int,
-        first_chunk: int,
-        chunks: queue.Queue[_Chunk | BaseException | None],
-        stop: threading.Event,
-    ) -> None:
-        try:
-            number, held = first_chunk, []
-            for sample in self._sequence(epoch, first_chunk * self._chunk, stop, self.counts):
-                held.append(sample)
-                if len(held) == self._chunk:
-                    _put(chunks, _Chunk(number, held), stop)
-                    number, held = number + 1, []
-                if stop.is_set():
-                    return
-            if held:
-                _put(chunks, _Chunk(number, held), stop)
-            _put(chunks, None, stop)
-        except BaseException as error:  # must reach the caller, who would wait for ever
-            _put(chunks, error, stop)
-
-    def _sequence(
-        self, epoch: int, start: int, stop: threading.Event, counts: LoaderCounts
-    ) -> Iterator[_Raw | None]:
-        """This rank's samples of an epoch from `start` on, None for what cannot be used."""
-        given = 0
-        for piece in self._pieces(epoch, start):
-            for sample in self._piece(piece, counts):
-                given += 1
-                yield sample
+    def _chunks(self, epoch: int, first: int, stop: threading.Event) -> Iterator[_Chunk]:
+        """The chunks of an epoch from number `first` on, until `stop` is set."""
+        number, held = first, []
+        for sample in self._source.sequence(epoch, first * self._chunk, self.counts):
+            held.append(sample)
+            if len(held) == self._chunk:
+                yield _Chunk(number, held)
+                number, held = number + 1, []
             if stop.is_set():
                 return
-        lacking = self._length() - start - given
-        yield from [None] * lacking  # ranks of a sample less than the others
-
-    def _length(self) -> int:
-        share = self.samples // self._world
-        return share if self.options.drop_last else -(-self.samples // self._world)
-
-    def _pieces(self, epoch: int, start: int) -> Iterator[_Piece]:
-        """What this rank reads of which shards, from its sample `start` on."""
-        names = list(self._sizes)
-        if self.options.shuffle:
-            names = [names[index] for index in self._rng(epoch, 0).permutation(len(names))]
-        length = self._length()
-        low = self._rank * length + start
-        high = min((self._rank + 1) * length, self.samples)
-        position = 0
-        for name in names:
-            size = self._sizes[name]
-            first, last = max(low - position, 0), min(high - position, size)
-            if first < last:
-                yield _Piece(self._refs[name], name, first, last - first)
-            position += size
-
-    def _piece(self, piece: _Piece, counts: LoaderCounts) -> Iterator[_Raw | None]:
-        chosen = self._selection.samples(piece.name) if self._selection is not None else None
-        place = given = 0
-        samples = TarSamples(piece.shard, self.options.caption_key)
-        try:
-            for sample in samples:
-                if chosen is not None:
-                    known = chosen.get(sample.key)
-                    if known is None or sample.status is SkipReason.DUPLICATE_KEY:
-                        continue
-                elif sample.status is not SkipReason.OK:
-                    continue
-                else:
-                    uid = sample_uid(sample.metadata, piece.name, sample.key)
-                    known = SelectedSample(uid, 1.0, False)
-                place += 1
-                if place <= piece.first:
-                    continue
-                if given == piece.count:
-                    break
-                given += 1
-                if sample.status is not SkipReason.OK or not sample.image:
-                    counts.add(sample.status.value)
-                    yield None
-                else:
-                    truth = sample.metadata.get("is_noisy")
-                    is_noisy = int(truth) if truth in (0, 1) else -1
-                    yield _Raw(sample.image, sample.caption or "", known, is_noisy)
-        except ShardError as error:
-            counts.add("shard_error")
-            counts.failed_shards[piece.name] = str(error)
-        counts.add("missing", piece.count - given)
-        yield from [None] * (piece.count - given)
-
-    def _rng(self, *stream: int) -> np.random.Generator:
-        """Random numbers of one purpose; the first purpose, the order of shards, has no rank."""
-        epoch, purpose, *rest = stream
-        rank = 0 if purpose == 0 else self._rank
-        return np.random.default_rng([self.options.seed, epoch, purpose, rank, *rest])
+        if held:
+            yield _Chunk(number, held)
 
 
 def _spares(usable: list[int], rng: np.random.Generator) -> Iterator[int]:
@@ -368,28 +245,3 @@ def _spares(usable: list[int], rng: np.random.Generator) -> Iterator[int]:
     if usable:
         for index in rng.permutation(len(usable)):
             yield int(usable[index])
-
-
-def _received(chunks: queue.Queue[_Chunk | BaseException | None]) -> Iterator[_Chunk]:
-    while (chunk := chunks.get()) is not None:
-        if isinstance(chunk, BaseException):
-            raise chunk
-        yield chunk
-
-
-def _put(
-    chunks: queue.Queue[_Chunk | BaseException | None],
-    chunk: _Chunk | BaseException | None,
-    stop: threading.Event,
-) -> None:
-    while not stop.is_set():
-        try:
-            chunks.put(chunk, timeout=0.5)
-            return
-        except queue.Full:
-            continue
-
-
-def _emptied(chunks: queue.Queue[_Chunk | BaseException | None]) -> None:
-    while not chunks.empty():
-        chunks.get_nowait()

@@ -1,4 +1,4 @@
-"""What runs the shards of a job: this process, or the workers of a Ray cluster."""
+"""The engine that runs the shards of a job: this process or the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """What is left to know of a shard once its rows are written: all that a worker sends back."""
+    """The result of a shard whose rows are written: all that a worker sends back."""
 
     stats: ShardStats
     distributions: Distributions
@@ -67,13 +67,13 @@ class PartWriter:
     def write(self, task: ShardTask, result: ShardResult) -> ShardOutcome:
         """Publish the part, after the embeddings: whoever sees a part may rely on them."""
         if self.embeddings is not None and result.embeddings is not None:
-            found = result.embeddings
+            embeddings = result.embeddings
             write_embeddings(
                 stores.location(self.embeddings),
                 f"{task.number:0{self.digits}d}",
-                found.image,
-                found.text,
-                found.metadata,
+                embeddings.image,
+                embeddings.text,
+                embeddings.metadata,
             )
         write_part(stores.location(self.work) / task.shard.part_name, result.table)
         return ShardOutcome(result.stats, result.distributions)
@@ -94,10 +94,10 @@ class Engine(Protocol):
         on_done: Callable[[ShardRef, ShardOutcome], None],
         on_progress: Callable[[int], None] = lambda samples: None,
     ) -> None:
-        """Score and write every shard; tell `on_done` of each once it is written.
+        """Score and write every shard; call `on_done` for each once it is written.
 
-        A shard that cannot be scored is done with an error; it never stops the others. What
-        cannot be written ends the run, and so does what `on_done` raises.
+        A shard that cannot be scored has an outcome with an error and never stops the others. A
+        failed write ends the run, and so does an exception of `on_done`.
         """
         ...
 
@@ -110,5 +110,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the workers."""
+        """Release the workers."""
         ...

@@ -95,7 +95,7 @@ class LocalEngine:
         finalize(layout, manifest, calibration)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""
 
     def _decoder(self) -> ImageDecoder:
         preprocessing, device = self.estimator.preprocessing, self.estimator.device
@@ -124,6 +124,6 @@ class LocalEngine:
 
 
 def failed_result(reason: str) -> ShardResult:
-    """The result of a shard none of whose samples could be scored."""
+    """The result of a shard without a scored sample."""
     stats = ShardStats(0, {}, 0.0, reason)
     return ShardResult(schema.SCORES.empty_table(), stats, Distributions(), None)

@@ -1,4 +1,4 @@
-"""Paths that mean the same to a worker, which has a working directory of its own."""
+"""Paths that a worker, whose working directory is another one, resolves the same way."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ncclean.execution.engine import ModelRequest
 
 
 def absolute(path: str) -> str:
-    """A path from the root; URLs are left as they are."""
+    """The absolute path; URLs stay as they are."""
     return path if stores.is_url(path) else os.path.abspath(path)
 
 
 def absolute_model(request: ModelRequest) -> ModelRequest:
-    """The request with the paths of folders and checkpoints from the root."""
+    """The request with absolute paths of folders and checkpoints."""
     return dataclasses.replace(
         request,
         model=_absolute_name(request.model),
@@ -24,7 +24,7 @@ def absolute_model(request: ModelRequest) -> ModelRequest:
 
 
 def _absolute_name(name: str) -> str:
-    """What may be the name of a model or of weights as well as a path."""
+    """The absolute path, unless it is the name of a model or of weights."""
     prefix = "local-dir:"
     if name.startswith(prefix):
         return prefix + absolute(name.removeprefix(prefix))

@@ -1,6 +1,6 @@
 """The Ray engine: shards on the workers of a cluster, one loaded estimator on each.
 
-`ray_workers` has the workers, `ray_run` what happens to the shards, `ray_cluster` the cluster.
+`ray_workers` holds the workers, `ray_run` assigns shards to them, `ray_cluster` connects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINALIZE_SHARDS = 64
 
 
 class RayEngine:
-    """Scores shards on a Ray cluster. Close it to let go of the workers.
+    """Scores shards on a Ray cluster. Closing it releases the workers.
 
     Raises `InputError` if there is no cluster at the address. Where no node is large enough for a
     worker it warns and waits: an autoscaler may bring one.
@@ -56,7 +56,7 @@ class RayEngine:
         return self._identity
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The estimator's cosine on noise, found by one worker."""
+        """The estimator's cosine on noise, as one worker estimates it."""
         shift: float = self._pool.on_any("estimate_shift", seed, tolerance)
         return shift
 
@@ -67,7 +67,7 @@ class RayEngine:
         on_done: Callable[[ShardRef, ShardOutcome], None],
         on_progress: Callable[[int], None] = lambda samples: None,
     ) -> None:
-        """Score the shards in whatever order they finish; see `Engine.run`."""
+        """Score the shards, in any order; see `Engine.run`."""
         run = ShardRun(
             self._pool,
             self.identity,

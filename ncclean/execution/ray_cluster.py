@@ -1,4 +1,4 @@
-"""The Ray cluster itself: how to reach it, how large its nodes are, which of them are alive."""
+"""The Ray cluster: connecting to it, the size of its nodes and which of them are alive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CPUS_PER_CPU_WORKER = 4
 
 
 def connect(address: str | None) -> bool:
-    """Connect to the cluster, or start one here; whether this call did either."""
+    """Connect to the cluster or start one here. Returns whether this call did either."""
     if ray.is_initialized():
         return False
     try:
@@ -71,12 +71,12 @@ def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
 
 def nodes() -> list[dict[str, Any]]:
     """The nodes that are alive."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in found if node["Alive"]]
+    listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in listed if node["Alive"]]
 
 
 def get(reference: Any) -> Any:
-    """`ray.get`, with what ncclean raised on the worker raised here as it was."""
+    """`ray.get` that raises the errors of ncclean as the worker raised them."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
@@ -97,7 +97,7 @@ def is_gone(node_id: str) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, for a message: of Ray's tracebacks the beginning and the end."""
+    """An error on one line; Ray's tracebacks are shortened to their first and last lines."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip(" ^~\t")]
     if len(lines) < 2:

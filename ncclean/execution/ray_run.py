@@ -1,8 +1,8 @@
-"""One scoring run on the workers of a cluster: which shard is where, and what became of it.
+"""One scoring run on the workers of a cluster: which shard is where, and its outcome.
 
-What travels is a shard's reference one way and its statistics back; workers read shards and write
-parts themselves. Two shards are kept on each worker, so that one is read while the other is
-computed. Ray restarts workers; what is decided here is what to do with a shard whose worker died.
+A shard's reference travels to a worker and its statistics travel back; workers read shards and
+write parts themselves. Two shards are kept on each worker, so that one is read while the other is
+computed. Ray restarts workers; this module decides what to do with a shard whose worker died.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ShardRun:
         if number not in self._left:
             return
         if is_gone(call.node):
-            logger.warning("a node left; shard %s is done again", call.task.shard.name)
+            logger.warning("a node left; shard %s is scored again", call.task.shard.name)
             self._again(call.task)
             return
         self._deaths[number] += 1 if call.alone else 0

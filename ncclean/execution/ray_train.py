@@ -89,7 +89,7 @@ class RankJob:
             ray.get(self.board.finish.remote(result))
 
     def _all_failed(self) -> bool:
-        """Whether all ranks met with an error of ncclean's, which a restart would not change."""
+        """Whether all ranks raised an error of ncclean, which a restart would not change."""
         deadline = time.monotonic() + _AGREE_SECONDS
         while time.monotonic() < deadline:
             failed: int = ray.get(self.board.failed.remote())
@@ -108,10 +108,10 @@ def train_on_cluster(
     folder: Path,
     on_report: Report = lambda report: None,
 ) -> Any:
-    """Run `train` on every rank under Ray Train; what the first rank returned.
+    """Run `train` on every rank under Ray Train; return what the first rank returned.
 
-    `folder` is where Ray Train keeps its notes; all nodes must see it. Raises what the ranks raised
-    if it is one of ncclean's errors, else `TrainingError`.
+    `folder` is where Ray Train keeps its state; all nodes must see it. Raises what the ranks raised
+    if it is an error of ncclean, else `TrainingError`.
     """
     connected = connect(cluster.address)
     try:
@@ -155,7 +155,7 @@ def train_on_cluster(
 
 
 def _pump(board: Any, on_report: Report, stop: threading.Event) -> None:
-    """Hand on the reports as they come."""
+    """Pass the reports on as they arrive."""
     while True:
         last = stop.wait(_POLL_SECONDS)
         for report in ray.get(board.take.remote()):

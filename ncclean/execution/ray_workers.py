@@ -87,7 +87,7 @@ class Worker:
 
 @dataclass(eq=False)
 class Call:
-    """A shard on a worker, since when."""
+    """A shard on a worker, and when it was submitted."""
 
     worker: Worker
     task: ShardTask
@@ -118,11 +118,11 @@ class WorkerPool:
 
     @property
     def usable(self) -> list[Worker]:
-        """The workers whose model loads, as far as is known."""
+        """The workers whose model has not failed to load."""
         return [worker for worker in self.workers if worker.is_usable]
 
     def grow_now_and_then(self) -> None:
-        """`grow`, if the last time is a while ago."""
+        """`grow`, if the last call is a while ago."""
         if time.monotonic() - self._grown > GROW_SECONDS:
             self.grow()
 
@@ -133,7 +133,7 @@ class WorkerPool:
         self.workers = []
 
     def grow(self) -> None:
-        """Have as many workers as were asked for, or as the cluster has room for by now."""
+        """Start the missing workers: as many as asked for, or as the cluster has room for."""
         self._grown = time.monotonic()
         usable = sum(worker.is_usable for worker in self.workers)
         parked = len(self.workers) - usable
@@ -161,13 +161,13 @@ class WorkerPool:
         return Worker(actor.remote(self._model, self._options))
 
     def park(self, worker: Worker, error: ModelError) -> None:
-        """Give up a worker that cannot load the model, and have another one elsewhere.
+        """Give up a worker that cannot load the model, and start another one elsewhere.
 
         It keeps its place, so that Ray has to put its successor somewhere else.
         """
         worker.is_usable = False
         self._load_errors.append(error)
-        logger.warning("a worker on node %s is given up: %s", worker.node, error)
+        logger.warning("gave up a worker on node %s: %s", worker.node, error)
         if len(self._load_errors) > 2 * len(nodes()) or not self._room_left():
             if not any(w.is_usable for w in self.workers):
                 raise error

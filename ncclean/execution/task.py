@@ -63,8 +63,8 @@ def score_shard(
 ) -> ShardResult:
     """Score every sample of a shard.
 
-    The shard's error, if it broke off, is in `stats.error`; its readable samples have rows all
-    the same. `on_progress` is told the number of samples after each batch.
+    The shard's error, if it broke off, is in `stats.error`; its readable samples still have
+    rows. `on_progress` receives the number of samples after each batch.
     """
     return finish_shard(embed_images(stream, estimator, options, on_progress), estimator, options)
 
@@ -143,8 +143,8 @@ def _table(
 ) -> pa.Table:
     shard = stream.shard.name
     for row, metadata in stream.late_metadata.items():
-        known = samples[row].sample.metadata
-        known.update({name: value for name, value in metadata.items() if name not in known})
+        fields = samples[row].sample.metadata
+        fields.update({name: value for name, value in metadata.items() if name not in fields})
     records = [decoded.sample for decoded in samples]
     columns: dict[str, pa.Array] = {
         "uid": _strings([sample_uid(r.metadata, shard, r.key) for r in records]),

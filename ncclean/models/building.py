@@ -1,4 +1,4 @@
-"""Models as open_clip makes them, with errors that say what to do."""
+"""Builds open_clip models, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ncclean.models.checkpoint import ModelSource
 def build(
     source: ModelSource,
 ) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
-    """The model, its tokenizer and what its images go through. Raises `ModelError`."""
+    """The model, its tokenizer and its preprocessing. Raises `ModelError`."""
     import open_clip
 
     try:
@@ -94,7 +94,7 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """open_clip logs to the root logger, the hub each retry; what matters comes as exceptions."""
+    """Silence open_clip and the hub, which log every retry; failures arrive as exceptions."""
     from huggingface_hub.utils import logging as hub
 
     root = logging.getLogger()

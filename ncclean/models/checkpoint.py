@@ -1,4 +1,4 @@
-"""From what a user calls a model to what open_clip can build."""
+"""Resolves the name a user gives a model to a source that open_clip can build."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class ModelSource:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of a model that lies in one."""
+        """The folder of a `local-dir:` model, None for others."""
         prefix = "local-dir:"
         return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
 
 
 def resolve(model: str, pretrained: str | None) -> ModelSource:
-    """Tell which model is meant: bundled, `local-dir:`, `hf-hub:`, a folder, a file or a name.
+    """Resolve a bundled model, `local-dir:`, `hf-hub:`, a folder, a file or an open_clip name.
 
     Raises `ModelError` with a suggestion if it is none of these.
     """
@@ -70,8 +70,8 @@ def resolve(model: str, pretrained: str | None) -> ModelSource:
 def infer_architecture(checkpoint: Path) -> str:
     """Name of the open_clip architecture whose parameters are those of a bare checkpoint.
 
-    Raises `ModelError` when none fits. Where architectures differ in nothing that a checkpoint
-    records (the activation), open_clip's default GELU variant is taken and the log says so.
+    Raises `ModelError` when none fits. Architectures may differ in something a checkpoint does
+    not record (the activation); then the log names the choice, open_clip's default GELU variant.
     """
     import open_clip
 
@@ -115,9 +115,9 @@ def _local_folder(folder: Path, label: str) -> ModelSource:
 def _named(model: str, pretrained: str | None) -> ModelSource:
     import open_clip
 
-    known = open_clip.list_models()
-    if model not in known:
-        close = difflib.get_close_matches(model, [*known, *BUNDLED], n=3, cutoff=0.5)
+    names = open_clip.list_models()
+    if model not in names:
+        close = difflib.get_close_matches(model, [*names, *BUNDLED], n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ModelError(
             f"no model called {model!r}{hint} (also: local-dir:DIR, a checkpoint file)"
@@ -139,7 +139,7 @@ def _some(tags: list[str]) -> str:
 
 
 def _could_match(config: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """A cheap look at the vocabulary before anything is built."""
+    """Compare the vocabularies, which is cheap, before anything is built."""
     if config is None or "hf_model_name" in config.get("text_cfg", {}):
         return False
     text = config["text_cfg"]

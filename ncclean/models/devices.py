@@ -1,4 +1,4 @@
-"""How an estimator's towers are spread over a processor or fed to a GPU."""
+"""Spreads an estimator's towers over the cores of a processor, or feeds them on a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class Cores:
-    """One thread per core that torch may use, each with its operations to itself."""
+    """One thread for each core that torch may use; each runs its own operations."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -42,10 +42,10 @@ class Cores:
         self._pool = ThreadPoolExecutor(self.count, "ncclean-encode", torch.set_num_threads, (1,))
 
     def map(
-        self, encode: Callable[[T], torch.Tensor], parts: Iterable[T]
+        self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
     ) -> Iterator[torch.Tensor]:
-        """`encode` of every part, in order."""
-        return self._pool.map(encode, parts)
+        """`encode` of every piece, in order."""
+        return self._pool.map(encode, pieces)
 
     @property
     def model(self) -> nn.Module:
@@ -65,11 +65,11 @@ def _interleaved(
 ) -> torch.Tensor:
     """One batch of the images of `uploaded`, which belong at `rows`, and of the others."""
     places = dict(zip(rows, uploaded, strict=True))
-    return torch.stack([places.get(row, each) for row, each in enumerate(pixels)])
+    return torch.stack([places.get(row, image) for row, image in enumerate(pixels)])
 
 
 class Uploads:
-    """Batches on their way to a GPU, on a stream of their own."""
+    """Uploads batches to a GPU on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -80,8 +80,8 @@ class Uploads:
         pixels: torch.Tensor | Sequence[torch.Tensor],
         encode: Callable[[torch.Tensor], torch.Tensor],
     ) -> Callable[[], torch.Tensor]:
-        """Queue the upload and `encode`; nothing waits until the returned call does."""
-        here = [row for row, each in enumerate(pixels) if each.device.type == "cpu"]
+        """Queue the upload and `encode`; only the returned call waits for them."""
+        here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
         # torch keeps pinned blocks and hands one out again once its upload is through: with two
         # batches in flight this is double buffering.
         pinned = torch.empty((len(here), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)

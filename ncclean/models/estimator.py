@@ -48,7 +48,7 @@ _MAX_CAPTION_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What the score table records about the model that made it."""
+    """What the score table records about the model that scored."""
 
     model: str
     pretrained: str
@@ -118,8 +118,8 @@ class Estimator:
         their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
         `compiled` passes the image tower through `torch.compile`, which takes a minute once.
 
-        Raises `ModelError` if there is no such model, its weights cannot be had or the device is
-        not there, `InputError` for an unknown precision.
+        Raises `ModelError` if the model is unknown or its weights or the device are not available,
+        `InputError` for an unknown precision.
         """
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
@@ -256,12 +256,12 @@ class Estimator:
         return max(1, batch_size) if self._cores is None else _ROWS_PER_CORE
 
     def _map(
-        self, encode: Callable[[T], torch.Tensor], parts: Iterable[T]
+        self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
     ) -> Iterable[torch.Tensor]:
-        """`encode` of every part, in order; on a CPU begun, elsewhere queued on the device."""
+        """`encode` of every piece, in order; on a CPU begun, elsewhere queued on the device."""
         if self._cores is None:
-            return [encode(part) for part in parts]
-        return self._cores.map(encode, parts)
+            return [encode(piece) for piece in pieces]
+        return self._cores.map(encode, pieces)
 
     def _steady(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows, on a CPU with copies of the first one up to `_STEADY_ROWS`."""
@@ -299,8 +299,8 @@ class Estimator:
             with self.autocast():
                 for name, value in (("encode_image", probe), ("encode_text", tokens)):
                     expected = getattr(self.model, name)(value, normalize=True).float()
-                    found = getattr(cast, name)(value, normalize=True).float()
-                    if not (found - expected).abs().max() <= _CAST_TOLERANCE:
+                    actual = getattr(cast, name)(value, normalize=True).float()
+                    if not (actual - expected).abs().max() <= _CAST_TOLERANCE:
                         return self.model
         except (RuntimeError, TypeError, AttributeError) as error:
             logger.info("weights stay in fp32: %s", error)
@@ -309,7 +309,7 @@ class Estimator:
 
     @torch.no_grad()
     def _trimming_is_exact(self) -> bool:
-        """Compare both ways on captions of several lengths; a tower that objects is left alone."""
+        """Compare both ways on captions of several lengths; a failing tower keeps its padding."""
         probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]
         tokens = self.tokenizer(probe).to(self.device)
         reference = self.model.encode_text(tokens, normalize=True)  # type: ignore[operator]

@@ -24,7 +24,7 @@ from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
-# Cosines in: what both share, what one has alone, both halves with equal weight.
+# Cosines in: what both modalities share, what one has alone, or both halves with equal weight.
 SPACES = ("invariant", "exclusive", "joint")
 
 
@@ -109,9 +109,9 @@ class HeadedClip(nn.Module):
         super().__init__()
         check_space(space)
         self.clip, self.space = clip, space
-        parts = ("invariant", "exclusive") if space == "joint" else (space,)
-        self.image_heads = nn.ModuleDict({p: getattr(heads, f"image_{p}") for p in parts})
-        self.text_heads = nn.ModuleDict({p: getattr(heads, f"text_{p}") for p in parts})
+        halves = ("invariant", "exclusive") if space == "joint" else (space,)
+        self.image_heads = nn.ModuleDict({p: getattr(heads, f"image_{p}") for p in halves})
+        self.text_heads = nn.ModuleDict({p: getattr(heads, f"text_{p}") for p in halves})
         temperature = heads.config.temperature
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=False)
 

@@ -1,4 +1,4 @@
-"""Where a model computes, and in which precision."""
+"""The device and the precision a model computes in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the first GPU, else Apple's, else the CPU. Raises `ModelError` if not there."""
+    """`auto` is the first GPU, else Apple's, else the CPU. Raises `ModelError` if it is absent."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -1,4 +1,4 @@
-"""A model written to a folder that open_clip, and so `--model local-dir:`, can load."""
+"""Writes a model to a folder that open_clip, and so `--model local-dir:`, can load."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def model_config(source: ModelSource) -> dict[str, Any]:
 def write_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
     """Write `open_clip_config.json` and `open_clip_model.safetensors`, each published whole.
 
-    `source` tells the architecture; the tokenizer is written too where open_clip would need its
-    files.
+    `source` names the architecture. The tokenizer is also written if open_clip needs its files.
     """
     import open_clip
     from safetensors.torch import save_file
@@ -59,7 +58,7 @@ def write_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: P
 
 
 def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
-    """`write_model` to a folder of its own, which appears whole.
+    """Write a model to a new folder, which appears whole.
 
     Raises `InputError` if the folder exists already, with anything in it.
     """

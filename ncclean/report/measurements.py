@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
-from ncclean.report.rule_overlap import RuleOverlap, overlap_of_rules
+from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
 from ncclean.report.run_facts import RunFacts
 from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
@@ -30,6 +31,51 @@ class Measurements:
     def curve(self, column: str) -> ScoreCurve | None:
         """The threshold curve of a score, None if the table does not have it."""
         return next((curve for curve in self.curves if curve.column == column), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers that `ncclean report --json` prints."""
+        facts, overlap, curve = self.facts, self.overlap, self.curve("noise_probability")
+        kept = curve.kept(curve.pairs)[curve.start] if curve else None
+        wrong = None
+        if curve is not None and curve.wrong is not None:
+            wrong = float(curve.kept(curve.wrong)[curve.start])
+        rules = list(enumerate(overlap.rules))
+        return {
+            "rows": self.counts.rows,
+            "ok": self.counts.ok,
+            "failures": {failure.status: failure.count for failure in self.counts.failures},
+            "shards": self.shards.total,
+            "noise_rate": facts.noise_rate,
+            "noise_rate_low": facts.noise_rate_low,
+            "noise_rate_high": facts.noise_rate_high,
+            "shift": facts.shift,
+            "null_median": self.cosines.null_median if self.cosines else None,
+            "expected_mismatched": self.counts.expected_mismatched,
+            "kept_at_half": None if kept is None else int(kept),
+            "expected_mismatched_kept_at_half": wrong,
+            "rules": {rule.name: overlap.both(i, i) for i, rule in rules},
+            "jaccard": {
+                rule.name: {other.name: overlap.jaccard(i, j) for j, other in rules}
+                for i, rule in rules
+            },
+            "detection": _detection_json(overlap.truth),
+            "missing": list(self.missing),
+        }
+
+
+def _detection_json(truth: Truth | None) -> dict[str, Any] | None:
+    if truth is None:
+        return None
+    return {
+        detection.rule.name: {
+            "precision": detection.precision,
+            "recall": detection.recall,
+            "f1": detection.f1,
+            "clean_flagged": detection.false_alarms,
+            "recall_by_kind": detection.by_kind,
+        }
+        for detection in truth.detections
+    }
 
 
 def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measurements:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from PIL import Image
 
 from ncclean.data.decode import ImageRejected, decode_whole
-from ncclean.data.pick import pick_images
+from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.report.pairs import ShownPair

@@ -1,4 +1,4 @@
-"""Embeddings of one shard to its score columns and the statistics that finalize needs."""
+"""From the embeddings of one shard to its score columns and the statistics for finalize."""
 
 from __future__ import annotations
 

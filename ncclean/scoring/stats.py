@@ -82,7 +82,7 @@ class Distributions:
         return cls(**{name: unpack_histogram(fields[name]) for name in _NAMES})
 
 
-_NAMES = tuple(each.name for each in dataclasses.fields(Distributions))
+_NAMES = tuple(field.name for field in dataclasses.fields(Distributions))
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:

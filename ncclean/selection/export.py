@@ -86,7 +86,7 @@ def export_shards(
     weight once. Finished shards of an interrupted export are kept. Raises `InputError` for a
     selection that does not fit the shards, `ResumeError` if `out` holds another export.
     """
-    out = stores.location(str(out))  # without a cache of its listings, whoever made it
+    out = stores.location(str(out))  # the caller's may cache its listings
     connection = open_selection(selection)
     repeats = repeat_scale(connection) if repeat else None
     counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
@@ -122,11 +122,11 @@ def _check_columns(scores: Sequence[str], columns: Sequence[str]) -> None:
     if not scores:
         return
     connection = connect(scores)
-    known = connection.sql("SELECT * FROM scores LIMIT 0").columns
+    existing = connection.sql("SELECT * FROM scores LIMIT 0").columns
     connection.close()
     for name in columns:
-        if name not in known:
-            raise InputError(f"{scores[0]} has no column {name!r}; it has {', '.join(known)}")
+        if name not in existing:
+            raise InputError(f"{scores[0]} has no column {name!r}; it has {', '.join(existing)}")
 
 
 def export_uids(selection: str, out: UPath) -> ExportSummary:

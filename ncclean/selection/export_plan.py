@@ -48,7 +48,7 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
     rows = connection.execute("DESCRIBE SELECT * FROM scores").fetchall()
     missing = [name for name in COLUMNS if name not in {row[0] for row in rows}]
     if missing:
-        raise InputError(f"{selection} is no selection: it has no column {missing[0]}")
+        raise InputError(f"{selection} is not a selection: it has no column {missing[0]}")
     return connection
 
 
@@ -118,7 +118,7 @@ def _pieces(
     counts: dict[str, int], refs: dict[str, ShardRef], shards: Sequence[ShardRef]
 ) -> Iterator[Segment]:
     order = {ref.url: index for index, ref in enumerate(shards)}
-    for name in sorted(refs, key=lambda each: order[refs[each].url]):
+    for name in sorted(refs, key=lambda name: order[refs[name].url]):
         yield Segment(refs[name], name, 0, counts[name])
 
 

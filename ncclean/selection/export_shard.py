@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -13,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.data.range_copier import RangeCopier
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
@@ -29,7 +29,6 @@ from ncclean.selection.policy import identifier
 from ncclean.storage.catalog import connect
 
 _COPY_BYTES = 1 << 20
-_BUFFER_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ExportOptions:
 
 @dataclass
 class ShardReport:
-    """What became of an exported shard; `missing` keys were selected but are not in the input."""
+    """The outcome for an exported shard; `missing` keys were selected but are not in the input."""
 
     number: int
     samples: int = 0
@@ -93,7 +92,7 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def stats_path(out: UPath, number: int, digits: int) -> UPath:
-    """Where the statistics of an exported shard lie, which are there when the shard is."""
+    """Where the statistics of an exported shard lie; they are published after the shard."""
     return out / f"{number:0{digits}d}_stats.json"
 
 
@@ -120,7 +119,7 @@ def _copy_segment(
 ) -> None:
     chosen = _chosen(segment, options)
     with _local(segment.shard) as path, open(path, "rb") as source:
-        copier = _Copier(source, out)
+        copier = RangeCopier(source, out)
         samples = locate_samples(path, chosen.copies)
         lacking = sum(chosen.copies.values()) - sum(chosen.copies[one.key] for one in samples)
         if lacking:
@@ -177,62 +176,8 @@ def _local(shard: ShardRef) -> Iterator[Path]:
         yield copy
 
 
-class _Copier:
-    """Copies byte ranges in order; ranges that touch are read in one piece.
-
-    What is read is gathered in a large buffer and written from there: measured on ranges of three
-    samples, 1.6 times as fast as copying each inside the kernel (sendfile, copy_file_range).
-    """
-
-    def __init__(self, source: BinaryIO, out: FileIO) -> None:
-        self._from, self._out = source.fileno(), out
-        self._length = os.fstat(self._from).st_size
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._held = 0
-        self._start = self._end = 0
-
-    def copy(self, start: int, end: int) -> None:
-        if end > self._length:  # cut in the padding of its last member, whose content is whole
-            self.write(self.read(start, end) + bytes(end - self._length))
-            return
-        if start != self._end:
-            self._gather()
-            self._start = start
-        self._end = end
-
-    def write(self, data: bytes) -> None:
-        self.flush()
-        self._write(memoryview(data))
-
-    def flush(self) -> None:
-        """Write what has been copied so far."""
-        self._gather()
-        self._write(self._buffer[: self._held])
-        self._held = 0
-
-    def read(self, start: int, end: int) -> bytes:
-        return os.pread(self._from, end - start, start)
-
-    def _gather(self) -> None:
-        start, end = self._start, self._end
-        self._start = self._end = 0
-        while start < end:
-            if self._held == len(self._buffer):
-                self._write(self._buffer)
-                self._held = 0
-            room = self._buffer[self._held : self._held + end - start]
-            count = os.preadv(self._from, [room], start)
-            if not count:
-                raise ShardError("the file has become shorter while it was copied")
-            start, self._held = start + count, self._held + count
-
-    def _write(self, view: memoryview) -> None:
-        while view:
-            view = view[self._out.write(view) :]
-
-
 def _copy_sample(
-    copier: _Copier, sample: LocatedSample, copy: int, fields: dict[str, Any] | None
+    copier: RangeCopier, sample: LocatedSample, copy: int, fields: dict[str, Any] | None
 ) -> None:
     for extension, (begin, end) in sample.members.items():
         if copy or (fields is not None and extension == "json"):
@@ -252,7 +197,7 @@ def _key(key: str, copy: int) -> str:
 
 
 def _with_fields(raw: bytes, fields: dict[str, Any]) -> bytes:
-    """A json object with the fields added; one that is none is replaced."""
+    """A json object with the fields added; anything else is replaced by one."""
     try:
         record = json.loads(raw)
     except ValueError:

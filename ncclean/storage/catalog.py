@@ -31,7 +31,7 @@ def connect(
     """
     views = {"scores": table_files(paths)}
     views |= {name: table_files(others) for name, others in (beside or {}).items()}
-    files = [file for each in views.values() for file in each]
+    files = [file for members in views.values() for file in members]
     try:
         connection = duckdb.connect()
         if memory_limit is not None:
@@ -40,15 +40,15 @@ def connect(
         raise InputError(f"memory limit {memory_limit!r}: {_first_line(error)}") from error
     for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
         connection.register_filesystem(fsspec.filesystem(scheme))
-    for name, each in views.items():
+    for name, members in views.items():
         try:
             # The order of the rows is that of the input; a query without ORDER BY shows it.
             connection.execute(
                 f"CREATE VIEW {name} AS "
-                f"SELECT * FROM read_parquet([{_listed(each)}], union_by_name=true)"
+                f"SELECT * FROM read_parquet([{_listed(members)}], union_by_name=true)"
             )
         except duckdb.Error as error:
-            message = f"{each[0]} cannot be read as Parquet: {_first_line(error)}"
+            message = f"{members[0]} cannot be read as Parquet: {_first_line(error)}"
             raise InputError(message) from error
     allowed = files if writable is None else [*files, str(writable)]
     connection.execute(f"SET allowed_paths = [{_listed(allowed)}]")

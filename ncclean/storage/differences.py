@@ -1,4 +1,4 @@
-"""What tells two runs apart, spelled out for whoever started the second one."""
+"""The differences between two runs, in the words of the command line."""
 
 from __future__ import annotations
 

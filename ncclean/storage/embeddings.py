@@ -68,14 +68,14 @@ def _list(folder: UPath, name: str) -> dict[int, UPath]:
         files = sorted(inside.iterdir(), key=str) if inside.is_dir() else []
         return {int(match[1]): file for file in files if (match := pattern.match(file.name))}
 
-    found = stores.ask("read", inside, look)
-    if not found:
+    files = stores.ask("read", inside, look)
+    if not files:
         what = f"{name}_<i>.{_FOLDERS[name]}"
         raise InputError(
             f"{inside} holds no {what}: EMBEDDINGS is a folder that `ncclean score --embeddings` "
             "or clip-retrieval wrote"
         )
-    return found
+    return files
 
 
 def _common_numbers(folder: str, listed: dict[str, dict[int, UPath]]) -> list[int]:
@@ -127,12 +127,12 @@ def _read(folder: str, parts: list[list[UPath]]) -> Embeddings:
     if not len(pairs):
         raise InputError(f"{folder} holds no embeddings: all of its files are empty")
     captions = pairs.column("caption").to_pylist()
-    known = any(caption is not None for caption in captions)
+    has_captions = any(caption is not None for caption in captions)
     return Embeddings(
         EmbeddingMatrix(images),
         EmbeddingMatrix(texts),
         pairs.select(list(_REQUIRED)),
-        captions if known else None,
+        captions if has_captions else None,
     )
 
 

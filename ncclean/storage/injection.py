@@ -45,7 +45,7 @@ class ShardRecord:
     """What was written of a shard: pairs, those noisy by this injection per kind, and the rest.
 
     `unchanged` pairs were to change, by kind, but got an equal caption or image. The last three
-    are those of `ncclean.data.inject.Rewritten`. `error` is why the shard breaks off, or "".
+    are those of `ncclean.data.inject.Rewritten`. `error` is why the shard is cut short, or "".
     """
 
     samples: int

@@ -64,7 +64,7 @@ class ScoreLayout:
             yield self.out
 
     def taken(self) -> UPath | None:
-        """A table that would mix with this one, where there is no manifest.
+        """A table that is in the way of a new one.
 
         Raises `InputError` if the place is a folder where the name asks for a file, or the other
         way round.

@@ -55,7 +55,7 @@ def open_log(path: UPath) -> tuple[Log, Iterator[dict[str, Any]]]:
 
 
 def read_log(path: UPath) -> Iterator[dict[str, Any]]:
-    """The records of a log that another process may be writing to; nothing if there is none."""
+    """The records of a log that another process may be writing to; none if it does not exist."""
     if stores.is_url(path):
         return _records_of(_objects(path))
     try:

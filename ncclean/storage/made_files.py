@@ -43,7 +43,7 @@ class MadeFiles:
 
 
 def absolute(path: UPath | Path) -> str:
-    """One spelling for each place, whether something is there or not."""
+    """One spelling for each place, with or without a file."""
     return str(path) if stores.is_url(str(path)) else os.path.abspath(str(path))
 
 

@@ -58,7 +58,7 @@ class Manifest:
     # Of all committed shards together.
     distributions: Distributions = field(default_factory=Distributions)
     noise_shift: float | None = None  # of the estimator, once it has been estimated
-    # Of shards that broke off: they are scored again.
+    # Of shards that are cut short: they are scored again.
     _incomplete: dict[str, Distributions] = field(default_factory=dict)
     _record: RunRecord | None = None
 
@@ -69,8 +69,8 @@ class Manifest:
         """Begin a run, or resume the one whose output `layout` is.
 
         A run that scored no pair, over a wrong path for instance, gives way to another one.
-        Shards that are not done may have changed: replacing a broken shard and going on is what
-        one wants. Raises `ResumeError`, spelling out the differences, for another run, and
+        Shards that are not done may have changed: a user may replace a broken shard and
+        resume. Raises `ResumeError`, spelling out the differences, for another run, and
         `InputError` if something is in the way.
         """
         manifest = cls(identity)
@@ -131,7 +131,7 @@ class Manifest:
         return [shard for shard in self.identity.shards if shard.name in self.done]
 
     def pending(self) -> list[ShardRef]:
-        """Shards without a part, or whose part ends where the shard broke off, in input order."""
+        """Shards without a part, or whose shard was cut short, in input order."""
         return [
             shard
             for shard in self.identity.shards

@@ -1,4 +1,4 @@
-"""The table of neighbours: what was found, in the columns of `schema.NEIGHBOURS`."""
+"""The table of neighbours, in the columns of `schema.NEIGHBOURS`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What a run is made of, how far it has come, and which files are its own.
 
 A record is a log (`ncclean.storage.log`) whose first line holds the command and the identity of
-the run: whatever its output depends on. One rule holds for every command whose output is there
-already:
+the run: everything that its output depends on. One rule holds for every command whose output
+exists already:
 
-- The same identity goes on, and another one is refused with every difference spelled out.
+- A run with the same identity resumes; another one is refused with every difference spelled out.
 - Files in the way that no record lists are refused.
 - `--overwrite` removes the files that the record lists, and nothing else.
 """
@@ -41,7 +41,7 @@ class RunRecord:
 
     `entries` are the lines after the first one, except those of the record itself; `resumed` says
     whether an earlier run wrote the record. Names of files are kept relative to `base` (the output,
-    a folder or a file), so that they stay right when the output is moved. `files` tells the files
+    a folder or a file), so that they stay right when the output is moved. `files` names the files
     that follow from an identity, so that a run over many shards need not list them one by one.
 
     An open record of a local run is locked: two runs on one output are refused. Object stores have
@@ -75,12 +75,12 @@ class RunRecord:
         compare: Callable[[Identity, Identity], list[str]] = differences,
         on_entry: OnEntry | None = None,
     ) -> RunRecord:
-        """Begin a run, or go on with the one that `path` (ending in `.jsonl`) records.
+        """Begin a run, or resume the one that `path` (ending in `.jsonl`) records.
 
-        `base` is the folder of the record unless said otherwise. `taken` looks for output of
-        somebody else's where there is no record; files that `files` names are in the way in any
-        case. `compare` says how an earlier identity differs from this one. `on_entry` receives
-        the entries of an earlier run, which are then not kept, before `compare` is called.
+        `base` is the folder of the record unless said otherwise. The files that `files` names must
+        not exist yet, and where there is no record, `taken` looks for other output in the way.
+        `compare` says how an earlier identity differs from this one. `on_entry` receives the
+        entries of an earlier run before `compare` is called; they are not kept then.
 
         Raises `ResumeError` if the record is that of another run, and `InputError` if something
         is in the way, another process is writing to the record or it cannot be read.
@@ -117,7 +117,7 @@ class RunRecord:
         on_entry: OnEntry | None = None,
         read_only: bool = False,
     ) -> RunRecord | None:
-        """The record at `path` as it is, or None if there is no run in it.
+        """The record at `path` as it is, or None if it holds no run.
 
         With `read_only` it is not locked and cannot be appended to. Raises `InputError` if it is
         the record of another command.
@@ -140,7 +140,7 @@ class RunRecord:
     def clear(
         cls, path: UPath, command: str, *, base: UPath | None = None, files: Files = no_files
     ) -> None:
-        """Remove what the record lists, and the record; does nothing where there is none."""
+        """Remove what the record lists, and the record. Without a record, nothing is removed."""
         if not exists(path):
             return
         with cls(path, command, {}, base or path.parent, files) as record:
@@ -162,7 +162,7 @@ class RunRecord:
             self._made.add(names)
 
     def listed(self) -> Iterator[UPath]:
-        """The files of this run, whether they are there or not."""
+        """The files of this run, written yet or not."""
         return self._listed(self.identity)
 
     def remove_made(self) -> None:
@@ -228,7 +228,7 @@ class RunRecord:
         self.append("run", command=self.command, identity=self.identity)
 
     def _remove(self, identity: Identity) -> None:
-        self.append("cleared")  # a run killed from here on leaves nothing to go on with
+        self.append("cleared")  # a run killed from here on leaves nothing to resume
         self.flush()
         remove_with_leftovers(self._listed(identity))
 

@@ -17,7 +17,7 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
     """Compare uids of a few samples with those in score tables or a selection.
 
     Samples that the tables do not have are passed over, and so are shards that cannot be read: what
-    follows will say so. Raises `InputError` where all uids found in a shard are others. A corpus
+    follows will say so. Raises `InputError` where all uids of a shard are others. A corpus
     whose json has no uids cannot be told from another one with the same names and keys.
     """
     connection = connect(tables)
@@ -27,13 +27,13 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
             here = _uids(shard)
             if not here:
                 continue  # no need to search the tables
-            known = connection.execute(
+            rows = connection.execute(
                 "SELECT key, uid FROM scores WHERE list_contains($1, key) AND "
                 "(shard = $2 OR shard LIKE '%/' || $2 OR $2 LIKE '%/' || shard)",
                 [list(here), shard.name],
             ).fetchall()
-            if known and all(here[key] != uid for key, uid in known):
-                key, uid = known[0]
+            if rows and all(here[key] != uid for key, uid in rows):
+                key, uid = rows[0]
                 raise InputError(
                     f"{shard.url} is not the shard that {tables[0]} is about: sample {key} has "
                     f"the uid {here[key]} in it, and {uid} there"
@@ -44,11 +44,11 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
 
 def _uids(shard: ShardRef) -> dict[str, str]:
     """Those of the first samples by key, where the json has one."""
-    found: dict[str, str] = {}
+    uids: dict[str, str] = {}
     try:
         for sample in itertools.islice(TarSamples(shard), _SAMPLES):
             if sample.metadata.get("uid"):
-                found[sample.key] = sample_uid(sample.metadata, shard.name, sample.key)
+                uids[sample.key] = sample_uid(sample.metadata, shard.name, sample.key)
     except (ShardError, OSError):
         pass
-    return found
+    return uids

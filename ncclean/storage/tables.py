@@ -22,14 +22,14 @@ def table_files(paths: Iterable[str]) -> list[str]:
         is_pattern = any(char in path for char in "*?[")
         if is_pattern and stores.is_url(path):
             listed = stores.ask("list", path, where.fs.glob, where.path)
-            found = sorted(where.fs.unstrip_protocol(name) for name in listed)
+            matches = sorted(where.fs.unstrip_protocol(name) for name in listed)
         elif taken := stores.ask("read", path, tables_at, where):
-            found = [str(file) for file in taken]
+            matches = [str(file) for file in taken]
         else:
-            found = sorted(glob.glob(path, recursive=True)) if is_pattern else []
-        if not found:
+            matches = sorted(glob.glob(path, recursive=True)) if is_pattern else []
+        if not matches:
             raise InputError(_missing(where))
-        files += found
+        files += matches
     if not files:
         raise InputError("no score files given")
     return files

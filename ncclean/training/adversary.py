@@ -1,4 +1,4 @@
-"""The other side of an alternating objective: opponents with an optimiser of their own."""
+"""The adversaries of an alternating objective, with an optimiser of their own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ncclean.training.objectives.base import (
     Objective,
     Phase,
 )
-from ncclean.training.parts import make_optimizer, set_learning_rates
-from ncclean.training.ranks import Ranks, average_gradients
+from ncclean.training.parameter_groups import make_optimizer, set_learning_rates
+from ncclean.training.process_group import Ranks, average_gradients
 
 
 class Adversaries:
-    """Steps the opponents of one phase; they are frozen whenever they do not step.
+    """Trains the adversaries of one phase; they are frozen outside their own steps.
 
     They see the gathered embeddings, so each rank has their whole gradient; the mean over ranks
     only keeps rounding from driving the ranks apart.
@@ -33,7 +33,7 @@ class Adversaries:
         objective: Adversarial,
         phase: Phase,
         rates: Mapping[str, float],
-        parts: Mapping[str, list[nn.Parameter]],
+        groups: Mapping[str, list[nn.Parameter]],
         ranks: Ranks,
         *,
         betas: tuple[float, float],
@@ -43,39 +43,41 @@ class Adversaries:
         self._objective, self._phase, self._ranks = objective, phase, ranks
         self._clip_norm = clip_norm
         named = Phase(name=phase.name, epochs=phase.epochs, learning_rates=rates)
-        self._optimizer = make_optimizer(parts, named, weight_decay=0.0, betas=betas, eps=eps)
-        self._parameters = [p for name in rates for p in parts[name]]
+        self._optimizer = make_optimizer(groups, named, weight_decay=0.0, betas=betas, eps=eps)
+        self._parameters = [p for name in rates for p in groups[name]]
 
     @classmethod
     def of(
         cls,
         objective: Objective,
         phase: Phase,
-        parts: Mapping[str, list[nn.Parameter]],
+        groups: Mapping[str, list[nn.Parameter]],
         ranks: Ranks,
         *,
         betas: tuple[float, float],
         eps: float,
         clip_norm: float,
     ) -> Adversaries | None:
-        """The opponents of the phase, or None where it has none."""
+        """The adversaries of the phase, or None if it has none."""
         if not isinstance(objective, Adversarial):
             return None
         rates = objective.adversaries(phase)
         if not rates:
             return None
-        return cls(objective, phase, rates, parts, ranks, betas=betas, eps=eps, clip_norm=clip_norm)
+        return cls(
+            objective, phase, rates, groups, ranks, betas=betas, eps=eps, clip_norm=clip_norm
+        )
 
     def set_rate(self, step: int, steps: int) -> None:
         """Follow the phase's schedule."""
         set_learning_rates(self._optimizer, step, steps, self._phase.warmup)
 
     def step(self, embeddings: Embeddings, batch: GlobalBatch) -> None:
-        """The steps on detached embeddings of all ranks that come before one of the rest.
+        """Take the adversaries' steps, which precede a step of the model, on detached embeddings.
 
-        Raises `TrainingError`, before a step is taken, if its loss is not finite.
+        Raises `TrainingError`, before a step is taken, if their loss is not finite.
         """
-        detached = {name: each.detach() for name, each in embeddings.items()}
+        detached = {name: embedding.detach() for name, embedding in embeddings.items()}
         for parameter in self._parameters:
             parameter.requires_grad_(True)
         for _ in range(self._objective.adversary_steps):
@@ -98,7 +100,7 @@ class Adversaries:
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimiser; the opponents are saved with the objective's modules."""
+        """The optimiser's state; the adversaries are saved with the objective's modules."""
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from ncclean.models.text_tower import encode_text, token_lengths
 
 
 class CachedFeatures:
-    """The pairs of a loader as batches of features, in the place of the loader.
+    """Replaces a loader: its pairs as batches of features.
 
     A pair belongs to the rank that encoded it, and is shuffled among that rank's. The loader should
     neither augment nor shuffle nor drop the last batch.
@@ -65,7 +65,7 @@ def _encoded(estimator: Estimator, loader: WeightedLoader) -> Iterator[TrainBatc
 
 
 def _joined(batches: list[TrainBatch]) -> TrainBatch:
-    """One batch of all. Those shown twice, in place of broken ones, stay: ranks keep in step."""
+    """One batch of all. Pairs repeated in place of broken ones stay, so that ranks keep in step."""
     features = [batch.features for batch in batches if batch.features is not None]
     truth = [batch.is_noisy for batch in batches if batch.is_noisy is not None]
     return TrainBatch(

@@ -1,10 +1,10 @@
 """Gradients of a contrastive loss over a batch that does not fit: GradCache.
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup". The
-loss needs all embeddings at once, but only the embeddings: encode the parts of the batch without
+loss needs all embeddings at once, but only the embeddings: encode the pieces of the batch without
 keeping activations, take the loss and its gradient with respect to the embeddings, then encode
-each part again and push its share of that gradient through. The result is the gradient of the whole
-batch, not the mean of smaller ones.
+each piece again and push its share of that gradient through. The result is the gradient of the
+whole batch, not the mean of smaller ones.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ import torch
 
 from ncclean.training.objectives.base import Embeddings, Terms
 
-Part = TypeVar("Part")
+Piece = TypeVar("Piece")
 
 
-def backward_in_parts(
-    parts: Sequence[Part],
-    encode: Callable[[Part], Embeddings],
+def backward_in_pieces(
+    pieces: Sequence[Piece],
+    encode: Callable[[Piece], Embeddings],
     terms: Callable[[Embeddings], Terms],
     scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
 ) -> Terms:
     """Accumulate the gradients of `sum(terms(encode(whole)))`; returns the detached terms.
 
-    `encode` gives named (b, d) embeddings of a part; `terms` takes them joined to (B, d). With one
-    part nothing is encoded twice. `scale_loss` is that of a gradient scaler.
+    `encode` gives named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With one
+    piece nothing is encoded twice. `scale_loss` is that of a gradient scaler.
     """
-    if len(parts) == 1:
-        found = terms(encode(parts[0]))
-        scale_loss(total(found)).backward()
-        return {name: value.detach() for name, value in found.items()}
-    states, pieces = [], []
+    if len(pieces) == 1:
+        losses = terms(encode(pieces[0]))
+        scale_loss(total(losses)).backward()
+        return {name: value.detach() for name, value in losses.items()}
+    states, encoded = [], []
     with torch.no_grad():
-        for part in parts:
+        for piece in pieces:
             states.append(_RandomState())
-            pieces.append(encode(part))
+            encoded.append(encode(piece))
     whole = {
-        name: torch.cat([piece[name] for piece in pieces]).requires_grad_(True)
-        for name in pieces[0]
+        name: torch.cat([embeddings[name] for embeddings in encoded]).requires_grad_(True)
+        for name in encoded[0]
     }
-    found = terms(whole)
-    scale_loss(total(found)).backward()
+    losses = terms(whole)
+    scale_loss(total(losses)).backward()
     start = 0
-    for part, state, piece in zip(parts, states, pieces, strict=True):
-        rows = len(next(iter(piece.values())))
+    for piece, state, embeddings in zip(pieces, states, encoded, strict=True):
+        rows = len(next(iter(embeddings.values())))
         with state:  # dropout must be the same in both passes
-            again = encode(part)
+            again = encode(piece)
         surrogate = [
             (again[name] * gradient[start : start + rows]).sum()
             for name, embedding in whole.items()
@@ -58,7 +58,7 @@ def backward_in_parts(
         if surrogate:
             torch.stack(surrogate).sum().backward()
         start += rows
-    return {name: value.detach() for name, value in found.items()}
+    return {name: value.detach() for name, value in losses.items()}
 
 
 def total(terms: Terms) -> torch.Tensor:
@@ -67,7 +67,7 @@ def total(terms: Terms) -> torch.Tensor:
 
 
 class _RandomState:
-    """The state of torch's generators when made; restored within the context."""
+    """The state of torch's generators at construction, restored within the context."""
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()

@@ -1,6 +1,7 @@
-"""What the trainer and its objectives may be told. Imports nothing heavy: the command line reads it.
+"""The options of the trainer and of its objectives.
 
-Each option is stated here once, for the command line, recipes, Python and the reference.
+Each is stated here once, for the command line, recipes, Python and the reference. Imports nothing
+heavy: `--help` reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a training run writes down: `results.jsonl`, and TensorBoard."""
+"""The log of a training run: `results.jsonl` and TensorBoard."""
 
 from __future__ import annotations
 

@@ -141,9 +141,9 @@ def _check_sets(
     most = int(excess.argmax())
     if excess[most] > _PROOF * held[-1]:
         names = order[: most + 1].sort().values.tolist()
-        shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+        listed = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
         raise InfeasibleError(
-            f"no transport plan exists: {len(names)} rows ({shown}) hold {held[most]:.6g}, but "
+            f"no transport plan exists: {len(names)} rows ({listed}) hold {held[most]:.6g}, but "
             f"the columns that the mask leaves them hold {held[most] - excess[most]:.6g}"
         )
 

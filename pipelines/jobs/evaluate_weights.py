@@ -22,7 +22,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.pair_weights import WeightReport, compare_beliefs
 from ncclean.models.estimator import Estimator
 from ncclean.storage.catalog import connect
-from ncclean.training.beliefs import block_beliefs
+from ncclean.training.block_weights import block_beliefs
 
 from ..command import build
 from ..evaluate_weights import EvaluateWeights

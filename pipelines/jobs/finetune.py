@@ -28,7 +28,7 @@ from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import make_objective
-from ncclean.training.ranks import (
+from ncclean.training.process_group import (
     Ranks,
     check_same_start,
     joined_ranks,

@@ -8,9 +8,7 @@ a time, in any order and by any number of processes.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 from upath import UPath
@@ -18,47 +16,20 @@ from upath import UPath
 from ncclean import stores
 from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans, moving_images
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.noise import PERMUTING, NoisePlan, noise_count, plan_noise
+from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError
+from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
+from ncclean.execution.processes import Processes
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+from ncclean.storage.injection_summary import NoiseSummary, summarize
 
 from ..inject_noise import InjectNoise
 from ..progress import Progress
-from .noise_shards import WriteTask, pack_images, write_shard
-from .workers import Workers
 
 # `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
 _STREAM = 1
-
-
-@dataclass(frozen=True)
-class NoiseSummary:
-    """What a finished injection wrote.
-
-    Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
-    were left in place by the permutation (`left_in_place`) or got a copy of what they had
-    (`unchanged`). `shortage` is what could not be drawn of what the rates ask for.
-    `already_noisy` pairs were noisy in the input and left alone.
-    """
-
-    shards: int
-    shards_failed: int
-    failed_shards: dict[str, str]
-    samples: int
-    pairs: int
-    planned: dict[str, int]
-    noisy: dict[str, int]
-    left_in_place: dict[str, int]
-    unchanged: dict[str, int]
-    shortage: dict[str, int]
-    already_noisy: int
-    json_added: int
-    json_replaced: int
-    samples_per_second: float | None
-    seconds: float
-    out: str
 
 
 def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
@@ -84,17 +55,17 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     try:
         pending = run.pending()
         if pending:
-            with Workers(command.workers, shards) as workers:
+            with Processes(command.workers, shards) as workers:
                 plan, starts = _plan(run, workers, progress)
                 written, failed = _write_all(run, workers, plan, starts, pending, progress)
         if not failed:
             run.remove_indexes()
     finally:
         run.close()
-    return _summarize(run, failed, written, time.perf_counter() - begin)
+    return summarize(run, failed, written, time.perf_counter() - begin)
 
 
-def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
+def _plan(run: Injection, workers: Processes, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
     """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
@@ -119,7 +90,7 @@ def _plan(run: Injection, workers: Workers, progress: Progress) -> tuple[NoisePl
 
 def _write_all(
     run: Injection,
-    workers: Workers,
+    workers: Processes,
     plan: NoisePlan,
     starts: np.ndarray,
     pending: list[int],
@@ -190,43 +161,3 @@ def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
         target = str(Injection(out, identity).shard(shard))
         if stores.canonical(target) in inputs:
             raise InputError(f"--out {out} would overwrite the input {target}; choose another")
-
-
-def _summarize(
-    run: Injection, failed: dict[str, str], written: int, seconds: float
-) -> NoiseSummary:
-    records = run.done.values()
-    noisy, unchanged = _sums(r.noisy for r in records), _sums(r.unchanged for r in records)
-    pairs = sum(record.pairs for record in records)
-    planned = run.planned or {}
-    broken = {name: record.error for name, record in run.done.items() if record.error}
-    return NoiseSummary(
-        shards=len(run.identity.shards),
-        shards_failed=len(broken) + len(failed),
-        failed_shards={**broken, **failed},
-        samples=sum(record.samples for record in records),
-        pairs=pairs,
-        planned=planned,
-        noisy={kind: noisy.get(kind, 0) for kind in planned},
-        left_in_place={
-            kind: count - noisy.get(kind, 0) - unchanged.get(kind, 0)
-            for kind, count in planned.items()
-            if kind in PERMUTING
-        },
-        unchanged={kind: unchanged.get(kind, 0) for kind in planned},
-        shortage={
-            kind: missing
-            for kind, count in planned.items()
-            if (missing := noise_count(run.identity.rates[kind], pairs) - count) > 0
-        },
-        already_noisy=sum(record.already_noisy for record in records),
-        json_added=sum(record.json_added for record in records),
-        json_replaced=sum(record.json_replaced for record in records),
-        samples_per_second=round(written / seconds, 1) if written else None,
-        seconds=round(seconds, 2),
-        out=str(run.out),
-    )
-
-
-def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    return dict(sum(map(Counter, counts), Counter()))

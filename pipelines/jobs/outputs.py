@@ -28,8 +28,8 @@ def open_record(
 ) -> RunRecord:
     """The record of a command whose folder holds nothing else when it begins.
 
-    `run` is the identity of the run, if not that of the command as it is. Raises `ResumeError` for the folder of another run, `InputError` for one that holds files of
-    no run.
+    `run` is the identity of the run, if not that of the command as it is. Raises `ResumeError` for
+    the folder of another run, `InputError` for one that holds files of no run.
     """
 
     def anything() -> UPath | None:

@@ -44,48 +44,8 @@ class WrittenReport:
         return self.thumbnails.failed_shards if self.thumbnails is not None else {}
 
     def to_json(self) -> dict[str, Any]:
-        numbers, facts = self.numbers, self.numbers.facts
-        truth = numbers.overlap.truth
-        first = numbers.curve("noise_probability")
         return {
-            "rows": numbers.counts.rows,
-            "ok": numbers.counts.ok,
-            "failures": {each.status: each.count for each in numbers.counts.failures},
-            "shards": numbers.shards.total,
-            "noise_rate": facts.noise_rate,
-            "noise_rate_low": facts.noise_rate_low,
-            "noise_rate_high": facts.noise_rate_high,
-            "shift": facts.shift,
-            "null_median": numbers.cosines.null_median if numbers.cosines else None,
-            "expected_mismatched": numbers.counts.expected_mismatched,
-            "kept_at_half": int(first.kept(first.pairs)[first.start]) if first else None,
-            "expected_mismatched_kept_at_half": float(first.kept(first.wrong)[first.start])
-            if first and first.wrong is not None
-            else None,
-            "rules": {
-                rule.name: numbers.overlap.both(i, i)
-                for i, rule in enumerate(numbers.overlap.rules)
-            },
-            "jaccard": {
-                rule.name: {
-                    other.name: numbers.overlap.jaccard(i, j)
-                    for j, other in enumerate(numbers.overlap.rules)
-                }
-                for i, rule in enumerate(numbers.overlap.rules)
-            },
-            "detection": None
-            if truth is None
-            else {
-                found.rule.name: {
-                    "precision": found.precision,
-                    "recall": found.recall,
-                    "f1": found.f1,
-                    "clean_flagged": found.false_alarms,
-                    "recall_by_kind": found.by_kind,
-                }
-                for found in truth.detections
-            },
-            "missing": list(numbers.missing),
+            **self.numbers.to_json(),
             "pairs_shown": len(self.pairs),
             "pictures": self.thumbnails.count if self.thumbnails is not None else 0,
             "shards_failed": len(self.failed_shards),

@@ -13,6 +13,7 @@ from ncclean.config import ClusterOptions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError, ResumeError
+from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
 from ncclean.models.estimator import Estimator, ModelIdentity
@@ -23,7 +24,6 @@ from ncclean.storage.summary import ScoreSummary, summarize
 
 from ..progress import Progress
 from ..score import Score
-from .cost import Rates, estimate
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import NccleanError
+from ncclean.execution.cost import Rates, estimate
 from ncclean.models.estimator import Estimator
 from ncclean.options import Reads
 from ncclean.training.objectives.registry import make_objective
 
 from ..finetune import Finetune
-from ..jobs.cost import Rates, estimate
 from ..score import Score
 from ..synth import Synth
 from .check import inputs_of

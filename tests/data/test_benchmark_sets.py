@@ -60,7 +60,7 @@ def test_what_is_not_there(tmp_path):
     odd = write_set(tmp_path / "odd", kind="multilabel")
     (tmp_path / "empty").mkdir()
     assert "does not exist" in refused([str(tmp_path / "no")], CLASSIFICATION)
-    assert "is no retrieval set" in refused([str(tmp_path / "empty")], RETRIEVAL)
+    assert "is not a retrieval set" in refused([str(tmp_path / "empty")], RETRIEVAL)
     assert "it is for `evaluate retrieval`" in refused([str(coco)], CLASSIFICATION)
     assert "says 'multilabel'" in refused([str(odd)], CLASSIFICATION)
     both = [str(tmp_path / "a"), str(tmp_path / "b")]

@@ -12,13 +12,13 @@ def test_by_hand():
     probability[2, [0, 2]] = 0.6, 0.2
     squares[2, [0, 2]] = 0.12, 0.04
     pairs[9, 1], probability[9, 1], squares[9, 1] = 1, 0.9, 0.81
-    found = calibration(pairs, probability, squares, ["ncr", "hard"])
-    assert found.bins[2].predicted == pytest.approx(0.2)
-    assert found.bins[2].observed == 0.25
-    assert np.isnan(found.bins[0].observed)
-    assert found.expected_error == pytest.approx((4 * 0.05 + 0.1) / 5)
-    assert found.brier == pytest.approx((3 * 0.04 + 0.64 + 0.01) / 5)
-    assert found.kept.expected == pytest.approx(0.8)
-    assert found.kept.noisy == 1
-    assert found.kept.by_kind == {"ncr": 0, "hard": 1}
-    assert (found.dropped.pairs, found.dropped.noisy) == (1, 1)
+    result = calibration(pairs, probability, squares, ["ncr", "hard"])
+    assert result.bins[2].predicted == pytest.approx(0.2)
+    assert result.bins[2].observed == 0.25
+    assert np.isnan(result.bins[0].observed)
+    assert result.expected_error == pytest.approx((4 * 0.05 + 0.1) / 5)
+    assert result.brier == pytest.approx((3 * 0.04 + 0.64 + 0.01) / 5)
+    assert result.kept.expected == pytest.approx(0.8)
+    assert result.kept.noisy == 1
+    assert result.kept.by_kind == {"ncr": 0, "hard": 1}
+    assert (result.dropped.pairs, result.dropped.noisy) == (1, 1)

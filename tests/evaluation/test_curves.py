@@ -16,17 +16,17 @@ def curve(values, truth):
 
 
 def test_by_hand():
-    found = curve([0.9, 0.8, 0.4, 0.4, 0.1], [1, 0, 1, 0, 0])
-    assert found.thresholds.tolist() == [0.9, 0.8, 0.4, 0.1]
-    assert found.caught.tolist() == [1, 1, 2, 2]
-    assert found.alarms.tolist() == [0, 1, 2, 3]
-    assert found.at(0.8) == (1, 1)
-    assert found.at(0.81) == (1, 0)
-    assert found.at(2.0) == (0, 0)
-    assert found.at(-1.0) == (2, 3)
-    assert found.auroc == pytest.approx((3 + 1.5) / 6)
-    assert found.average_precision == pytest.approx(0.5 * 1 + 0.5 * 0.5)
-    assert found.best_f1() == (0.9, pytest.approx(2 / 3))
+    detection = curve([0.9, 0.8, 0.4, 0.4, 0.1], [1, 0, 1, 0, 0])
+    assert detection.thresholds.tolist() == [0.9, 0.8, 0.4, 0.1]
+    assert detection.caught.tolist() == [1, 1, 2, 2]
+    assert detection.alarms.tolist() == [0, 1, 2, 3]
+    assert detection.at(0.8) == (1, 1)
+    assert detection.at(0.81) == (1, 0)
+    assert detection.at(2.0) == (0, 0)
+    assert detection.at(-1.0) == (2, 3)
+    assert detection.auroc == pytest.approx((3 + 1.5) / 6)
+    assert detection.average_precision == pytest.approx(0.5 * 1 + 0.5 * 0.5)
+    assert detection.best_f1() == (0.9, pytest.approx(2 / 3))
 
 
 # Few distinct values, so that ties are common.
@@ -36,15 +36,15 @@ pairs = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_s
 @given(pairs)
 def test_agrees_with_sklearn_and_scipy(drawn):
     values, truth = (np.array(column) for column in zip(*drawn, strict=True))
-    found = curve(values, truth)
+    detection = curve(values, truth)
     if truth.any():
-        assert found.average_precision == pytest.approx(average_precision_score(truth, values))
-        assert found.mean_noise_rank == pytest.approx(rankdata(values)[truth].mean())
+        assert detection.average_precision == pytest.approx(average_precision_score(truth, values))
+        assert detection.mean_noise_rank == pytest.approx(rankdata(values)[truth].mean())
     if truth.any() and not truth.all():
-        assert found.auroc == pytest.approx(roc_auc_score(truth, values))
+        assert detection.auroc == pytest.approx(roc_auc_score(truth, values))
     for threshold in (-1, 0, 0.5):
         flagged = values >= threshold
-        assert found.at(threshold) == ((flagged & truth).sum(), (flagged & ~truth).sum())
+        assert detection.at(threshold) == ((flagged & truth).sum(), (flagged & ~truth).sum())
 
 
 @given(pairs, st.randoms(use_true_random=False))

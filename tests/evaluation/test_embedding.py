@@ -21,7 +21,7 @@ def jpeg(seed):
 
 
 def test_several_captions_an_image(demo_estimator, tmp_path):
-    found = embed_dataset(
+    embedded = embed_dataset(
         demo_estimator,
         shards(
             tmp_path / "s",
@@ -32,11 +32,11 @@ def test_several_captions_an_image(demo_estimator, tmp_path):
         ),
         EmbeddingOptions(),
     )
-    assert found.keys == ["0/a", "0/c"]
-    assert found.text_to_image.tolist() == [0, 0, 0, 1]
-    assert found.skipped == {"image_corrupt": 1, "caption_missing": 1}
-    assert torch.equal(found.text[1], found.text[3])
-    torch.testing.assert_close(found.image.norm(dim=1), torch.ones(2))
+    assert embedded.keys == ["0/a", "0/c"]
+    assert embedded.text_to_image.tolist() == [0, 0, 0, 1]
+    assert embedded.skipped == {"image_corrupt": 1, "caption_missing": 1}
+    assert torch.equal(embedded.text[1], embedded.text[3])
+    torch.testing.assert_close(embedded.image.norm(dim=1), torch.ones(2))
 
 
 def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):
@@ -46,13 +46,13 @@ def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):
         for member in ((f"{n:02d}.jpg", jpeg(n)), (f"{n:02d}.cls", b"%d" % (n % 3)))
     ]
     refs = shards(tmp_path / "s", *members)
-    found = [
+    embedded = [
         embed_classes(demo_estimator, refs, 3, EmbeddingOptions(batch_size=b, decode_threads=t))
         for b, t in ((256, 1), (4, 3))
     ]
-    assert found[0].labels.tolist() == [n % 3 for n in range(21)]
-    assert found[0].keys == found[1].keys
-    assert torch.equal(found[0].image, found[1].image)
+    assert embedded[0].labels.tolist() == [n % 3 for n in range(21)]
+    assert embedded[0].keys == embedded[1].keys
+    assert torch.equal(embedded[0].image, embedded[1].image)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_nothing_to_embed_and_a_shard_cut_short(demo_estimator, tmp_path):
     shards(tmp_path / "t", *hostile.sample("a", hostile.JPEG, b"x"), ("b.jpg", jpeg(2)))
     cut = tmp_path / "t" / "0.tar"
     cut.write_bytes(cut.read_bytes()[:-6000])
-    with pytest.raises(InputError, match=r"0\.tar breaks off after"):
+    with pytest.raises(InputError, match=r"0\.tar is cut short after"):
         embed_dataset(demo_estimator, resolve_shards([str(cut)]), EmbeddingOptions())
 
 

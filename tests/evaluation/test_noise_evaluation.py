@@ -13,14 +13,14 @@ def judged(values, code, score, rate=0.5):
 
 
 def test_weights_of_the_methods_page():
-    found = judged([0.9, 0.1, 0.5, 0.0], [0, 1, 0, 2], NoiseScore("osa_weight", False, 0.0))
-    everything, ncr, hard = found.kinds
+    evaluation = judged([0.9, 0.1, 0.5, 0.0], [0, 1, 0, 2], NoiseScore("osa_weight", False, 0.0))
+    everything, ncr, hard = evaluation.kinds
     assert everything.mean_noise_rank == everything.optimal_noise_rank == 3.5
     assert (ncr.noisy, hard.noisy, ncr.clean) == (1, 1, 2)
     assert everything.report.recall == 0.5
     assert hard.report.recall == 1
     assert ncr.report.recall == 0
-    assert found.flags == "osa_weight <= 0"
+    assert evaluation.flags == "osa_weight <= 0"
     assert everything.report.threshold == 0
 
 
@@ -35,11 +35,11 @@ def test_a_threshold_below_does_not_flag_itself():
 
 
 def test_without_a_threshold_the_estimated_share_is_flagged():
-    found = judged([0.1, 0.2, 0.3, 0.4], [1, 1, 0, 0], NoiseScore("similarity", False))
-    assert found.kinds[0].report.threshold == pytest.approx(0.2)
-    assert found.kinds[0].report.accuracy == 1
-    assert found.kinds[0].best_threshold == pytest.approx(0.2)
-    assert found.threshold_source == "the noisiest 50.0%, said the test"
+    evaluation = judged([0.1, 0.2, 0.3, 0.4], [1, 1, 0, 0], NoiseScore("similarity", False))
+    assert evaluation.kinds[0].report.threshold == pytest.approx(0.2)
+    assert evaluation.kinds[0].report.accuracy == 1
+    assert evaluation.kinds[0].best_threshold == pytest.approx(0.2)
+    assert evaluation.threshold_source == "the noisiest 50.0%, said the test"
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0, np.inf), (0.26, 3), (0.25, 4), (1, 1), (2, 1)])
@@ -49,19 +49,19 @@ def test_threshold_at_rate(rate, expected):
 
 def test_rule_by_hand():
     rule = Rule("r", "true")
-    found = evaluate_rule(rule, np.array([80, 10, 10]), np.array([8, 9, 3]), ["ncr", "hard"])
-    assert found.clean_kept == 0.9
-    assert found.noise_caught == {"all": 0.6, "ncr": 0.9, "hard": 0.3}
-    assert found.precision == 0.6
-    assert found.flagged == 20
+    evaluation = evaluate_rule(rule, np.array([80, 10, 10]), np.array([8, 9, 3]), ["ncr", "hard"])
+    assert evaluation.clean_kept == 0.9
+    assert evaluation.noise_caught == {"all": 0.6, "ncr": 0.9, "hard": 0.3}
+    assert evaluation.precision == 0.6
+    assert evaluation.flagged == 20
 
 
 def test_figure_is_in_units_of_the_column():
     score = NoiseScore("similarity", False)
     values = np.linspace(0.2, 0.8, 1000)
     scores = SortedScores.of(-values, (values < 0.4).astype(np.int8))
-    found = figure_of(scores, score, ["ncr"])
-    assert (np.diff(found.edges) > 0).all()
-    assert found.counts.sum() == 1000
-    centres = (found.edges[1:] + found.edges[:-1]) / 2
-    assert (centres[found.counts[1] > 0] < 0.42).all()
+    evaluation = figure_of(scores, score, ["ncr"])
+    assert (np.diff(evaluation.edges) > 0).all()
+    assert evaluation.counts.sum() == 1000
+    centres = (evaluation.edges[1:] + evaluation.edges[:-1]) / 2
+    assert (centres[evaluation.counts[1] > 0] < 0.42).all()

@@ -28,14 +28,14 @@ def pairs(seed=0):
     image = F.normalize(torch.randn(40, 6, generator=generator), dim=1)
     owner = torch.arange(40).repeat_interleave(torch.arange(40) % 3 + 1)
     text = F.normalize(image[owner] + torch.randn(len(owner), 6, generator=generator), dim=1)
-    found = EmbeddedPairs([f"0/{n}" for n in range(40)], image, text, owner, {})
-    return found, retrieval_depths(image, text, owner)
+    embedded = EmbeddedPairs([f"0/{n}" for n in range(40)], image, text, owner, {})
+    return embedded, retrieval_depths(image, text, owner)
 
 
 def test_retrieval():
-    found, depths = pairs()
-    table = retrieval_outcomes(found, depths)
-    expected = recall_at_k(found.image, found.text, found.text_to_image)
+    embedded, depths = pairs()
+    table = retrieval_outcomes(embedded, depths)
+    expected = recall_at_k(embedded.image, embedded.text, embedded.text_to_image)
     measured = values(RETRIEVAL, table)
     for k in (1, 5, 10):
         # Images are retrieved by captions: clip_benchmark names what is found.
@@ -52,22 +52,22 @@ def classes(count=30, of=6):
     image = F.normalize(torch.randn(count, 4, generator=generator), dim=1)
     weights = F.normalize(torch.randn(of, 4, generator=generator), dim=1)
     labels = torch.randint(0, of, (count,), generator=generator)
-    found = EmbeddedClasses([f"0/{n}" for n in range(count)], image, labels, {})
-    return found, weights
+    embedded = EmbeddedClasses([f"0/{n}" for n in range(count)], image, labels, {})
+    return embedded, weights
 
 
 def test_classification():
-    found, weights = classes()
-    depth = class_depth(found.image, weights, found.labels).numpy()
-    table = classification_outcomes(found, depth)
-    expected = zeroshot_accuracy(found.image, weights, found.labels)
+    embedded, weights = classes()
+    depth = class_depth(embedded.image, weights, embedded.labels).numpy()
+    table = classification_outcomes(embedded, depth)
+    expected = zeroshot_accuracy(embedded.image, weights, embedded.labels)
     assert values(ZEROSHOT, table, 6) == pytest.approx(expected)
     assert list(values(LINEAR_PROBE, table, 4)) == ["lp_acc1", "lp_mean_per_class_recall"]
 
 
 def test_alignment():
-    found, depths = pairs()
-    table = retrieval_outcomes(found, depths)
+    embedded, depths = pairs()
+    table = retrieval_outcomes(embedded, depths)
     shuffled = table.take(torch.randperm(table.num_rows).tolist())
     a, b = aligned(table, shuffled)
     assert a.equals(b)

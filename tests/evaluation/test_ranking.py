@@ -21,12 +21,12 @@ def test_by_hand():
 
 def full_matrix(query, gallery, query_group, gallery_group, deepest):
     """Position of the first right one in the sorted row, one query at a time."""
-    found = []
+    depths = []
     for row, group in zip(query @ gallery.T, query_group, strict=True):
         order = row.argsort(descending=True)
         place = (gallery_group[order] == group).nonzero()[:, 0]
-        found.append(min(int(place[0]), deepest) if len(place) else deepest)
-    return found
+        depths.append(min(int(place[0]), deepest) if len(place) else deepest)
+    return depths
 
 
 @settings(max_examples=30, deadline=None)
@@ -44,8 +44,8 @@ def test_chunks_give_what_the_full_matrix_gives(queries, gallery, deepest, chunk
         for n in (queries, gallery)
     )
     groups = [torch.randint(0, 5, (n,), generator=generator) for n in (queries, gallery)]
-    found = hit_depth(q, g, *groups, deepest, chunk)
-    assert found.tolist() == full_matrix(q, g, *groups, deepest)
+    depths = hit_depth(q, g, *groups, deepest, chunk)
+    assert depths.tolist() == full_matrix(q, g, *groups, deepest)
 
 
 def test_a_large_gallery_makes_chunks_smaller(monkeypatch):

@@ -13,24 +13,24 @@ def test_by_hand():
     # Image 0 with captions: .9 .1 | .8 .2; image 1: .1 .7 | .2 .6
     text = torch.tensor([[0.9, 0.1], [0.1, 0.7], [0.8, 0.2], [0.2, 0.6]])
     owner = torch.tensor([0, 0, 1, 1])
-    found = recall_at_k(image, text, owner, ks=(1, 2, 3))
+    recall = recall_at_k(image, text, owner, ks=(1, 2, 3))
     # Image 0 finds caption 0 first; image 1 has order 1, 3, 2, 0: its own caption 3 is second.
-    assert found["image_to_text_R@1"] == 0.5
-    assert found["image_to_text_R@2"] == 1.0
+    assert recall["image_to_text_R@1"] == 0.5
+    assert recall["image_to_text_R@2"] == 1.0
     # Captions 0 and 3 find their image first, 1 and 2 second.
-    assert found["text_to_image_R@1"] == 0.5
-    assert found["text_to_image_R@2"] == 1.0
-    assert found["rsum"] == pytest.approx(100 * (0.5 + 1 + 1 + 0.5 + 1 + 1))
+    assert recall["text_to_image_R@1"] == 0.5
+    assert recall["text_to_image_R@2"] == 1.0
+    assert recall["rsum"] == pytest.approx(100 * (0.5 + 1 + 1 + 0.5 + 1 + 1))
     depths = retrieval_depths(image, text, owner)
     assert depths.image.tolist() == [0, 1]
     assert depths.caption.tolist() == [0, 1, 1, 0]
 
 
 def test_identity_is_perfect_and_names_are_fixed():
-    found = recall_at_k(torch.eye(12), torch.eye(12), torch.arange(12))
+    recall = recall_at_k(torch.eye(12), torch.eye(12), torch.arange(12))
     names = [f"{way}_R@{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)]
-    assert list(found) == [*names, "rsum"]
-    assert found["rsum"] == 600
+    assert list(recall) == [*names, "rsum"]
+    assert recall["rsum"] == 600
 
 
 def random_pairs(images, captions, seed=0):

@@ -12,12 +12,12 @@ from ncclean.evaluation.similarity_figure import draw_similarities, save_similar
 def test_by_hand():
     image = torch.eye(3)
     text = torch.tensor([[0.9, 0.2, 0.0], [0.7, 0.4, 0.1], [0.1, 0.5, 0.3], [0.2, 0.6, 0.8]])
-    found = similarities(image, text, torch.tensor([0, 0, 1, 2]), hardest_share=0.6)
+    similarity = similarities(image, text, torch.tensor([0, 0, 1, 2]), hardest_share=0.6)
     # Own captions of image 0: .9, .7; the others .1, .2. Of 2 or 3 negatives 2 are hardest.
-    torch.testing.assert_close(found.positive, torch.tensor([0.8, 0.5, 0.8]))
-    torch.testing.assert_close(found.negative, torch.tensor([0.15, 0.4, 0.4 / 3]))
-    torch.testing.assert_close(found.hardest, torch.tensor([0.15, 0.5, 0.2]))
-    summary = found.summary()
+    torch.testing.assert_close(similarity.positive, torch.tensor([0.8, 0.5, 0.8]))
+    torch.testing.assert_close(similarity.negative, torch.tensor([0.15, 0.4, 0.4 / 3]))
+    torch.testing.assert_close(similarity.hardest, torch.tensor([0.15, 0.5, 0.2]))
+    summary = similarity.summary()
     assert summary.images == 3
     assert summary.positive.mean == pytest.approx(0.7)
     assert summary.positive.quantiles["q50"] == pytest.approx(0.8)
@@ -26,9 +26,9 @@ def test_by_hand():
 
 def test_the_hardest_twentieth_is_rounded_up():
     image = F.normalize(torch.randn(30, 5, generator=torch.Generator().manual_seed(0)), dim=1)
-    found = similarities(image, image, torch.arange(30))  # 29 negatives: 2 are hardest
+    similarity = similarities(image, image, torch.arange(30))  # 29 negatives: 2 are hardest
     cosines = (image @ image.T).fill_diagonal_(-2)
-    torch.testing.assert_close(found.hardest, cosines.topk(2, dim=1).values.mean(dim=1))
+    torch.testing.assert_close(similarity.hardest, cosines.topk(2, dim=1).values.mean(dim=1))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
@@ -38,9 +38,9 @@ def test_chunks_do_not_matter(chunk):
     owner = torch.randint(0, 40, (60,), generator=generator)
     owner = torch.cat([torch.arange(40), owner])
     text = F.normalize(torch.randn(100, 6, generator=generator), dim=1)
-    expected, found = (similarities(image, text, owner, chunk=c) for c in (512, chunk))
+    expected, similarity = (similarities(image, text, owner, chunk=c) for c in (512, chunk))
     for name in ("positive", "negative", "hardest"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+        torch.testing.assert_close(getattr(similarity, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("owner", [[0, 0], [1, 1]])
@@ -53,11 +53,11 @@ def test_an_image_without_captions_or_without_negatives(owner):
 
 def test_figure(tmp_path):
     image = F.normalize(torch.randn(30, 5, generator=torch.Generator().manual_seed(0)), dim=1)
-    found = similarities(image, image, torch.arange(30))
-    figure = draw_similarities([("before", found), ("after", found)])
+    similarity = similarities(image, image, torch.arange(30))
+    figure = draw_similarities([("before", similarity), ("after", similarity)])
     assert [axes.get_title() for axes in figure.axes] == ["before", "after"]
     assert len(figure.axes[0].get_legend().get_texts()) == 3
-    save_similarity_figure([("one", found)], tmp_path / "f.svg")
+    save_similarity_figure([("one", similarity)], tmp_path / "f.svg")
     assert (tmp_path / "f.svg").stat().st_size > 1000
     with pytest.raises(InputError, match=r"--plot takes a file ending in \.png"):
-        save_similarity_figure([("one", found)], tmp_path / "f.txt")
+        save_similarity_figure([("one", similarity)], tmp_path / "f.txt")

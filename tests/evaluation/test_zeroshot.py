@@ -32,14 +32,14 @@ def test_accuracy_by_hand():
     )
     labels = torch.tensor([0, 0, 0, 5])
     assert class_depth(image, weights, labels).tolist() == [0, 1, 0, 5]
-    found = zeroshot_accuracy(image, weights, labels)
-    assert found["acc1"] == 0.5
-    assert found["acc5"] == 0.75
+    accuracy = zeroshot_accuracy(image, weights, labels)
+    assert accuracy["acc1"] == 0.5
+    assert accuracy["acc5"] == 0.75
     # 2/3 of class 0, none of class 5; classes without images do not count.
-    assert found["mean_per_class_recall"] == pytest.approx(1 / 3)
+    assert accuracy["mean_per_class_recall"] == pytest.approx(1 / 3)
 
 
 def test_five_classes_or_fewer_are_all_among_the_first_five():
-    found = zeroshot_accuracy(torch.eye(3), torch.eye(3).flip(0), torch.arange(3))
-    assert found["acc1"] == pytest.approx(1 / 3)
-    assert found["acc5"] == 1.0
+    accuracy = zeroshot_accuracy(torch.eye(3), torch.eye(3).flip(0), torch.arange(3))
+    assert accuracy["acc1"] == pytest.approx(1 / 3)
+    assert accuracy["acc5"] == 1.0

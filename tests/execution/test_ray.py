@@ -9,17 +9,17 @@ import time
 
 import pyarrow.compute as pc
 import pytest
+from ncclean_pipelines.score import Score
 
 from ncclean.config import ClusterOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
 from ncclean.execution import ray_run
-from pipelines.score import ScoreRequest, finalize_only, score
 from tests import object_store
 from tests.execution import clusters
-from tests.pipelines.test_score import assert_same_rows, read
+from tests.pipelines.score_tables import assert_same_rows, read
 
-COMMAND = "import sys; from cli.app import main; main()"
+COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def shards(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(shards, tmp_path_factory):
     out = tmp_path_factory.mktemp("reference") / "scores.parquet"
-    score(ScoreRequest(shards=[str(shards)], out=str(out), **MODEL))
+    Score(shards=[str(shards)], out=str(out), **MODEL).run()
     return read(out)
 
 
@@ -41,7 +41,7 @@ MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 def on(cluster, shards, out, workers=3, **changes):
-    return ScoreRequest(
+    return Score(
         shards=[str(shards)],
         out=str(out),
         engine="ray",
@@ -51,19 +51,18 @@ def on(cluster, shards, out, workers=3, **changes):
 
 
 class OnFirstShard:
-    """A progress that does something once, when the first shard is committed."""
+    """A progress that does something once, when a shard has been committed."""
 
     def __init__(self, event):
         self._event = event
         self.has_happened = False
 
-    def shard(self, name, rows, error):
-        if not self.has_happened:
+    def say(self, text): ...
+
+    def advance(self, done, total, unit, **facts):
+        if not self.has_happened and not str(facts["shards"]).startswith("0/"):
             self.has_happened = True
             self._event()
-
-    def __getattr__(self, name):
-        return lambda *args: None
 
 
 @pytest.fixture(scope="module")
@@ -74,40 +73,40 @@ def two_nodes(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["scores.parquet", "scores"])
 def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_path, name):
-    summary = score(on(two_nodes, shards, tmp_path / name))
+    summary = on(two_nodes, shards, tmp_path / name).run().summary
     assert (summary.rows, summary.shards, summary.shards_failed) == (900, 9, 0)
     assert_same_rows(read(tmp_path / name), reference)
 
 
 def test_finalize_again_on_the_cluster(two_nodes, shards, reference, tmp_path):
-    score(on(two_nodes, shards, tmp_path / "scores", shift=0.5))
-    finalize_only(on(two_nodes, shards, tmp_path / "scores"))
+    on(two_nodes, shards, tmp_path / "scores", shift=0.5).run()
+    on(two_nodes, shards, tmp_path / "scores", finalize_only=True).run()
     assert_same_rows(read(tmp_path / "scores"), reference)
 
 
 def test_a_worker_killed_in_the_middle_of_a_shard(two_nodes, shards, reference, tmp_path):
     killer = threading.Thread(target=clusters.kill_a_worker)
     killer.start()
-    summary = score(on(two_nodes, shards, tmp_path / "s.parquet"))
+    summary = on(two_nodes, shards, tmp_path / "s.parquet").run().summary
     killer.join()
     assert summary.shards_failed == 0
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
 
 def test_no_cluster_at_the_address_is_one_sentence(shards, tmp_path):
-    request = ScoreRequest(
+    request = Score(
         shards=[str(shards)],
         out=str(tmp_path / "s"),
         cluster=ClusterOptions(address="127.0.0.1:1"),
         **MODEL,
     )
     with pytest.raises(InputError, match="no Ray cluster answers"):
-        score(request)
+        request.run()
 
 
 def test_a_model_that_no_worker_can_load_ends_the_run(two_nodes, shards, tmp_path):
     with pytest.raises(ModelError, match="no such"):
-        score(on(two_nodes, shards, tmp_path / "s", model="local-dir:/no such"))
+        on(two_nodes, shards, tmp_path / "s", model="local-dir:/no such").run()
 
 
 @pytest.mark.slow
@@ -115,7 +114,7 @@ def test_a_node_removed_in_the_middle_of_the_job(shards, reference, tmp_path):
     with clusters.cluster(tmp_path / "site", [2]) as made:
         node = made.add_node(num_cpus=2, object_store_memory=100 << 20)
         watch = OnFirstShard(lambda: made.remove_node(node, allow_graceful=False))
-        summary = score(on(made, shards, tmp_path / "s.parquet", workers=4), watch)
+        summary = on(made, shards, tmp_path / "s.parquet", workers=4).run(watch).summary
     assert watch.has_happened
     assert summary.shards_failed == 0
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
@@ -124,7 +123,7 @@ def test_a_node_removed_in_the_middle_of_the_job(shards, reference, tmp_path):
 @pytest.mark.slow
 def test_a_shard_that_kills_whoever_opens_it_is_set_aside(shards, reference, tmp_path):
     with clusters.cluster(tmp_path / "site", [2, 1], FATAL_SHARD="00004") as made:
-        summary = score(on(made, shards, tmp_path / "s.parquet"))
+        summary = on(made, shards, tmp_path / "s.parquet").run().summary
     assert list(summary.failed_shards) == ["00004"]
     assert "died 2 times" in summary.failed_shards["00004"]
     found = read(tmp_path / "s.parquet")
@@ -144,7 +143,7 @@ def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
         object_store.upload(shards, "s3://corpus/shards")
         killer = threading.Thread(target=clusters.kill_a_worker)
         killer.start()
-        summary = score(on(made, "s3://corpus/shards", "s3://corpus/scores"))
+        summary = on(made, "s3://corpus/shards", "s3://corpus/scores").run().summary
         killer.join()
         assert (summary.rows, summary.shards_failed) == (900, 0)
         assert any(method == "PUT" and "part-" in path for method, path in store.requests)
@@ -160,7 +159,7 @@ def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypa
     monkeypatch.setattr(ray_run, "STRAGGLER_SECONDS", 2.0)
     with clusters.cluster(tmp_path / "site", [2, 1], SLOW_SHARD="00007") as made:
         begin = time.monotonic()
-        summary = score(on(made, shards, tmp_path / "s.parquet"))
+        summary = on(made, shards, tmp_path / "s.parquet").run().summary
         seconds = time.monotonic() - begin
     assert (tmp_path / "site" / "00007.opened").exists()
     assert seconds < 60  # what the first worker to open the shard sleeps
@@ -173,7 +172,7 @@ def test_a_node_with_other_weights_is_left_out(shards, reference, tmp_path, capl
     with clusters.cluster(tmp_path / "site", [2]) as made:
         with clusters.environment({"OTHER_WEIGHTS": "1"}):
             made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        summary = score(on(made, shards, tmp_path / "s.parquet"))
+        summary = on(made, shards, tmp_path / "s.parquet").run().summary
     assert "a worker has ModelIdentity" in caplog.text
     assert (summary.rows, summary.shards_failed) == (900, 0)
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
@@ -184,7 +183,7 @@ def test_a_model_that_fails_to_load_on_one_node(shards, reference, tmp_path):
     with clusters.cluster(tmp_path / "site", [1]) as made:
         with clusters.environment({"BROKEN_NODE": "1"}):
             made.add_node(num_cpus=2, object_store_memory=100 << 20)
-        summary = score(on(made, shards, tmp_path / "s.parquet", workers=None))
+        summary = on(made, shards, tmp_path / "s.parquet", workers=None).run().summary
     assert summary.shards_failed == 0
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 
@@ -195,7 +194,7 @@ def test_a_worker_without_room_holds_no_shards_and_one_that_joins_takes_part(
 ):
     with clusters.cluster(tmp_path / "site", [1]) as made:
         watch = OnFirstShard(lambda: made.add_node(num_cpus=1, object_store_memory=100 << 20))
-        score(on(made, shards, tmp_path / "s.parquet", workers=3), watch)
+        on(made, shards, tmp_path / "s.parquet", workers=3).run(watch)
     assert watch.has_happened
     assert_same_rows(read(tmp_path / "s.parquet"), reference)
 

@@ -25,7 +25,7 @@ from ncclean.models.saving import write_model
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run folder: the bundled patient with heads beside it."""
+    """A run folder: the bundled noisy model with heads beside it."""
     folder = tmp_path_factory.mktemp("heads") / "run"
     estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
     write_model(estimator.model, resolve("demo-noisy", None), estimator.tokenizer, folder)
@@ -40,8 +40,8 @@ def test_survive_the_folder_which_stays_a_model_of_open_clip(run):
     expected = Heads(HeadsConfig(feature_dim=128, hidden_dim=32, dim=24)).state_dict()
     assert all(torch.equal(heads.state_dict()[name], expected[name]) for name in expected)
     model = open_clip.create_model(f"local-dir:{run}")
-    patient = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
-    assert torch.equal(model.visual.proj, patient.visual.proj)
+    plain = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
+    assert torch.equal(model.visual.proj, plain.visual.proj)
     assert json.loads((run / CONFIG_NAME).read_text()) == dataclasses.asdict(heads.config)
 
 

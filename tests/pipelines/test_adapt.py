@@ -5,17 +5,17 @@ import json
 import open_clip
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.adapt import Adapt
+from ncclean_pipelines.score import Score
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
-from ncclean.training.adapt import AdaptOptions
-from pipelines.adapt import AdaptRequest, adapt
-from pipelines.score import ScoreRequest, score
+from ncclean.errors import InputError, ResumeError
+from ncclean.training.options import AdaptOptions
 
 
 def mean_score_of_clean_pairs(shards, out, model):
     """Of neg_clip_loss: minus the loss in units of cosine."""
-    score(ScoreRequest(shards=[str(shards)], out=str(out), model=model, shift=0.0))
+    Score(shards=[str(shards)], out=str(out), model=model, shift=0.0).run()
     table = pq.read_table(out).to_pandas()
     return table.neg_clip_loss[table.is_noisy == False].mean()  # noqa: E712  null is neither
 
@@ -28,19 +28,26 @@ def other(tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def scores(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scores") / "scores.parquet"
+    Score(shards=[str(corpus)], out=str(out), model="demo", shift=0.0).run()
+    return out
+
+
 def request(corpus, scores, out, **options):
-    threshold = options.pop("threshold", 0.9)
+    fields = {name: options.pop(name) for name in ("threshold", "overwrite") if name in options}
     chosen = {"steps": 15, "batch_size": 128, "learning_rate": 3e-4, **options}
-    return AdaptRequest(
+    return Adapt(
         scores=[str(scores)], shards=[str(corpus)], out=str(out), model="demo-noisy",
-        threshold=threshold, options=AdaptOptions(**chosen),
+        options=AdaptOptions(**chosen), **fields,
     )  # fmt: skip
 
 
 def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, other, tmp_path):
     mean_score_of_clean_pairs(corpus, tmp_path / "scores.parquet", "demo-noisy")
     before = mean_score_of_clean_pairs(other, tmp_path / "before.parquet", "demo-noisy")
-    summary = adapt(request(corpus, tmp_path / "scores.parquet", tmp_path / "adapted"))
+    summary = request(corpus, tmp_path / "scores.parquet", tmp_path / "adapted").run().summary
     assert 500 < summary.pairs < summary.scored
     assert summary.steps == 15
     assert summary.last_loss < summary.first_loss
@@ -49,8 +56,6 @@ def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, other, tmp_
     config = json.loads((tmp_path / "adapted" / "open_clip_config.json").read_text())
     assert config["model_cfg"]["embed_dim"] == 128
     assert open_clip.create_model(adapted).visual.image_size == (64, 64)
-    with pytest.raises(InputError, match="exists"):
-        adapt(request(corpus, tmp_path / "scores.parquet", tmp_path / "adapted"))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +68,33 @@ def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, other, tmp_
         ({"threshold": 1.0}, "--threshold"),
     ],
 )
-def test_what_cannot_be_done_is_refused(corpus, tmp_path, options, message):
-    score(ScoreRequest(shards=[str(corpus / "00000.tar")], out=str(tmp_path / "s.parquet"),
-                       model="demo", shift=0.0))  # fmt: skip
+def test_what_cannot_be_done_is_refused(corpus, scores, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
-        adapt(request(corpus, tmp_path / "s.parquet", tmp_path / "out", **options))
+        request(corpus, scores, tmp_path / "out", **options).run()
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_again_is_done_and_another_is_refused(corpus, scores, tmp_path):
+    out = tmp_path / "adapted"
+    first = request(corpus, scores, out, steps=2).run().summary
+    weights = out / "open_clip_model.safetensors"
+    written = weights.stat().st_mtime_ns
+    again = request(corpus, scores, out, steps=2).run().summary
+    assert again == first
+    assert weights.stat().st_mtime_ns == written
+    with pytest.raises(ResumeError, match="--steps was 2, is 3"):
+        request(corpus, scores, out, steps=3).run()
+    assert weights.stat().st_mtime_ns == written
+    (out / "notes.txt").write_text("mine")
+    other = request(corpus, scores, out, steps=3, overwrite=True).run().summary
+    assert other.steps == 3
+    assert weights.stat().st_mtime_ns != written
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_a_users_files_is_refused(corpus, scores, tmp_path, overwrite):
+    (tmp_path / "open_clip_config.json").write_text("mine")
+    with pytest.raises(InputError, match="no record lists it as made by `ncclean adapt`"):
+        request(corpus, scores, tmp_path, steps=2, overwrite=overwrite).run()
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]

@@ -5,24 +5,22 @@ import json
 import open_clip
 import pyarrow.parquet as pq
 import pytest
+from ncclean_cli.app import app
+from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
-from cli.app import app
-from ncclean.data.weighted_loader import LoaderOptions
+from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError
 from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
-from ncclean.training.objectives.disncl import DisnclOptions
-from ncclean.training.objectives.registry import ObjectiveOptions
+from ncclean.training.options import DisnclOptions, ObjectiveOptions, TrainOptions
 from ncclean.training.run_log import read_results
-from ncclean.training.trainer import TrainOptions
-from pipelines.finetune import FinetuneRequest, finetune
-from pipelines.score import ScoreRequest, score
 
 
 def request(corpus, out, **options):
     disncl = DisnclOptions(freeze_towers=True, warmup_epochs=6, dim=64, hidden_dim=64)
-    return FinetuneRequest(
+    return Finetune(
         method="disncl", shards=[str(corpus)], out=str(out), model="demo", batch_size=128,
         objective=ObjectiveOptions(learning_rate=1e-3, epochs=3, disncl=disncl),
         loader=LoaderOptions(), training=TrainOptions(log_steps=1, tensorboard=False), **options,
@@ -32,7 +30,7 @@ def request(corpus, out, **options):
 @pytest.fixture(scope="module")
 def run(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("disncl") / "run"
-    finetune(request(corpus, out))
+    request(corpus, out).run()
     return out
 
 
@@ -54,7 +52,7 @@ def test_score_takes_cosines_in_the_invariant_space(run, corpus, tmp_path):
     tables = {}
     for name, model in (("heads", f"local-dir:{run}"), ("plain", "demo")):
         out = tmp_path / f"{name}.parquet"
-        score(ScoreRequest(shards=[str(corpus)], out=str(out), model=model, shift=0.0))
+        Score(shards=[str(corpus)], out=str(out), model=model, shift=0.0).run()
         tables[name] = pq.read_table(out)
     metadata = {name: table.schema.metadata for name, table in tables.items()}
     assert metadata["heads"][b"pretrained"] == b"local, invariant space"
@@ -93,7 +91,7 @@ def test_evidence_and_beliefs(run, corpus, tmp_path):
 def test_what_cannot_be_measured_is_refused(corpus, tmp_path):
     found = CliRunner().invoke(app, ["evaluate", "weights", str(tmp_path)])
     assert found.exit_code == 2
-    assert "no run of finetune" in found.output
+    assert "it is not a run of finetune" in found.output
     options = TrainOptions(ema_decay=0.9)
     with pytest.raises(InputError, match="--ema averages the towers alone"):
-        FinetuneRequest(method="disncl", shards=[str(corpus)], out="x", training=options)
+        Finetune(method="disncl", shards=[str(corpus)], out="x", training=options)

@@ -121,7 +121,7 @@ def test_what_cannot_be_compared(patient, tmp_path):
     with pytest.raises(InputError, match=r"has no zeroshot-shape\S*\.parquet beside it"):
         read_results(str(lone))
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(InputError, match="no result of `ncclean evaluate`"):
+    with pytest.raises(InputError, match="not a result of `ncclean evaluate`"):
         read_results(str(tmp_path / "other.json"))
 
 

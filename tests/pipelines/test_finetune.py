@@ -11,27 +11,27 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from ncclean_cli.app import app
+from ncclean_pipelines.command import build
+from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.score import Score
+from typer.testing import CliRunner
 from upath import UPath
 
-from ncclean.data.weighted_loader import LoaderOptions
+from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError, ResumeError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
-from ncclean.training.objectives.registry import ObjectiveOptions
+from ncclean.training.options import NcuOptions, ObjectiveOptions, TrainOptions
 from ncclean.training.run_log import read_results
-from ncclean.training.trainer import TrainOptions
-from pipelines.finetune import FinetuneRequest, finetune
-from pipelines.score import ScoreRequest, score
 
-COMMAND = "import sys; from cli.app import main; main()"
+COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 @pytest.fixture(scope="module")
 def selection(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune")
-    score(
-        ScoreRequest(shards=[str(corpus)], out=str(folder / "s.parquet"), model="demo", shift=0.0)
-    )
+    Score(shards=[str(corpus)], out=str(folder / "s.parquet"), model="demo", shift=0.0).run()
     policy = Policy(method="noise-probability")
     select([str(folder / "s.parquet")], UPath(folder / "clean.parquet"), policy)
     return folder / "clean.parquet"
@@ -41,44 +41,104 @@ def request(corpus, selection, out, **options):
     rate = options.pop("learning_rate", 3e-4)
     defaults = {"method": "clip", "batch_size": 100,
                 "objective": ObjectiveOptions(learning_rate=rate, epochs=1)}  # fmt: skip
-    return FinetuneRequest(
-        shards=[str(corpus)], selection=str(selection), out=str(out), model="demo-noisy",
+    return Finetune(
+        shards=corpus if isinstance(corpus, list) else [str(corpus)], out=str(out),
+        selection=str(selection) if selection is not None else None, model="demo-noisy",
         loader=LoaderOptions(chunk=400), training=TrainOptions(log_steps=1),
         **{**defaults, **options},
     )  # fmt: skip
 
 
 def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
-    summary = finetune(request(corpus, selection, tmp_path / "run"))
+    summary = request(corpus, selection, tmp_path / "run").run().summary
     pairs = pq.read_metadata(selection).num_rows
     assert summary.steps == pairs // 100
     assert summary.skipped == {}
     model = f"local-dir:{tmp_path / 'run'}"
     assert open_clip.create_model(model).visual.image_size == (64, 64)
-    score(
-        ScoreRequest(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model=model, shift=0.0)
-    )
+    Score(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model=model, shift=0.0).run()
     assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 1500
     params = yaml.safe_load((tmp_path / "run" / "params.yaml").read_text())
     assert params["method"] == "clip"
-    assert params["objective"]["learning_rate"] == 3e-4
+    assert params["learning_rate"] == 3e-4
+    assert "gamma" not in params  # an option of another method
     assert len(read_results(tmp_path / "run")) == summary.steps
     assert list((tmp_path / "run" / "tensorboard").iterdir())
-    with pytest.raises(InputError, match="holds a run"):
-        finetune(request(corpus, selection, tmp_path / "run"))
-    with pytest.raises(ResumeError, match=r"objective\.learning_rate was 0\.0003, is"):
-        finetune(request(corpus, selection, tmp_path / "run", learning_rate=0.1, resume=True))
+
+
+def test_the_same_again_goes_on_and_another_is_refused(corpus, selection, tmp_path):
+    out = tmp_path / "run"
+    first = request(corpus, selection, out).run().summary
+    weights = out / "open_clip_model.safetensors"
+    trained, results = weights.read_bytes(), read_results(out)
+    for resume in (False, True):  # `resume` says what happens anyway
+        again = request(corpus, selection, out, resume=resume).run().summary
+        assert again == first
+        assert (weights.read_bytes(), read_results(out)) == (trained, results)
+    with pytest.raises(ResumeError, match=r"--learning-rate was 0\.0003, is 0\.1"):
+        request(corpus, selection, out, learning_rate=0.1).run()
+    assert weights.read_bytes() == trained
+
+
+def test_overwrite_replaces_a_run_and_keeps_a_users_files(corpus, selection, tmp_path):
+    out = tmp_path / "run"
+    request(corpus, selection, out).run()
+    mine = [out / "notes.txt", out / "checkpoints" / "notes.txt", out / "tensorboard" / "notes.txt"]
+    for path in mine:
+        path.write_text("mine")
+    one = [str(corpus / "00000.tar")]
+    summary = request(one, None, out, learning_rate=1e-4, overwrite=True).run().summary
+    assert summary.steps == 5
+    assert len(read_results(out)) == 5
+    assert [path.name for path in (out / "checkpoints").glob("*.pt")] == ["step_00000005.pt"]
+    assert yaml.safe_load((out / "params.yaml").read_text())["learning_rate"] == 1e-4
+    assert all(path.read_text() == "mine" for path in mine)
 
 
 def test_what_makes_no_sense_is_refused(corpus, selection, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(InputError, match="holds no run"):
-        finetune(request(corpus, selection, tmp_path / "full"))
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=r"thesis\.tex is in the way: no record lists it"):
+            request(corpus, selection, tmp_path / "full", overwrite=overwrite).run()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="--method takes"):
-        finetune(request(corpus, selection, tmp_path / "run", method="magic"))
+        request(corpus, selection, tmp_path / "run", method="magic")
     with pytest.raises(InputError, match="make no batch"):
-        finetune(request(corpus, selection, tmp_path / "run", batch_size=5000))
+        request(corpus, selection, tmp_path / "run", batch_size=5000).run()
+
+
+WRONG = [
+    ("gamma", "0.5", "--gamma is an option of --method ncu, and does nothing with clip"),
+    ("moving_average", "0.5", "--moving-average is an option of --method bayes and decl"),
+    ("disncl_variant", "reverse", "--disncl-variant is an option of --method disncl"),
+    ("prompt_epochs", "2", "--prompt-epochs is an option of --method ncu"),  # its default
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_options_of_other_methods_are_refused(tmp_path, name, value, message):
+    options = {"method": "clip", "shards": "x.tar", "out": str(tmp_path / "run")}
+    with pytest.raises(InputError, match=message):
+        build(Finetune, {**options, name: value})
+    flag = "--" + name.replace("_", "-")
+    words = ["--method", "clip", "--shards", "x.tar", "--out", str(tmp_path / "run"), flag, value]
+    refused = CliRunner().invoke(app, ["finetune", *words])
+    assert refused.exit_code == 2
+    assert message in refused.output
+    set_word = ["--set", f"{name}={value}"]
+    refused = CliRunner().invoke(app, ["finetune", *words[:-2], *set_word])
+    assert refused.exit_code == 2
+    assert message in refused.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_other_methods_are_refused_in_the_dataclass_too():
+    changed = ObjectiveOptions(ncu=NcuOptions(gamma=0.5))
+    with pytest.raises(InputError, match="--gamma is an option of --method ncu"):
+        Finetune(method="clip", shards=["x.tar"], out="run", objective=changed)
+    mine = Finetune(method="ncu", shards=["x.tar"], out="run", objective=changed)
+    assert mine.objective_options.ncu.gamma == 0.5
 
 
 def command(corpus, selection, out, *options):
@@ -99,9 +159,7 @@ def test_killed_and_resumed_it_ends_like_one_run(corpus, selection, tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    subprocess.run(
-        [*python, *command(corpus, selection, tmp_path / "broken", "--resume")], check=True
-    )
+    subprocess.run([*python, *command(corpus, selection, tmp_path / "broken")], check=True)
     whole, broken = (
         open_clip.create_model(f"local-dir:{tmp_path / name}").state_dict()
         for name in ("whole", "broken")
@@ -113,7 +171,7 @@ def test_killed_and_resumed_it_ends_like_one_run(corpus, selection, tmp_path):
 def test_torchrun_spreads_the_batch(corpus, selection, tmp_path):
     launcher = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "cli",
+        "-m", "ncclean_cli",
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(

@@ -13,15 +13,14 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
+from ncclean_pipelines.finetune import Finetune
 
 from ncclean.config import ClusterOptions
+from ncclean.data.options import LoaderOptions
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
-from ncclean.data.weighted_loader import LoaderOptions
 from ncclean.errors import InputError
-from ncclean.training.objectives.registry import ObjectiveOptions
+from ncclean.training.options import ObjectiveOptions, TrainOptions
 from ncclean.training.run_log import read_results
-from ncclean.training.trainer import TrainOptions
-from pipelines.finetune import FinetuneRequest, finetune
 from tests.execution.clusters import cluster
 
 pytestmark = pytest.mark.slow
@@ -34,8 +33,8 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def request(corpus: Path, out: Path) -> FinetuneRequest:
-    return FinetuneRequest(
+def request(corpus: Path, out: Path) -> Finetune:
+    return Finetune(
         method="clip",
         shards=[str(corpus)],
         out=str(out),
@@ -43,7 +42,7 @@ def request(corpus: Path, out: Path) -> FinetuneRequest:
         precision="fp32",
         objective=ObjectiveOptions(learning_rate=3e-4, epochs=12),
         batch_size=320,  # the whole corpus: the same batch however it is shared out
-        loader=LoaderOptions(augment=False, shuffle=False, threads=1),
+        loader=LoaderOptions(augment=False, shuffle=False, decode_threads=1),
         training=TrainOptions(log_steps=1, save_steps=2, tensorboard=False),
     )
 
@@ -52,9 +51,21 @@ def losses(out: Path) -> list[float]:
     return [record["loss"] for record in read_results(out)]
 
 
-def on_ray(wanted: FinetuneRequest, made, out: Path) -> FinetuneRequest:
+def on_ray(wanted: Finetune, made, out: Path) -> Finetune:
     options = ClusterOptions(address=made.address, workers=2, cpus_per_worker=1)
     return replace(wanted, out=str(out), engine="ray", cluster=options)
+
+
+class Steps:
+    """A progress that counts what it is told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def say(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
+        self.count += 1
 
 
 def kill_a_rank(after: Path) -> int:
@@ -68,16 +79,16 @@ def kill_a_rank(after: Path) -> int:
 
 def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path, monkeypatch):
     alone = request(corpus, tmp_path / "alone")
-    finetune(alone)
-    seen = []
+    alone.run()
+    watched = Steps()
     with cluster(tmp_path / "ray", [1, 1]) as made:
         # As one types it: the ranks work in a folder of their own.
         monkeypatch.chdir(tmp_path)
         relative = replace(alone, shards=[os.path.relpath(each) for each in alone.shards])
-        summary = finetune(on_ray(relative, made, Path("ranks")), seen.append)
+        summary = on_ray(relative, made, Path("ranks")).run(watched).summary
     assert summary.out == "ranks"
     first, whole = losses(tmp_path / "ranks"), losses(tmp_path / "alone")
-    assert len(whole) == summary.steps == len(seen) == 12
+    assert len(whole) == summary.steps == watched.count == 12
     assert first == pytest.approx(whole, abs=1e-4)
     assert whole[-1] < whole[0]
     assert open_clip.create_model(f"local-dir:{tmp_path / 'ranks'}") is not None
@@ -86,14 +97,14 @@ def test_two_ranks_on_two_nodes_train_like_one_process(corpus, tmp_path, monkeyp
 def test_a_killed_rank_costs_no_step(corpus, tmp_path):
     wanted = request(corpus, tmp_path / "whole")
     with cluster(tmp_path / "ray", [1, 1]) as made:
-        finetune(on_ray(wanted, made, tmp_path / "whole"))
+        on_ray(wanted, made, tmp_path / "whole").run()
         broken = tmp_path / "broken"
         killed = []
         waits = threading.Thread(
             target=lambda: killed.append(kill_a_rank(broken / "checkpoints" / "step_00000004.pt"))
         )
         waits.start()
-        summary = finetune(on_ray(wanted, made, broken))
+        summary = on_ray(wanted, made, broken).run().summary
         waits.join()
     assert killed
     assert summary.steps == 12
@@ -110,4 +121,4 @@ def test_what_a_rank_refuses_is_said_and_leaves_no_run(corpus, tmp_path):
     with cluster(tmp_path / "ray", [1, 1]) as made:
         for _ in range(2):
             with pytest.raises(InputError, match="make no batch"):
-                finetune(on_ray(wanted, made, tmp_path / "run"))
+                on_ray(wanted, made, tmp_path / "run").run()

@@ -1,89 +1,18 @@
-"""Shards with known noise: exact counts, untouched bytes, the same output however it is made."""
+"""Shards with known noise: exact counts and untouched bytes."""
 
-import contextlib
-import gzip
-import hashlib
 import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import tarfile
-import time
 from collections import Counter
 
 import pytest
 import webdataset
+from ncclean_pipelines.inject_noise import InjectNoise
 
-from ncclean.data.shards import resolve_shards
-from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.data.tar import TarSamples
-from ncclean.errors import InputError, ResumeError, ShardError
-from pipelines import inject_noise as stage
-from pipelines.evaluate_noise import NoiseEvaluationRequest, evaluate_noise
-from pipelines.inject_noise import NoiseRequest, inject_noise
-from pipelines.score import ScoreRequest, score
-from tests import hostile, object_store
+from ncclean.errors import InputError
+from tests import hostile
+from tests.pipelines.noisy_shards import RATES, digests, inject, jpeg, members, samples, write_shard
 
-RATES = {"ncr": 0.2, "decl": 0.1, "hard": 0.05, "junk": 0.02}
 IMAGES = ("jpg", "png", "webp")
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    """600 clean pairs in 3 shards, 2 % broken."""
-    out = tmp_path_factory.mktemp("clean") / "shards"
-    write_corpus(out, CorpusOptions(pairs=600, shard_size=200, broken=0.02, seed=5), 1)
-    return out
-
-
-def inject(shards, out, rates=RATES, **options):
-    return inject_noise(NoiseRequest(shards=[str(shards)], out=str(out), rates=rates, **options))
-
-
-def test_noise_of_synth_is_not_met_again_with_the_same_seed(tmp_path):
-    write_corpus(tmp_path / "a", CorpusOptions(pairs=400, noise={"ncr": 0.2}, shard_size=400), 1)
-    inject(tmp_path / "a", tmp_path / "b", {"ncr": 0.2})
-    (shard,) = resolve_shards([str(tmp_path / "b")])
-    noisy = sum(bool(sample.metadata["is_noisy"]) for sample in TarSamples(shard))
-    assert 80 + 64 * 0.6 < noisy <= 160  # 64 of the 80 are expected to be clean ones
-
-
-def digests(folder):
-    """Name -> hash of every visible shard."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in (".tar", ".gz", ".tgz")
-    }
-
-
-def samples(path, caption_key=None):
-    """The samples of a shard, broken ones included, and whether it breaks off."""
-    (shard,) = resolve_shards([str(path)])
-    found, reader = [], TarSamples(shard, caption_key)
-    with contextlib.suppress(ShardError):
-        found.extend(reader)
-    for row, late in reader.late_metadata.items():
-        next(s for s in found if s.row == row).metadata.update(late)
-    return sorted(found, key=lambda sample: sample.row)
-
-
-def members(path):
-    with tarfile.open(path) as tar:
-        return [(m.name, tar.extractfile(m).read()) for m in tar.getmembers() if m.isreg()]
-
-
-def write_shard(path, *groups):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(hostile.tar_bytes([member for group in groups for member in group]))
-    return path
-
-
-def jpeg(seed):
-    return hostile.encoded(hostile.photo(seed=seed))
 
 
 def test_counts_truth_and_untouched_members(clean, tmp_path):
@@ -140,106 +69,12 @@ def test_seeded(clean, tmp_path):
     assert digests(tmp_path / "one") != digests(tmp_path / "other")
 
 
-@pytest.mark.slow
-def test_same_bytes_with_processes(clean, tmp_path):
-    inject(clean, tmp_path / "one", workers=1)
-    inject(clean, tmp_path / "two", workers=2)
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
-
-
 def test_webdataset_reads_it(clean, tmp_path):
     inject(clean, tmp_path / "noisy", {"decl": 0.5})
     urls = sorted(map(str, (tmp_path / "noisy").glob("*.tar")))
     read = list(webdataset.WebDataset(urls, shardshuffle=False))
     assert len(read) == 600
     assert sum(json.loads(sample["json"])["is_noisy"] for sample in read) > 250
-
-
-def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
-    out = tmp_path / "noisy"
-    first = inject(clean, out)
-    made = {path: path.stat().st_mtime_ns for path in out.glob("*.tar")}
-    again = inject(clean, out)
-    assert again.noisy == first.noisy
-    assert again.samples_per_second is None
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*.tar")} == made
-    with pytest.raises(ResumeError, match="--seed was 0, is 1"):
-        inject(clean, out, seed=1)
-    with pytest.raises(
-        ResumeError, match=r"--noise ncr was 0.2, is 0.3; --noise decl was 0.1, is not set"
-    ):
-        inject(clean, out, {"ncr": 0.3})
-    with pytest.raises(ResumeError, match="shard 00001 is missing now"):
-        inject(clean / "00000.tar", out)
-    # A shard that went missing is written again, to the same bytes.
-    before = digests(out)
-    (out / "00001.tar").unlink()
-    inject(clean, out)
-    assert digests(out) == before
-    (out / "mine.tar").write_bytes(b"mine")
-    (out / "_work" / "mine.npz").write_bytes(b"mine")
-    assert inject(clean / "00000.tar", out, {"ncr": 0.3}, overwrite=True).shards == 1
-    assert list(digests(out)) == ["00000.tar", "mine.tar"]
-    assert (out / "_work" / "mine.npz").read_bytes() == b"mine"
-
-
-def test_a_changed_input_is_refused(clean, tmp_path):
-    shard = tmp_path / "in" / "a.tar"
-    shard.parent.mkdir()
-    shard.write_bytes((clean / "00000.tar").read_bytes())
-    inject(shard, tmp_path / "noisy")
-    shard.write_bytes((clean / "00001.tar").read_bytes())
-    with pytest.raises(ResumeError, match="shard a is another file, or has changed"):
-        inject(shard, tmp_path / "noisy")
-
-
-def test_what_is_in_the_way_stays(clean, tmp_path):
-    with pytest.raises(InputError, match="would overwrite the input"):
-        inject(clean, clean)
-    (tmp_path / "00000.tar").write_bytes(b"mine")
-    with pytest.raises(InputError, match="no record lists it as made by `ncclean inject-noise`"):
-        inject(clean, tmp_path)
-    assert (tmp_path / "00000.tar").read_bytes() == b"mine"
-
-
-def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
-    inject(clean, tmp_path / "whole")
-    write, calls = stage.write_shard, []
-
-    def interrupted(task):
-        calls.append(task)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return write(task)
-
-    monkeypatch.setattr(stage, "write_shard", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        inject(clean, tmp_path / "noisy")
-    assert len(digests(tmp_path / "noisy")) == 1
-    monkeypatch.setattr(stage, "write_shard", write)
-    inject(clean, tmp_path / "noisy")
-    assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(tmp_path):
-    shards = tmp_path / "shards"
-    write_corpus(shards, CorpusOptions(pairs=2000, shard_size=50, seed=1), 2)
-    code = "import sys; from cli.app import main; main()"
-    inject(shards, tmp_path / "whole")
-    arguments = ["inject-noise", str(shards), "--out", str(tmp_path / "noisy"), "--quiet"]
-    noise = [f"--noise={kind}={rate}" for kind, rate in RATES.items()]
-    command = [sys.executable, "-c", code, *arguments, *noise, "--workers", "2"]
-    rng = random.Random(0)
-    for _ in range(5):
-        process = subprocess.Popen(command)
-        time.sleep(4 + 4 * rng.random())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path in (tmp_path / "noisy").glob("*.tar"):
-            assert len(samples(path)) == 50
-    subprocess.run(command, check=True)
-    assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
 
 
 def test_hostile_shards_do_not_stop_it(tmp_path):
@@ -309,7 +144,7 @@ def test_caption_key(tmp_path):
     assert found.caption not in ("a red circle", "something else")
     assert found.metadata["caption"] == found.caption
     with pytest.raises(InputError, match="--caption-key json"):
-        NoiseRequest(shards=["x"], out="y", rates={"ncr": 0.1}, caption_key="json")
+        InjectNoise(shards=["x"], out="y", noise={"ncr": 0.1}, caption_key="json")
 
 
 def test_equal_captions_and_images_are_clean(tmp_path):
@@ -370,32 +205,6 @@ def test_moved_images_bring_their_extension(tmp_path):
     assert found["a.png"] == png
 
 
-def test_compressed_shards(clean, tmp_path):
-    (tmp_path / "in").mkdir()
-    for path in clean.glob("*.tar"):
-        data = gzip.compress(path.read_bytes(), 1)
-        (tmp_path / "in" / f"{path.name}.gz").write_bytes(data)
-    inject(clean, tmp_path / "plain", {"decl": 0.3, "ncr": 0.2})
-    inject(tmp_path / "in", tmp_path / "packed", {"decl": 0.3, "ncr": 0.2})
-    for path in clean.glob("*.tar"):
-        packed = tmp_path / "packed" / f"{path.name}.gz"
-        assert gzip.decompress(packed.read_bytes()) == (tmp_path / "plain" / path.name).read_bytes()
-    assert [p.name for p in (tmp_path / "packed" / "_work").iterdir()] == ["manifest.jsonl"]
-
-
-def test_shards_of_one_name_keep_apart(clean, tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        os.link(clean / "00000.tar", tmp_path / folder / "00000.tar")
-    request = NoiseRequest(
-        shards=[str(tmp_path / "a"), str(tmp_path / "b")],
-        out=str(tmp_path / "out"),
-        rates={"ncr": 0.2},
-    )
-    assert inject_noise(request).shards == 2
-    assert list(digests(tmp_path / "out")) == ["a/00000.tar", "b/00000.tar"]
-
-
 def test_per_batch(clean, tmp_path):
     summary = inject(clean, tmp_path / "out", {"per_batch": 1.0}, batch_size=10)
     before = [s for p in sorted(clean.glob("*.tar")) for s in samples(p) if s.status == "ok"]
@@ -406,29 +215,3 @@ def test_per_batch(clean, tmp_path):
         batch = slice(start, start + 10)
         assert Counter(s.caption for s in before[batch]) == Counter(s.caption for s in after[batch])
     assert summary.noisy["per_batch"] > 500
-
-
-@pytest.mark.slow
-def test_on_an_object_store(clean, tmp_path):
-    inject(clean, tmp_path / "here")
-    with object_store.s3():
-        object_store.upload(clean, "s3://corpus/clean")
-        summary = inject("s3://corpus/clean", "s3://corpus/noisy")
-        assert summary.pairs > 0
-        assert inject("s3://corpus/clean", "s3://corpus/noisy").samples_per_second is None
-        system = object_store.filesystem()
-        for name, digest in digests(tmp_path / "here").items():
-            assert hashlib.sha256(system.cat_file(f"corpus/noisy/{name}")).hexdigest() == digest
-
-
-@pytest.mark.slow
-def test_injected_scored_and_found(tmp_path):
-    write_corpus(tmp_path / "clean", CorpusOptions(pairs=1000, shard_size=500, seed=3), 2)
-    summary = inject(tmp_path / "clean", tmp_path / "noisy", {"ncr": 0.2, "decl": 0.1})
-    out = str(tmp_path / "s.parquet")
-    score(ScoreRequest(shards=[str(tmp_path / "noisy")], out=out, model="demo"))
-    found = evaluate_noise(NoiseEvaluationRequest(scores=[out])).evaluation
-    assert found.noisy == summary.noisy
-    similarity = found.scores[0]
-    assert [one.kind for one in similarity.kinds] == ["all", "ncr", "decl"]
-    assert all(one.report.auroc > 0.98 for one in similarity.kinds)

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from tests.pipelines.test_score import assert_same_rows, read
+from tests.pipelines.score_tables import assert_same_rows, read
 
-COMMAND = "import sys; from cli.app import main; main()"
+COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 def command(shards, out):

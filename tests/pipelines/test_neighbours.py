@@ -7,15 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ncclean_pipelines.neighbours import NeighboursRequest, neighbours
-from ncclean_pipelines.score import ScoreRequest, score
-from ncclean_pipelines.select import SelectRequest, select
+from ncclean_pipelines.command import build
+from ncclean_pipelines.neighbours import Neighbours
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
+from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 
 PAIRS, COPIES = 1800, 40
@@ -40,16 +42,14 @@ def scored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("neighbours")
     options = CorpusOptions(pairs=PAIRS, shard_size=900, noise={"ncr": 0.2}, duplicates=0.1, seed=3)
     write_corpus(folder / "shards", options, 2)
-    score(
-        ScoreRequest(
-            shards=[str(folder / "shards")],
-            out=str(folder / "scores.parquet"),
-            model="demo",
-            precision="fp32",
-            shift=0.2,
-            options=ScoreOptions(embeddings=str(folder / "e")),
-        )
-    )
+    Score(
+        shards=[str(folder / "shards")],
+        out=str(folder / "scores.parquet"),
+        model="demo",
+        precision="fp32",
+        shift=0.2,
+        options=ScoreOptions(embeddings=str(folder / "e")),
+    ).run()
     for name in ("img_emb", "text_emb"):
         first = np.load(folder / "e" / name / f"{name}_0.npy")
         np.save(folder / "e" / name / f"{name}_2.npy", first[:COPIES])
@@ -63,7 +63,7 @@ def scored(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(scored):
     out = scored / "neighbours.parquet"
-    summary = neighbours(NeighboursRequest(embeddings=str(scored / "e"), out=str(out)))
+    summary = Neighbours(embeddings=str(scored / "e"), out=str(out)).run().summary
     return summary, pq.read_table(out)
 
 
@@ -117,10 +117,9 @@ def test_mismatched_pairs_have_rivals_and_disagree_with_their_neighbours(scored,
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
-    request = NeighboursRequest(
-        embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet"), index=kind, recall=0.99
-    )
-    summary = neighbours(request)
+    options = NeighbourOptions(index=kind, recall=0.99)
+    out = str(tmp_path / "n.parquet")
+    summary = Neighbours(embeddings=str(scored / "e"), out=out, options=options).run().summary
     exact, approximate = found[1], pq.read_table(tmp_path / "n.parquet")
     assert not summary.exact
     assert min(summary.image_recall, summary.text_to_image_recall) >= 0.99
@@ -137,13 +136,13 @@ def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
 def test_select_keeps_one_of_each_group(scored, found, tmp_path):
     table = found[1].slice(0, PAIRS)
     pq.write_table(table, tmp_path / "n.parquet")
-    request = SelectRequest(
+    request = Select(
         scores=[str(scored / "scores.parquet")],
         out=str(tmp_path / "selection.parquet"),
         policy=Policy(dedup_by="image"),
         dedup=str(tmp_path / "n.parquet"),
     )
-    select(request)
+    request.run()
     kept = set(pq.read_table(tmp_path / "selection.parquet").column("uid").to_pylist())
     names = [
         group or uid
@@ -155,8 +154,7 @@ def test_select_keeps_one_of_each_group(scored, found, tmp_path):
 
 
 def test_twice_the_same(scored, found, tmp_path):
-    request = NeighboursRequest(embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet"))
-    neighbours(request)
+    Neighbours(embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet")).run()
     assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
 
 
@@ -164,7 +162,7 @@ def test_output_is_not_overwritten_unasked(scored, tmp_path):
     out = tmp_path / "n.parquet"
     out.write_bytes(b"mine")
     with pytest.raises(InputError, match=r"n.parquet exists; use --overwrite"):
-        neighbours(NeighboursRequest(embeddings=str(scored / "e"), out=str(out)))
+        Neighbours(embeddings=str(scored / "e"), out=str(out)).run()
     assert out.read_bytes() == b"mine"
 
 
@@ -172,9 +170,9 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
     folder = tmp_path / "n.parquet"
     folder.mkdir()
     for out in (folder, "/proc/nowhere/n.parquet"):
-        request = NeighboursRequest(embeddings="nowhere", out=str(out), overwrite=True)
+        request = Neighbours(embeddings="nowhere", out=str(out), overwrite=True)
         with pytest.raises(InputError, match=r"is a folder|cannot write"):
-            neighbours(request)
+            request.run()
 
 
 @pytest.mark.parametrize(
@@ -192,5 +190,5 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
 )
 def test_values_out_of_range(options, message):
     with pytest.raises(InputError) as error:
-        NeighboursRequest(**{"embeddings": "e", "out": "n.parquet", **options})
+        build(Neighbours, {"embeddings": "e", "out": "n.parquet", **options})
     assert message in str(error.value)

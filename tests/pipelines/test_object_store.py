@@ -7,18 +7,18 @@ import sys
 import time
 
 import pytest
+from ncclean_pipelines.score import Score
 
 from ncclean import stores
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.storage.catalog import query
-from pipelines.score import ScoreRequest, finalize_only, score
 from tests import object_store
 from tests.execution.clusters import environment
-from tests.pipelines.test_score import assert_same_rows, read
+from tests.pipelines.score_tables import assert_same_rows, read
 
-COMMAND = "import sys; from cli.app import main; main()"
+COMMAND = "import sys; from ncclean_cli.app import main; main()"
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
@@ -33,7 +33,7 @@ def shards(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(shards, tmp_path_factory):
     out = tmp_path_factory.mktemp("reference") / "scores.parquet"
-    score(ScoreRequest(shards=[str(shards)], out=str(out), **MODEL))
+    Score(shards=[str(shards)], out=str(out), **MODEL).run()
     return read(out)
 
 
@@ -57,7 +57,7 @@ def download(url, folder):
 def test_in_and_out(store, reference, tmp_path, name):
     out = f"s3://corpus/{name}"
     options = ScoreOptions(embeddings="s3://corpus/embeddings")
-    summary = score(ScoreRequest(shards=["s3://corpus/shards"], out=out, options=options, **MODEL))
+    summary = Score(shards=["s3://corpus/shards"], out=out, options=options, **MODEL).run().summary
     assert (summary.rows, summary.shards_failed) == (600, 0)
     pattern = out if name.endswith("parquet") else f"{out}/*.parquet"
     assert_same_rows(download(pattern, tmp_path / "copy"), reference)
@@ -70,14 +70,14 @@ def test_in_and_out(store, reference, tmp_path, name):
     # Each shard is fetched once, and three of them are looked at to estimate their samples.
     gets = [path for method, path in store.requests if method == "GET" and path.endswith(".tar")]
     assert len(gets) == 6 + 3
-    finalize_only(ScoreRequest(shards=[], out=out, **{**MODEL, "shift": 0.4}))
+    Score(shards=[], out=out, finalize_only=True, **{**MODEL, "shift": 0.4}).run()
     assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 200
 
 
 def test_globs_braces_and_what_is_missing(store, tmp_path):
     def count(source):
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
-        return score(ScoreRequest(shards=[source], out=str(out), **MODEL)).shards
+        return Score(shards=[source], out=str(out), **MODEL).run().summary.shards
 
     assert count("s3://corpus/shards/0000[01].tar") == 2
     assert count("s3://corpus/shards/{00000..00002}.tar") == 3
@@ -92,7 +92,7 @@ def test_globs_braces_and_what_is_missing(store, tmp_path):
 
 def test_output_to_a_bucket_that_is_not_there(store):
     with pytest.raises(InputError, match="there is no bucket no-such-bucket"):
-        score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://no-such-bucket/s", **MODEL))
+        Score(shards=["s3://corpus/shards"], out="s3://no-such-bucket/s", **MODEL).run()
 
 
 def test_no_credentials_is_one_sentence(store, monkeypatch):
@@ -101,7 +101,7 @@ def test_no_credentials_is_one_sentence(store, monkeypatch):
     with environment({"AWS_EC2_METADATA_DISABLED": "true"}):
         object_store.filesystem_class().clear_instance_cache()
         with pytest.raises(InputError, match="no credentials were found"):
-            score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL))
+            Score(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL).run()
 
 
 def test_throttling_is_sat_out(store, reference, tmp_path):
@@ -113,7 +113,7 @@ def test_throttling_is_sat_out(store, reference, tmp_path):
         return len(seen) % 4 == 0
 
     store.refuses = refuses
-    score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+    Score(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL).run()
     store.refuses = lambda method, path: False
     assert store.refused > 5
     assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
@@ -129,7 +129,7 @@ def test_a_store_that_takes_no_output_for_a_while(store, reference, tmp_path):
         return time.monotonic() < until[0]
 
     store.refuses = refuses
-    score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+    Score(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL).run()
     assert store.refused
     assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
 
@@ -138,9 +138,9 @@ def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 1.0)
     store.refuses = lambda method, path: method == "PUT" and "part-" in path
     with pytest.raises(InputError, match="the store does not answer"):
-        score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL))
+        Score(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL).run()
     store.refuses = lambda method, path: False
-    summary = score(ScoreRequest(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL))
+    summary = Score(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL).run().summary
     assert summary.rows == 600
 
 
@@ -168,7 +168,7 @@ def test_read_ahead_hides_a_slow_store(shards, tmp_path):
 
     def seconds(name):
         begin = time.monotonic()
-        score(ScoreRequest(shards=["s3://corpus/shards"], out=str(tmp_path / name), **MODEL))
+        Score(shards=["s3://corpus/shards"], out=str(tmp_path / name), **MODEL).run()
         return time.monotonic() - begin
 
     with object_store.s3() as store:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from ncclean_cli.app import app
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
-from cli.app import app
 from ncclean.errors import InputError
 from ncclean.storage.catalog import query
-from pipelines.report import ReportRequest, report
-from pipelines.score import ScoreRequest, score
 from tests import hostile, object_store
 from tests.report.tables import graded, write_scores
 
@@ -24,7 +24,7 @@ def scored(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
     out = folder / "scores.parquet"
     options = {"model": "demo", "precision": "fp32", "shift": 0.2}
-    score(ScoreRequest(shards=[str(corpus)], out=str(out), **options))
+    Score(shards=[str(corpus)], out=str(out), **options).run()
     table = pq.read_table(out)
     (folder / "parts").mkdir()
     for number in range(3):
@@ -94,14 +94,14 @@ def test_object_stores(scored, corpus):
         for path in (scored / "parts").glob("*.parquet"):
             system.put_file(str(path), f"corpus/parts/{path.name}")
         object_store.upload(corpus, "s3://corpus/shards")
-        request = ReportRequest(
-            paths=["s3://corpus/parts"],
+        request = Report(
+            scores=["s3://corpus/parts"],
             out="s3://corpus/reports/r.html",
             shards=["s3://corpus/shards"],
             pairs=3,
             figures="s3://corpus/reports/figures",
         )
-        result = report(request)
+        result = request.run().summary
         assert result.numbers.counts.rows == 1500
         assert result.thumbnails.count >= 9
         assert system.cat("corpus/reports/r.html").startswith(b"<!DOCTYPE html>")
@@ -116,7 +116,7 @@ def test_an_older_table_says_what_it_lacks(scored, tmp_path):
     path = tmp_path / "old.parquet"
     pq.write_table(table.select(kept).replace_schema_metadata(metadata), path)
     out = tmp_path / "r.html"
-    result = report(ReportRequest(paths=[str(path)], out=str(out)))
+    result = Report(scores=[str(path)], out=str(out)).run().summary
     said = " ".join(result.numbers.missing)
     assert "histogram of known mismatches" in said
     assert "no column clean_posterior" in said
@@ -162,14 +162,14 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
     path = write_scores(tmp_path / "s.parquet", graded())
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
-        report(ReportRequest(paths=[str(path)], out=str(tmp_path / "file" / "r.html")))
+        Report(scores=[str(path)], out=str(tmp_path / "file" / "r.html")).run()
 
 
 def test_the_same_table_gives_the_same_page(tmp_path):
     path = write_scores(tmp_path / "s.parquet", graded())
     pages = set()
     for name in ("a", "b"):
-        report(ReportRequest(paths=[str(path)], out=str(tmp_path / name), title="t"))
+        Report(scores=[str(path)], out=str(tmp_path / name), title="t").run()
         pages.add((tmp_path / name).read_bytes())
     assert len(pages) == 1
 

@@ -11,49 +11,30 @@ import torch
 from PIL import Image
 
 from ncclean import schema
-from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError, NccleanError, ResumeError
+from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
 from ncclean.scoring.mixture import clean_posterior
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.stats import unpack_histogram
-from pipelines.score import ScoreRequest, finalize_only, plan, score
 from tests import hostile
-
-
-def request(shards, out, **options):
-    fields = {
-        name: options.pop(name)
-        for name in ("shift", "overwrite", "precision", "model", "pretrained")
-        if name in options
-    }
-    defaults = {"model": "demo", "precision": "fp32", "shift": "shuffled"}
-    return ScoreRequest(
-        shards=[str(shards)] if not isinstance(shards, list) else shards,
-        out=str(out),
-        options=ScoreOptions(**options),
-        **{**defaults, **fields},
-    )
-
-
-def read(path):
-    """The table sorted as written, from a file or a folder in order of shard and row."""
-    return pq.read_table(path).sort_by([("shard", "ascending"), ("row", "ascending")])
+from tests.pipelines.score_tables import assert_same_rows, command, read
 
 
 @pytest.fixture(scope="module")
 def scored(corpus, tmp_path_factory):
     """The corpus scored once: summary and table; exported embeddings beside it."""
     folder = tmp_path_factory.mktemp("scored")
-    summary = score(
-        request(
+    summary = (
+        command(
             corpus,
             folder / "scores.parquet",
             embeddings=str(folder / "embeddings"),
             block_size=150,
             batch_size=64,
         )
+        .run()
+        .summary
     )
     return summary, folder
 
@@ -111,18 +92,6 @@ def test_columns_equal_plain_numpy_on_the_exported_embeddings(scored, demo_estim
             assert ((block.ncu_split == "forget") == forget).all()
 
 
-def assert_same_rows(found, expected):
-    assert found.schema.names == expected.schema.names
-    for name in expected.schema.names:
-        a, b = found.column(name).to_pandas(), expected.column(name).to_pandas()
-        if str(expected.schema.field(name).type) == "float":
-            assert (a.isna() == b.isna()).all(), name
-            tolerance = 1e-6 if name == "similarity" else 1e-5
-            assert (a - b).abs().max() <= tolerance or a.isna().all(), name
-        else:
-            assert a.equals(b), name
-
-
 @pytest.mark.parametrize(
     ("batch_size", "threads", "as_file"), [(7, 1, True), (256, 4, True), (7, 4, False)]
 )
@@ -131,7 +100,7 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
 ):
     _, folder = scored
     out = tmp_path / ("s.parquet" if as_file else "s")
-    score(request(corpus, out, block_size=150, batch_size=batch_size, decode_threads=threads))
+    command(corpus, out, block_size=150, batch_size=batch_size, decode_threads=threads).run()
     table = read(out)
     assert_same_rows(table, read(folder / "scores.parquet"))
     if not as_file:
@@ -141,7 +110,7 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
 
 
 def test_rows_are_the_same_when_chunks_are_decoded_on_the_device(corpus, scored, tmp_path):
-    score(request(corpus, tmp_path / "s.parquet", block_size=150, decode_on="device"))
+    command(corpus, tmp_path / "s.parquet", block_size=150, decode_on="device").run()
     assert_same_rows(read(tmp_path / "s.parquet"), read(scored[1] / "scores.parquet"))
 
 
@@ -174,7 +143,7 @@ def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate):
     write_corpus(
         tmp_path / "c", CorpusOptions(pairs=4000, noise={"ncr": rate}, seed=int(100 * rate)), 2
     )
-    summary = score(request(tmp_path / "c", tmp_path / "s.parquet"))
+    summary = command(tmp_path / "c", tmp_path / "s.parquet").run().summary
     rows = read(tmp_path / "s.parquet").to_pandas()
     rows = rows[rows.status == "ok"]
     truth = rows.is_noisy.astype(bool)
@@ -225,9 +194,9 @@ def test_kind_of_noise_and_the_histograms_travel_with_the_table(scored):
 
 @pytest.mark.parametrize("out", ["s.parquet", "s"])
 def test_finalize_again_with_another_shift(corpus, tmp_path, out):
-    first = score(request(corpus, tmp_path / out))
+    first = command(corpus, tmp_path / out).run().summary
     before = read(tmp_path / out)
-    again = finalize_only(request([], tmp_path / out, shift=0.35))
+    again = command([], tmp_path / out, shift=0.35, finalize_only=True).run().summary
     after = read(tmp_path / out)
     assert again.shift == 0.35
     assert again.noise_rate == first.noise_rate
@@ -236,24 +205,27 @@ def test_finalize_again_with_another_shift(corpus, tmp_path, out):
     changed = {"osa_weight", "osa_noisy"}
     for name in schema.SCORES.names:
         assert (before.column(name) == after.column(name)) or name in changed, name
-    back = finalize_only(request([], tmp_path / out, shift="shuffled"))
+    back = command([], tmp_path / out, shift="shuffled", finalize_only=True).run().summary
     assert back.shift == first.shift
     assert_same_rows(read(tmp_path / out), before)
     with pytest.raises(InputError, match="'noise' is not known"):
-        finalize_only(request([], tmp_path / out, shift="noise"))
+        command([], tmp_path / out, shift="noise", finalize_only=True).run()
 
 
 def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator):
     from ncclean.scoring.osa import estimate_shift
 
-    summary = score(request(corpus, tmp_path / "s.parquet", shift="noise"))
+    summary = command(corpus, tmp_path / "s.parquet", shift="noise").run().summary
     assert summary.shift == pytest.approx(estimate_shift(demo_estimator), abs=5e-3)
-    assert finalize_only(request([], tmp_path / "s.parquet", shift="noise")).shift == summary.shift
+    assert (
+        command([], tmp_path / "s.parquet", shift="noise", finalize_only=True).run().summary.shift
+        == summary.shift
+    )
 
 
 def test_hostile_shards_end_the_run_neither_early_nor_silently(tmp_path):
     readable, broken = hostile.write_hostile(tmp_path / "hostile")
-    summary = score(request(tmp_path / "hostile", tmp_path / "s.parquet", batch_size=16))
+    summary = command(tmp_path / "hostile", tmp_path / "s.parquet", batch_size=16).run().summary
     rows = read(tmp_path / "s.parquet").to_pandas()
     for case in [*readable, *broken]:
         found = rows[rows.shard == case.name]
@@ -266,103 +238,13 @@ def test_hostile_shards_end_the_run_neither_early_nor_silently(tmp_path):
     assert rows[rows.key == "a"].uid.tolist()[-1] == "uid-of-a"
 
 
-def test_a_repaired_shard_is_scored_on_resume_and_the_rest_is_kept(corpus, tmp_path):
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    for source in sorted(corpus.glob("*.tar")):
-        (shards / source.name).write_bytes(source.read_bytes())
-    whole = (shards / "00001.tar").read_bytes()
-    (shards / "00001.tar").write_bytes(whole[: len(whole) // 3])
-    first = score(request(shards, tmp_path / "s.parquet"))
-    assert first.shards_failed == 1
-    assert first.rows < 1500
-    (shards / "00001.tar").write_bytes(whole)
-    second = score(request(shards, tmp_path / "s.parquet"))
-    assert (second.shards_failed, second.rows) == (0, 1500)
-    third = score(request(shards, tmp_path / "s.parquet"))
-    assert (third.rows, third.samples_per_second) == (1500, None)
-    score(request(corpus, tmp_path / "reference.parquet"))
-    assert_same_rows(read(tmp_path / "s.parquet"), read(tmp_path / "reference.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"block_size": 100}, "--block-size was 2048, is 100"),
-        ({"forget_percent": 5.0}, "--forget-percent was 10.0, is 5.0"),
-        ({"seed": 1}, "--seed was 0, is 1"),
-        ({"text": False}, "--text was True, is False"),
-        ({"precision": "bf16"}, "precision was fp32, is bf16"),
-        ({"model": "demo-noisy"}, "model was demo, is demo-noisy"),
-    ],
-)
-def test_resuming_another_run_is_refused_with_the_difference(corpus, scored_here, change, message):
-    with pytest.raises(ResumeError, match=message):
-        score(request(corpus, scored_here, **change))
-
-
-@pytest.fixture(scope="module")
-def scored_here(corpus, tmp_path_factory):
-    out = tmp_path_factory.mktemp("resume") / "s.parquet"
-    score(request(corpus, out))
-    return out
-
-
-def test_resuming_with_other_shards_is_refused(corpus, scored_here):
-    with pytest.raises(ResumeError, match="shard 00002 is missing now"):
-        score(request([str(corpus / "{00000..00001}.tar")], scored_here))
-
-
-def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, tmp_path):
-    summary = score(request(corpus, scored_here, seed=5, overwrite=True))
-    assert summary.rows == 1500
-    foreign = tmp_path / "mine.parquet"
-    foreign.write_text("precious")
-    for overwrite in (False, True):
-        with pytest.raises(InputError, match="no record lists it as made by `ncclean score`"):
-            score(request(corpus, foreign, overwrite=overwrite))
-    assert foreign.read_text() == "precious"
-    assert list(tmp_path.iterdir()) == [foreign]
-
-
-def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
-    out = tmp_path / "s"
-    score(request([str(corpus / "{00000..00001}.tar")], out))
-    mine = [out / "notes.txt", out / "part-mine.txt", out / "_work" / "part-mine.parquet"]
-    for path in mine:
-        path.write_text("mine")
-    assert score(request([str(corpus / "00000.tar")], out, seed=1, overwrite=True)).rows == 500
-    assert all(path.read_text() == "mine" for path in mine)
-    assert [path.name for path in out.glob("*.parquet")] == ["part-00000.parquet"]
-
-
-@pytest.mark.parametrize(
-    "change", [{"precision": "int8"}, {"model": "demi"}, {"model": "local-dir:nowhere"}]
-)
-def test_overwriting_begins_when_the_model_is_there(corpus, tmp_path, change):
-    out = tmp_path / "s.parquet"
-    score(request([str(corpus / "00000.tar")], out))
-    before = out.read_bytes()
-    with pytest.raises(NccleanError):
-        score(request(corpus, out, overwrite=True, **change))
-    assert out.read_bytes() == before
-    assert (tmp_path / "s.parquet.work").is_dir()
-
-
-def test_a_run_that_got_nowhere_is_in_nobodys_way(corpus, tmp_path):
-    (tmp_path / "wrong.tar").write_bytes(b"<html>" * 1000)
-    out = tmp_path / "s.parquet"
-    assert score(request([str(tmp_path / "wrong.tar")], out)).rows == 0
-    assert score(request([str(corpus / "00000.tar")], out)).rows == 500
-
-
 def test_without_text(corpus, tmp_path):
-    score(request([str(corpus / "00000.tar")], tmp_path / "s.parquet", text=False))
+    command([str(corpus / "00000.tar")], tmp_path / "s.parquet", text=False).run()
     assert read(tmp_path / "s.parquet").column("text").null_count == 500
 
 
 def test_plan_counts_without_scoring(corpus, tmp_path):
-    estimate = plan(request(corpus, tmp_path / "s.parquet"))
+    estimate = command(corpus, tmp_path / "s.parquet", dry_run=True).run().summary
     assert estimate.shards == 3
     assert estimate.pairs == pytest.approx(1500, rel=0.1)
     assert estimate.hours == pytest.approx(

@@ -1,27 +1,75 @@
-"""The synth stage: what it writes, and what it replaces."""
+"""The command `synth`: what it writes, goes on with and replaces."""
 
 import pytest
+from ncclean_pipelines.command import build
+from ncclean_pipelines.synth import Synth
 
-from ncclean.errors import InputError
-from pipelines.synth import SynthRequest, synth
+from ncclean.errors import InputError, ResumeError
+
+
+def command(out, **options):
+    few = {"pairs": 20, "shard_size": 20, "held_out": 0, "workers": 1}
+    return build(Synth, {"out": str(out), **few, **options})
+
+
+def shards(out):
+    """Name -> bytes and time of writing."""
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("*.tar")}
 
 
 def test_overwrite_replaces_what_synth_wrote_and_nothing_else(tmp_path):
     out = tmp_path / "c"
-    many = SynthRequest(out=str(out), pairs=60, shard_size=20, held_out=5, workers=1)
-    assert synth(many).shards == 3
+    assert command(out, pairs=60, held_out=5).run().summary.shards == 3
+    assert (out / "heldout" / "retrieval").is_dir()
     (out / "notes.txt").write_text("mine")
-    few = SynthRequest(out=str(out), pairs=20, shard_size=20, held_out=0, workers=1)
-    with pytest.raises(InputError, match="exists"):
-        synth(few)
-    again = SynthRequest(
-        out=str(out), pairs=20, shard_size=20, held_out=0, workers=1, overwrite=True
+    (out / "heldout" / "notes.txt").write_text("mine")
+    before = shards(out)
+    with pytest.raises(ResumeError, match="--pairs was 60, is 20"):
+        command(out).run()
+    assert shards(out) == before
+    command(out, overwrite=True).run()
+    kept = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
+    assert sorted(kept) == ["00000.tar", "_synth.jsonl", "heldout/notes.txt", "notes.txt"]
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_the_same_again_renders_nothing(tmp_path):
+    first = command(tmp_path / "c").run().summary
+    written = shards(tmp_path / "c")
+    assert command(tmp_path / "c", workers=2).run().summary == first
+    assert shards(tmp_path / "c") == written
+
+
+def test_what_was_interrupted_is_rendered_anew(tmp_path, monkeypatch):
+    from ncclean_pipelines.jobs import synth as job
+
+    command(tmp_path / "whole", held_out=5).run()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "c"
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_heldout", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            command(out, held_out=5).run()
+    command(out, held_out=5).run()
+    files = sorted(path.relative_to(out) for path in out.rglob("*") if path.suffix == ".tar")
+    assert len(files) > 1
+    assert all(
+        (out / file).read_bytes() == (tmp_path / "whole" / file).read_bytes() for file in files
     )
-    synth(again)
-    assert sorted(path.name for path in out.iterdir()) == ["00000.tar", "notes.txt"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_users_shard_in_the_way_is_refused(tmp_path, overwrite):
+    (tmp_path / "00000.tar").write_bytes(b"mine")
+    with pytest.raises(InputError, match="no record lists it as made by `ncclean synth`"):
+        command(tmp_path, overwrite=overwrite).run()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "salt"}, {"out": "s3://b/x"}, {"pairs": 0}])
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(InputError):
-        SynthRequest(**{"out": "c", **wrong})
+        build(Synth, {"out": "c", **wrong})

@@ -6,11 +6,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.storage.catalog import query
-from pipelines.report import ReportRequest, report
-from pipelines.score import ScoreRequest, score
 from tests import hostile
 from tests.report.browser import chromium, needs_chromium, requests, resize
 from tests.report.tables import HOSTILE
@@ -32,10 +32,10 @@ def made(tmp_path_factory):
         members += [*hostile.sample(name, image, text.encode()), (f"{name}.json", metadata)]
     (shards / "hostile.tar").write_bytes(hostile.tar_bytes(members))
     scores = str(folder / "scores.parquet")
-    score(ScoreRequest(shards=[str(shards)], out=scores, model="demo", precision="fp32", shift=0.2))
+    Score(shards=[str(shards)], out=scores, model="demo", precision="fp32", shift=0.2).run()
     out = folder / "report.html"
-    request = ReportRequest(paths=[scores], out=str(out), shards=[str(shards)], pairs=150)
-    return SimpleNamespace(out=out, scores=scores, result=report(request))
+    request = Report(scores=[scores], out=str(out), shards=[str(shards)], pairs=150)
+    return SimpleNamespace(out=out, scores=scores, result=request.run().summary)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ def test_counts_and_the_commonest_reason(tmp_path):
         {"status": "image_corrupt", "error": "zero bytes", "shard": "00001"},
         {"status": "image_missing"},
     ]
-    found = count_pairs(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))]))
-    assert (found.rows, found.ok, found.shards) == (8, 3, 2)
-    assert (found.expected_mismatched, found.calibrated) == (1.25, 2)
-    assert found.failures == (
+    counts = count_pairs(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))]))
+    assert (counts.rows, counts.ok, counts.shards) == (8, 3, 2)
+    assert (counts.expected_mismatched, counts.calibrated) == (1.25, 2)
+    assert counts.failures == (
         Failure("image_corrupt", 4, 2, "not an image"),
         Failure("image_missing", 1, 1, None),
     )

@@ -29,39 +29,39 @@ def test_matched_is_observed_less_noise_rate_times_null():
     counts = histogram({2000: 10, 2500: 70})
     null = histogram({2000: 300, 2100: 100})
     facts = RunFacts(noise_rate=0.25, mismatched=Histogram(null))
-    found = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), facts)
-    assert found.observed.sum() == 80
-    assert found.mismatched.sum() == pytest.approx(20)
-    low = np.searchsorted(found.edges, -1 + 2000 / 2048, side="right") - 1
-    assert found.observed[low] == 10
-    assert found.mismatched[low] == pytest.approx(15)
-    assert found.matched[low] == 0  # 10 - 15, and no fewer than none
-    assert found.matched.sum() == pytest.approx(70)
-    assert found.null_pairs == 400
-    assert np.isnan(found.probability).all()
-    assert np.allclose(np.diff(found.edges), found.width)
+    distribution = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), facts)
+    assert distribution.observed.sum() == 80
+    assert distribution.mismatched.sum() == pytest.approx(20)
+    low = np.searchsorted(distribution.edges, -1 + 2000 / 2048, side="right") - 1
+    assert distribution.observed[low] == 10
+    assert distribution.mismatched[low] == pytest.approx(15)
+    assert distribution.matched[low] == 0  # 10 - 15, and no fewer than none
+    assert distribution.matched.sum() == pytest.approx(70)
+    assert distribution.null_pairs == 400
+    assert np.isnan(distribution.probability).all()
+    assert np.allclose(np.diff(distribution.edges), distribution.width)
 
 
 def test_tails_beyond_the_axis_are_counted():
     counts = histogram({0: 1, 2048: 100_000, 2060: 100_000, 4095: 3})
-    found = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), RunFacts())
-    assert found.beyond == 4
-    assert found.observed.sum() + found.beyond == counts.sum()
-    assert found.edges[0] > -0.1
-    assert found.edges[-1] < 0.1
-    assert found.mismatched is None
+    distribution = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), RunFacts())
+    assert distribution.beyond == 4
+    assert distribution.observed.sum() + distribution.beyond == counts.sum()
+    assert distribution.edges[0] > -0.1
+    assert distribution.edges[-1] < 0.1
+    assert distribution.mismatched is None
 
 
 def test_without_a_null_the_noise_probabilities_are_summed(tmp_path):
     path = write_scores(tmp_path / "s.parquet", graded())
-    found = cosine_distribution(ScoreTable.open([str(path)]))
-    assert found is not None
-    assert not found.has_null
-    assert found.null_median is None
-    assert found.mismatched.sum() == pytest.approx(20)
-    seen = found.observed > 0
-    assert np.isfinite(found.probability[seen]).all()
-    assert (np.diff(found.probability[seen]) <= 0).all()
+    distribution = cosine_distribution(ScoreTable.open([str(path)]))
+    assert distribution is not None
+    assert not distribution.has_null
+    assert distribution.null_median is None
+    assert distribution.mismatched.sum() == pytest.approx(20)
+    seen = distribution.observed > 0
+    assert np.isfinite(distribution.probability[seen]).all()
+    assert (np.diff(distribution.probability[seen]) <= 0).all()
 
 
 def test_no_scored_pair_is_no_distribution(tmp_path):

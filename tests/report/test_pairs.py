@@ -19,11 +19,11 @@ def chosen(tmp_path, rows, each):
 
 def test_groups_and_their_order(tmp_path):
     rows = [*graded(), {"status": "image_missing"}, {"status": "caption_missing", "error": "empty"}]
-    found, pairs = chosen(tmp_path, rows, 2)
-    assert found["worst"] == ["k0", "k1"]
-    assert found["best"] == ["k39", "k38"]
-    assert sorted(found["borderline"]) == ["k19", "k20"]
-    assert found["failed"] == ["k41", "k40"]
+    keys, pairs = chosen(tmp_path, rows, 2)
+    assert keys["worst"] == ["k0", "k1"]
+    assert keys["best"] == ["k39", "k38"]
+    assert sorted(keys["borderline"]) == ["k19", "k20"]
+    assert keys["failed"] == ["k41", "k40"]
     assert pairs[0].flags == (
         "osa_noisy", "ncu_split = forget", "not disncl_clean", "noise_probability ≥ 0.5",
         "clean_posterior < 0.5",
@@ -34,17 +34,17 @@ def test_groups_and_their_order(tmp_path):
 
 
 def test_few_pairs_are_shown_once_each(tmp_path):
-    found, pairs = chosen(tmp_path, graded(3), 24)
-    assert found == {"worst": ["k0", "k1"], "borderline": [], "best": ["k2"], "failed": []}
+    keys, pairs = chosen(tmp_path, graded(3), 24)
+    assert keys == {"worst": ["k0", "k1"], "borderline": [], "best": ["k2"], "failed": []}
     assert len(pairs) == 3
 
 
 def test_without_noise_probability_the_cosine_decides(tmp_path):
     rows = [{"similarity": value / 10} for value in range(5)]
-    found, _ = chosen(tmp_path, rows, 24)
-    assert found["worst"] == ["k0", "k1"]
-    assert found["best"] == ["k4", "k3", "k2"]
-    assert found["borderline"] == []
+    keys, _ = chosen(tmp_path, rows, 24)
+    assert keys["worst"] == ["k0", "k1"]
+    assert keys["best"] == ["k4", "k3", "k2"]
+    assert keys["borderline"] == []
 
 
 def test_none_at_all(tmp_path):
@@ -65,6 +65,6 @@ def test_same_rows_in_other_shards_do_not_mix(tmp_path):
         for shard in ("a", "b'; --")
         for number, row in enumerate(graded(10))
     ]
-    found, pairs = chosen(tmp_path, rows, 1)
-    assert found["worst"] == ["a-0"]
+    keys, pairs = chosen(tmp_path, rows, 1)
+    assert keys["worst"] == ["a-0"]
     assert all(pair.key == f"{pair.shard}-{pair.row}" for pair in pairs)

@@ -4,9 +4,9 @@ import json
 import shlex
 
 import pytest
+from ncclean_cli.app import app
 from typer.testing import CliRunner
 
-from cli.app import app
 from ncclean.report.queries import READY_QUERIES, command, ready_queries, threshold_query
 from ncclean.schema import SCORES
 from tests.report.tables import graded, write_scores

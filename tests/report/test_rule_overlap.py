@@ -61,7 +61,7 @@ def test_detection_where_the_truth_is_known(overlap):
 
 def test_without_truth_and_without_flags(tmp_path):
     rows = [{"similarity": 0.2, "osa_noisy": False}, {"similarity": 0.3, "osa_noisy": False}]
-    found = overlap_of_rules(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))]))
-    assert found.truth is None
-    assert found.jaccard(0, 0) is None
-    assert found.combinations[0].expected_mismatched is None
+    overlap = overlap_of_rules(ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))]))
+    assert overlap.truth is None
+    assert overlap.jaccard(0, 0) is None
+    assert overlap.combinations[0].expected_mismatched is None

@@ -27,21 +27,21 @@ def table(tmp_path):
 
 
 def test_all_shards_by_name(table):
-    found = shard_table(table)
-    assert found.is_complete
-    assert (found.total, found.with_failures) == (20, 1)
-    assert [row.shard for row in found.rows] == [f"{i:05d}" for i in range(20)]
-    assert found.rows[7].noise_rate == pytest.approx(0.6)
+    shards = shard_table(table)
+    assert shards.is_complete
+    assert (shards.total, shards.with_failures) == (20, 1)
+    assert [row.shard for row in shards.rows] == [f"{i:05d}" for i in range(20)]
+    assert shards.rows[7].noise_rate == pytest.approx(0.6)
     # 20 shards: (19 * 10 + 30) of 990 pairs are noisy; 30 of 50 is 6.5 standard errors away.
     p = 220 / 990
-    assert found.rows[7].unusual == pytest.approx((0.6 - p) / (p * (1 - p) / 50) ** 0.5)
-    assert (found.rows[11].ok, found.rows[11].failed) == (40, 10)
-    assert found.quantiles[2] == pytest.approx(0.2)
+    assert shards.rows[7].unusual == pytest.approx((0.6 - p) / (p * (1 - p) / 50) ** 0.5)
+    assert (shards.rows[11].ok, shards.rows[11].failed) == (40, 10)
+    assert shards.quantiles[2] == pytest.approx(0.2)
 
 
 def test_of_too_many_the_most_unusual(table):
-    found = shard_table(table, most=2)
-    assert not found.is_complete
-    assert found.total == 20
-    assert {row.shard for row in found.rows} == {"00007", "00011"}
-    assert found.rows[0].unusual >= found.rows[1].unusual
+    shards = shard_table(table, most=2)
+    assert not shards.is_complete
+    assert shards.total == 20
+    assert {row.shard for row in shards.rows} == {"00007", "00011"}
+    assert shards.rows[0].unusual >= shards.rows[1].unusual

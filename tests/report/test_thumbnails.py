@@ -65,18 +65,18 @@ def test_reads_the_chosen_pairs_with_reasons_for_the_others(tmp_path):
         pair("cut", "c", 2, "ok"),
         pair("elsewhere", "a", 0),
     ]
-    found = read_thumbnails(pairs, resolve_shards([str(tmp_path)]))
-    reasons = {place: picture.reason for place, picture in found.pictures.items()}
-    assert found.count == 1
-    assert found.pictures["images", 0].url
+    thumbnails = read_thumbnails(pairs, resolve_shards([str(tmp_path)]))
+    reasons = {place: picture.reason for place, picture in thumbnails.pictures.items()}
+    assert thumbnails.count == 1
+    assert thumbnails.pictures["images", 0].url
     assert reasons["images", 20] == "not an image"
     assert "pixels" in reasons["images", 23]
     assert "earlier" in reasons["structure", 3]
     assert reasons["structure", 1] == "no image"
     assert "no image of this key" in reasons["structure", 99]
     assert "cannot be read" in reasons["cut", 2]
-    assert found.failed_shards.keys() == {"cut"}
-    assert found.missing_shards == ["elsewhere"]
+    assert thumbnails.failed_shards.keys() == {"cut"}
+    assert thumbnails.missing_shards == ["elsewhere"]
 
 
 def test_shards_are_found_under_longer_and_shorter_names(tmp_path):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from ncclean_pipelines.score import Score
 from upath import UPath
 
 from ncclean.data.shards import resolve_shards
@@ -23,7 +24,6 @@ from ncclean.errors import InputError, ResumeError
 from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
-from pipelines.score import ScoreRequest, score
 from tests import hostile
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
@@ -33,7 +33,7 @@ MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 def scored(corpus, tmp_path_factory):
     """The corpus with its score table and a selection of about 1,100 of its 1,500 pairs."""
     folder = tmp_path_factory.mktemp("export")
-    score(ScoreRequest(shards=[str(corpus)], out=str(folder / "scores.parquet"), **MODEL))
+    Score(shards=[str(corpus)], out=str(folder / "scores.parquet"), **MODEL).run()
     policy = Policy(method="noise-probability")
     select([str(folder / "scores.parquet")], UPath(folder / "clean.parquet"), policy)
     return folder
@@ -93,7 +93,7 @@ def test_shards_are_rolled_and_counted(exported):
 
 
 def test_scoring_the_export_gives_the_same_similarities(scored, exported, tmp_path):
-    score(ScoreRequest(shards=[str(exported[0])], out=str(tmp_path / "s.parquet"), **MODEL))
+    Score(shards=[str(exported[0])], out=str(tmp_path / "s.parquet"), **MODEL).run()
     before = pq.read_table(scored / "scores.parquet", columns=["uid", "similarity"]).to_pandas()
     after = pq.read_table(tmp_path / "s.parquet").to_pandas()
     assert (after.status == "ok").all()
@@ -150,7 +150,7 @@ def test_weights_as_repeats(corpus, scored, tmp_path):
 def test_killed_and_started_again(corpus, scored, exported, tmp_path):
     out = tmp_path / "again"
     command = [
-        sys.executable, "-c", "import sys; from cli.app import main; main()", "export",
+        sys.executable, "-c", "import sys; from ncclean_cli.app import main; main()", "export",
         str(scored / "clean.parquet"), "--shards", str(corpus), "--out", str(out),
         "--samples-per-shard", "20", "--workers", "1", "--quiet",
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def test_overwrite_leaves_a_users_files_alone(corpus, scored, exported, tmp_path
 def test_a_selection_of_other_shards_is_refused(corpus, scored, tmp_path):
     with pytest.raises(InputError, match="not among --shards"):
         export(corpus / "00000.tar", scored / "clean.parquet", tmp_path / "out")
-    with pytest.raises(InputError, match="no selection"):
+    with pytest.raises(InputError, match="is not a selection"):
         export(corpus, scored / "scores.parquet", tmp_path / "out")
 
 

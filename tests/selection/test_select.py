@@ -47,11 +47,11 @@ def run(folder: Path, scores: pa.Table, **options: object):
 
 def test_the_selection_has_its_columns_and_the_order_of_the_input(tmp_path):
     scores = table(100)
-    summary, found = run(tmp_path, scores, where="row % 3 = 0")
-    assert found.column_names == ["uid", "shard", "key", "weight", "split"]
-    assert found["key"].to_pylist() == [f"{row:04d}" for row in range(0, 100, 3)]
-    assert set(found["weight"].to_pylist()) == {1.0}
-    assert found.schema.field("weight").type == pa.float32()
+    summary, selection = run(tmp_path, scores, where="row % 3 = 0")
+    assert selection.column_names == ["uid", "shard", "key", "weight", "split"]
+    assert selection["key"].to_pylist() == [f"{row:04d}" for row in range(0, 100, 3)]
+    assert set(selection["weight"].to_pylist()) == {1.0}
+    assert selection.schema.field("weight").type == pa.float32()
     assert (summary.rows, summary.kept, summary.dropped) == (100, 34, 66)
     assert summary.dropped_by_reason == {"where": 66}
     policy = json.loads(pq.read_schema(tmp_path / "selection.parquet").metadata[b"policy"])
@@ -80,9 +80,9 @@ def test_the_selection_has_its_columns_and_the_order_of_the_input(tmp_path):
 def test_rules(tmp_path, options, kept):
     scores = table(200)
     frame = scores.to_pandas()
-    summary, found = run(tmp_path, scores, **options)
+    summary, selection = run(tmp_path, scores, **options)
     expected = frame[kept(frame)]
-    assert found["key"].to_pylist() == expected.key.tolist()
+    assert selection["key"].to_pylist() == expected.key.tolist()
     assert summary.kept == len(expected)
     assert summary.dropped == 200 - len(expected)
     assert summary.expected_mismatched_kept == pytest.approx(expected.noise_probability.sum())
@@ -128,10 +128,10 @@ def test_each_pair_is_dropped_for_the_first_filter_it_fails(tmp_path):
         noise_probability=pa.array([0.0, None, 0.9, None, 0.3, 0.2], pa.float32()),
         disncl_clean=[True, None, True, True, True, False],
     )
-    summary, found = run(
+    summary, selection = run(
         tmp_path, scores, where="row < 5", method="disncl", score="similarity", threshold=0.5
     )
-    assert found["key"].to_pylist() == ["0000"]
+    assert selection["key"].to_pylist() == ["0000"]
     assert summary.dropped_by_reason == {
         "no similarity": 2, "image_corrupt": 1, "threshold": 1, "where": 1,
     }  # fmt: skip
@@ -140,9 +140,9 @@ def test_each_pair_is_dropped_for_the_first_filter_it_fails(tmp_path):
 def test_ties_are_broken_by_uid(tmp_path):
     uids = [f"{n:032x}" for n in (7, 3, 9, 1, 5, 2)]
     scores = table(6, uid=uids, similarity=pa.array([0.5] * 5 + [0.9], pa.float32()))
-    summary, found = run(tmp_path, scores, score="similarity", keep_fraction=0.5)
+    summary, selection = run(tmp_path, scores, score="similarity", keep_fraction=0.5)
     assert summary.kept == 3
-    assert found["uid"].to_pylist() == [uids[1], uids[3], uids[5]]
+    assert selection["uid"].to_pylist() == [uids[1], uids[3], uids[5]]
 
 
 @settings(max_examples=25, deadline=None)
@@ -153,22 +153,22 @@ def test_ties_are_broken_by_uid(tmp_path):
 def test_a_fraction_is_exact_whatever_the_values(tmp_path_factory, values, fraction):
     scores = table(len(values), similarity=pa.array(values, pa.float32()))
     folder = tmp_path_factory.mktemp("fraction")
-    summary, found = run(folder, scores, score="similarity", keep_fraction=fraction)
+    summary, selection = run(folder, scores, score="similarity", keep_fraction=fraction)
     frame = scores.to_pandas().dropna(subset=["similarity"])
     wanted = int(np.floor(fraction * len(frame) + 0.5))
     best = frame.sort_values(["similarity", "uid"], ascending=[False, True])[:wanted]
     assert summary.kept == wanted
-    assert set(found["uid"].to_pylist()) == set(best.uid)
+    assert set(selection["uid"].to_pylist()) == set(best.uid)
 
 
 def test_fraction_is_of_what_the_condition_leaves(tmp_path):
     scores = table(100)
-    summary, found = run(
+    summary, selection = run(
         tmp_path, scores, where="shard = '00001'", score="similarity", keep_fraction=0.2
     )
     frame = scores.to_pandas()
     best = frame[frame.shard == "00001"].similarity.nlargest(10).index
-    assert found["key"].to_pylist() == sorted(frame.key[best])
+    assert selection["key"].to_pylist() == sorted(frame.key[best])
     assert summary.dropped_by_reason == {"where": 50, "keep-fraction": 40}
 
 
@@ -182,8 +182,10 @@ def test_of_near_duplicates_the_best_is_kept(tmp_path, by, kept):
         "pair_group": [uids[0], uids[0], None, None, None],
     })  # fmt: skip
     pq.write_table(groups, tmp_path / "neighbours.parquet")
-    summary, found = run(tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"), dedup_by=by)
-    assert found["uid"].to_pylist() == [uids[n] for n in kept]
+    summary, selection = run(
+        tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"), dedup_by=by
+    )
+    assert selection["uid"].to_pylist() == [uids[n] for n in kept]
     assert summary.dropped_by_reason == {"near-duplicate": 5 - len(kept)}
 
 
@@ -192,8 +194,8 @@ def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
     uids = scores["uid"].to_pylist()
     groups = pa.table({"uid": uids, "pair_group": [uids[n // 3 * 3] for n in range(3000)]})
     pq.write_table(groups, tmp_path / "neighbours.parquet")
-    _, found = run(tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"))
-    keys = found["key"].to_pylist()
+    _, selection = run(tmp_path, scores, dedup=str(tmp_path / "neighbours.parquet"))
+    keys = selection["key"].to_pylist()
     assert len(keys) == 1000
     assert keys == sorted(keys)
 
@@ -226,8 +228,8 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(tmp_path, options, messa
 
 
 def test_tables_of_nothing(tmp_path):
-    summary, found = run(tmp_path, table(0), score="similarity", keep_fraction=0.5)
-    assert (summary.kept, summary.dropped, len(found)) == (0, 0, 0)
+    summary, selection = run(tmp_path, table(0), score="similarity", keep_fraction=0.5)
+    assert (summary.kept, summary.dropped, len(selection)) == (0, 0, 0)
 
 
 def test_from_and_to_an_object_store(tmp_path):

@@ -7,15 +7,16 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.adapt import Adapt
+from ncclean_pipelines.export import Export
+from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import sample_uid
 from ncclean.errors import InputError
 from ncclean.storage.same_corpus import check_same_corpus
-from pipelines.adapt import AdaptRequest, adapt
-from pipelines.export import ExportRequest, export
-from pipelines.finetune import FinetuneRequest, finetune
-from pipelines.report import ReportRequest, report
 from tests import hostile
 
 KEYS = [f"{number:09d}" for number in range(30)]
@@ -84,28 +85,26 @@ def test_what_cannot_be_compared_is_let_pass(corpora):
 def test_stages_that_read_both_ask(corpora):
     folder, (selection,) = corpora
     other = [str(folder / "b")]
-    requests = (
-        lambda: export(ExportRequest(selection=selection, shards=other, out=str(folder / "e"))),
-        lambda: finetune(FinetuneRequest(method="clip", shards=other, out=str(folder / "f"),
-                                         selection=selection, model="demo")),
-    )  # fmt: skip
-    for run in requests:
+    common = {"selection": selection, "shards": other}
+    for command in (
+        Export(out=str(folder / "e"), **common),
+        Finetune(method="clip", out=str(folder / "f"), model="demo", **common),
+    ):
         with pytest.raises(InputError, match="is not the shard that"):
-            run()
+            command.run()
     assert not (folder / "e").exists()
     assert not (folder / "f").exists()
 
 
 def test_report_and_adapt_ask_too(tmp_path):
     from ncclean.data.synthetic import CorpusOptions, write_corpus
-    from pipelines.score import ScoreRequest, score
 
     for seed in (0, 1):
         write_corpus(tmp_path / str(seed), CorpusOptions(pairs=40, shard_size=40, seed=seed), 1)
     scores = str(tmp_path / "s.parquet")
-    score(ScoreRequest(shards=[str(tmp_path / "0")], out=scores, model="demo", shift=0.1))
+    Score(shards=[str(tmp_path / "0")], out=scores, model="demo", shift=0.1).run()
     other = [str(tmp_path / "1")]
     with pytest.raises(InputError, match="is not the shard that"):
-        report(ReportRequest(paths=[scores], out=str(tmp_path / "r.html"), shards=other))
+        Report(scores=[scores], out=str(tmp_path / "r.html"), shards=other).run()
     with pytest.raises(InputError, match="is not the shard that"):
-        adapt(AdaptRequest(scores=[scores], out=str(tmp_path / "a"), shards=other, model="demo"))
+        Adapt(scores=[scores], out=str(tmp_path / "a"), shards=other, model="demo").run()

@@ -12,7 +12,7 @@ from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
-from ncclean.training.ranks import Ranks, joined_ranks
+from ncclean.training.process_group import Ranks, joined_ranks
 from ncclean.training.trainer import Trainer, TrainOptions
 
 # Steps in proportion to the gradient: Adam's own, of equal size whatever the gradient, turn

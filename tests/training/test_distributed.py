@@ -35,7 +35,7 @@ from ncclean.training.objectives.ncu import (
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
-from ncclean.training.ranks import Ranks, average_gradients, average_over
+from ncclean.training.process_group import Ranks, average_gradients, average_over
 
 PAIRS, WORLD = 12, 2
 Result = tuple[float, dict[str, torch.Tensor]]

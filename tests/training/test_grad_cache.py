@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from ncclean.training.grad_cache import backward_in_parts
+from ncclean.training.grad_cache import backward_in_pieces
 from ncclean.training.objectives.clip import clip_loss
 
 
@@ -36,7 +36,7 @@ def gradients(parts: int, dropout: float = 0.0) -> tuple[dict, dict]:
         return {"contrastive": loss, "size": 0.1 * found["image"].abs().sum()}
 
     size = 12 // parts
-    found = backward_in_parts(
+    found = backward_in_pieces(
         [slice(start, start + size) for start in range(0, 12, size)], encode, terms
     )
     return found, {name: p.grad for name, p in towers.named_parameters()}
@@ -65,7 +65,7 @@ def test_frozen_embeddings_need_no_gradient():
     def encode(rows: slice) -> dict:
         return {"image": image[rows], "text": image[rows] @ weight}
 
-    backward_in_parts(
+    backward_in_pieces(
         [slice(0, 2), slice(2, 4)], encode,
         lambda found: {"loss": clip_loss(found["image"], found["text"], 1.0)},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The loop: resuming, parts, ranks and checks change nothing but what they are for."""
+"""The loop: resuming, pieces, ranks and checks change nothing but what they are for."""
 
 import math
 import socket
@@ -33,8 +33,8 @@ def test_training_lowers_the_loss_and_logs_every_step(uninterrupted):
     assert results[-1]["phase"] == "train"
 
 
-def test_ncu_trains_its_parts_phase_by_phase(tmp_path):
-    """HN leaves the image tower untouched, UL the prompt; broken off in UL, it goes on the same."""
+def test_ncu_trains_its_groups_phase_by_phase(tmp_path):
+    """HN leaves the image tower untouched, UL the prompt; resuming in UL changes nothing."""
     start = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
     options = {"method": "ncu", "epochs": 1, "save_steps": 4}
     after_hn = train(tmp_path / "hn", stop_after=4, **options)
@@ -60,8 +60,8 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(uninterrupted, tmp_path, s
     """Broken off between two checkpoints, at the end of an epoch, and in the second one."""
     weights, results = uninterrupted
     train(tmp_path, stop_after=stop, save_steps=2)
-    progress, _ = load_checkpoint(tmp_path / "checkpoints")
-    assert progress.total_steps == (stop - 1) // 2 * 2
+    position, _ = load_checkpoint(tmp_path / "checkpoints")
+    assert position.total_steps == (stop - 1) // 2 * 2
     resumed = train(tmp_path, resume=True, save_steps=2)
     assert largest_difference(weights, resumed) == 0
     again = read_results(tmp_path)
@@ -111,7 +111,7 @@ def linear(tmp_path_factory):
     return weights
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(linear, tmp_path):
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(linear, tmp_path):
     assert largest_difference(linear, train(tmp_path, parts=3, **LINEAR)) < 1e-6
 
 
@@ -131,7 +131,7 @@ def test_two_processes_train_as_one_with_the_joint_batch(tmp_path, method):
     assert largest_difference(expected, found) < 1e-6
 
 
-def test_only_the_parts_of_the_phase_train(tmp_path):
+def test_only_the_groups_of_the_phase_train(tmp_path):
     before = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
 
     class TextOnly(PairObjective):

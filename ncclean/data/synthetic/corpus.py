@@ -49,7 +49,7 @@ def write_corpus(
     """Render the shards `00000.tar`, `00001.tar`, ... into `out`; returns their paths.
 
     `workers` processes share the shards (default: one per core); `on_shards` receives the number
-    of shards done. Raises `InputError` if a shard is there already.
+    of shards done. Raises `InputError` if a shard exists already.
     """
     plan_noise(1, options.noise, 0)  # a wrong rate must not come as a worker's traceback
     paths = [out / f"{shard:05d}.tar" for shard in range(options.shards)]
@@ -91,8 +91,8 @@ def render_sample(
     """The members of one sample: image, caption and json, less what a broken sample lacks."""
     rng = generator("pair", options.seed, index)
     broken = pick(rng, tuple(BROKEN_KINDS)) if rng.random() < options.broken else None
-    shown = _original(options, int(plan.image_source[index]))
-    scene = _scene(options, shown)
+    original = _original(options, int(plan.image_source[index]))
+    scene = _scene(options, original)
     extension, image = encode(draw_scene(scene, rng), rng)
     caption = _caption(options, plan, index)
     uid = pair_uid(options.seed, index)
@@ -103,8 +103,8 @@ def render_sample(
         "caption": caption.text,
         "is_noisy": bool(plan.kind[index]),
         "noise_kind": str(plan.kind[index]) or None,
-        "duplicate_of": pair_uid(options.seed, shown)
-        if shown != plan.image_source[index]
+        "duplicate_of": pair_uid(options.seed, original)
+        if original != plan.image_source[index]
         else None,
         "broken": broken,
         "scene": _facts(scene),

@@ -1,4 +1,4 @@
-"""The whole corpus searched: everything that `ncclean neighbours` tells about its pairs."""
+"""Searches the whole corpus: all results of `ncclean neighbours` about its pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ncclean.scoring.neighbours.modality import (
     unannounced,
 )
 from ncclean.scoring.neighbours.options import NeighbourOptions
-from ncclean.scoring.neighbours.rivals import Rivals, count_found_rivals, count_rivals
+from ncclean.scoring.neighbours.rivals import Rivals, count_nearby_rivals, count_rivals
 from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
@@ -39,7 +39,7 @@ SAME_IMAGE_COSINE = 0.98
 
 @dataclass(frozen=True)
 class Side:
-    """One modality: the pairs (n,) of its groups by their first pair, and what was searched."""
+    """One modality: the (n,) group of each pair, by its first pair, and the search behind it."""
 
     modality: Modality
     grouped: Grouped
@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class CorpusNeighbours:
-    """Everything that was computed; arrays are (n,), groups are rows of first members."""
+    """The results; arrays are (n,), groups are rows of first members."""
 
     image: Side
     text: Side
@@ -87,8 +87,8 @@ def find_neighbours(
         fewest = min(len(images.distinct), len(texts.distinct))
         whiten = fewest >= ROWS_PER_DIMENSION * image.dim
 
-    def side(here: Modality, there: Modality, given: float | None) -> Side:
-        threshold = THRESHOLDS[here.name][whiten] if given is None else given
+    def side(here: Modality, there: Modality, asked: float | None) -> Side:
+        threshold = THRESHOLDS[here.name][whiten] if asked is None else asked
         search = SearchOptions(
             kind=options.index,
             k=options.k,
@@ -100,7 +100,7 @@ def find_neighbours(
         )
         grouped = group_modality(here, search, begin, tick)
         searched = search_modality(here, there, search, begin, tick)
-        if whiten and here.name == "image" and given is None:
+        if whiten and here.name == "image" and asked is None:
             grouped = dataclasses.replace(
                 grouped,
                 representative=join_single_rows(
@@ -143,6 +143,8 @@ def _rivals(
         begin("comparing images with captions", len(own))
         return count_rivals(images.matrix, texts.matrix, own, image_group, text_group, tick)
     return Rivals(
-        count_found_rivals(captions, images.distinct, texts.distinct, own, image_group, text_group),
-        count_found_rivals(others, texts.distinct, images.distinct, own, text_group, image_group),
+        count_nearby_rivals(
+            captions, images.distinct, texts.distinct, own, image_group, text_group
+        ),
+        count_nearby_rivals(others, texts.distinct, images.distinct, own, text_group, image_group),
     )

@@ -1,7 +1,7 @@
 """Which rows of a corpus are repetitions.
 
 The web repeats captions thousands of times. A search over all rows would return nothing but
-copies, so searches run over distinct rows, and copies are told by hash, never missed.
+copies, so searches run over distinct rows, and a hash finds every copy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Distinct:
 def distinct_rows(
     matrix: EmbeddingMatrix, captions: Sequence[str | None] | None = None
 ) -> Distinct:
-    """Classes of rows with equal embeddings, or with equal captions where captions are known.
+    """Classes of rows with equal embeddings, or with equal captions if there are captions.
 
     Captions are compared as CLIP's tokenizer sees them, in lower case and with white space
     collapsed: their embeddings differ by rounding alone, which depends on the batch they were in.
@@ -81,8 +81,8 @@ def distinct_rows(
 
 def _numbered(keys: Iterable[Hashable]) -> np.ndarray:
     """Equal keys to equal numbers."""
-    known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import TIE, Found, VectorIndex
+from ncclean.scoring.neighbours.index import TIE, Nearest, VectorIndex
 from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
@@ -40,9 +40,9 @@ def group_by_representative(
         best = np.full(len(block), -np.inf, dtype=np.float32)
         who = np.arange(start, start + len(block))
         if len(index):
-            found = index.search(block, 1, GROUPING_EFFORT)
-            best = np.where(found.ids[:, 0] >= 0, found.cosines[:, 0], best)
-            who = np.where(found.ids[:, 0] >= 0, found.ids[:, 0], who)
+            nearest = index.search(block, 1, GROUPING_EFFORT)
+            best = np.where(nearest.ids[:, 0] >= 0, nearest.cosines[:, 0], best)
+            who = np.where(nearest.ids[:, 0] >= 0, nearest.ids[:, 0], who)
         _assign_block(block @ block.T, best, who, start, threshold)
         representative[start : start + len(block)] = who
         chosen = who == np.arange(start, start + len(block))
@@ -69,7 +69,7 @@ def _assign_block(
         who[row + 1 :][closer] = start + row
 
 
-def join_single_rows(representative: np.ndarray, near: Found, threshold: float) -> np.ndarray:
+def join_single_rows(representative: np.ndarray, near: Nearest, threshold: float) -> np.ndarray:
     """(u,) representatives, where rows that are alone have joined an earlier one in another space.
 
     `near` are the neighbours there. A row joins the most similar representative before it that is
@@ -86,7 +86,7 @@ def join_single_rows(representative: np.ndarray, near: Found, threshold: float) 
     return joined
 
 
-def group_by_components(found: Found, threshold: float) -> np.ndarray:
+def group_by_components(nearest: Nearest, threshold: float) -> np.ndarray:
     """(u,) first member of each row's connected component of neighbours above the threshold.
 
     Groups chain. An edge needs one of both rows among the k nearest of the other.
@@ -94,10 +94,10 @@ def group_by_components(found: Found, threshold: float) -> np.ndarray:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    count, k = found.ids.shape
+    count, k = nearest.ids.shape
     rows = np.repeat(np.arange(count), k)
-    edge = ((found.cosines >= threshold - TIE) & (found.ids >= 0)).ravel()
-    ends = (rows[edge], found.ids.ravel()[edge])
+    edge = ((nearest.cosines >= threshold - TIE) & (nearest.ids >= 0)).ravel()
+    ends = (rows[edge], nearest.ids.ravel()[edge])
     graph = coo_array((np.ones(edge.sum(), dtype=np.int8), ends), shape=(count, count))
     _, component = connected_components(graph, directed=False)
     classes = Distinct.of(component)

@@ -49,7 +49,7 @@ class IndexKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Found:
+class Nearest:
     """For q queries: (q, k) float32 cosines, descending, and int32 ids; -1 where missing."""
 
     cosines: np.ndarray
@@ -112,7 +112,7 @@ class VectorIndex:
         self._filled += len(ids)
         self._index.add(vectors)
 
-    def search(self, queries: np.ndarray, k: int, effort: int = 0) -> Found:
+    def search(self, queries: np.ndarray, k: int, effort: int = 0) -> Nearest:
         """The k nearest of (q, d) queries. `effort` is nprobe or efSearch; flat has none."""
         if self.kind is IndexKind.IVF:
             self._index.nprobe = max(1, min(effort, self.lists))
@@ -120,20 +120,20 @@ class VectorIndex:
             self._index.hnsw.efSearch = max(effort, k)
         cosines, places = self._index.search(queries, k)
         ids = np.where(places < 0, -1, self._ids[places])
-        return Found(cosines, ids.astype(np.int32))
+        return Nearest(cosines, ids.astype(np.int32))
 
     def search_all(
         self, queries: Rows, rows: np.ndarray, k: int, effort: int, tick: Tick = silent
-    ) -> Found:
+    ) -> Nearest:
         """The k nearest of the given (q,) rows of `queries`."""
         cosines = np.empty((len(rows), k), dtype=np.float32)
         ids = np.empty((len(rows), k), dtype=np.int32)
         for start in range(0, len(rows), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
-            found = self.search(queries.take(rows[chunk]), k, effort)
-            cosines[chunk], ids[chunk] = found.cosines, found.ids
+            nearest = self.search(queries.take(rows[chunk]), k, effort)
+            cosines[chunk], ids[chunk] = nearest.cosines, nearest.ids
             tick(min(start + CHUNK_ROWS, len(rows)))
-        return Found(cosines, ids)
+        return Nearest(cosines, ids)
 
     def tune(self, queries: np.ndarray, exact: np.ndarray, target: float) -> Tuned:
         """The smallest effort, doubling, whose recall on (q, d) queries reaches `target`.
@@ -145,16 +145,16 @@ class VectorIndex:
         effort = _FIRST_EFFORT[self.kind.value]
         last = min(_LAST_EFFORT[self.kind.value], self.lists or sys.maxsize)
         while True:
-            found = self.search(queries, exact.shape[1], effort)
-            recall = recall_by_value(found.cosines, exact)
+            nearest = self.search(queries, exact.shape[1], effort)
+            recall = recall_by_value(nearest.cosines, exact)
             if recall >= target or effort >= last:
                 return Tuned(effort, recall)
             effort = min(2 * effort, last)
 
 
-def recall_by_value(found: np.ndarray, exact: np.ndarray) -> float:
+def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
     """Share of the (q, k) exact neighbours that were found; ties with the k-th count as found."""
-    reached = found >= exact[:, -1:] - TIE
+    reached = cosines >= exact[:, -1:] - TIE
     return float(reached.sum() / exact.size)
 
 

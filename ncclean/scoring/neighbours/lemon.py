@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import Found
+from ncclean.scoring.neighbours.index import Nearest
 from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
@@ -50,7 +50,7 @@ def lemon_score(
 
 
 def disagreement(
-    found: Found,
+    nearest: Nearest,
     distinct: Distinct,
     other: Rows,
     own: np.ndarray,
@@ -58,16 +58,16 @@ def disagreement(
     parameters: LemonParameters,
     tick: Tick = silent,
 ) -> np.ndarray:
-    """(n,) the term s_n if `found` are neighbours by image, s_m if by text; NaN without any.
+    """(n,) the term s_n if `nearest` are neighbours by image, s_m if by text; NaN without any.
 
-    `found` has a row for each distinct row of its modality, `other` holds the embeddings of the
+    `nearest` has a row for each distinct row of its modality, `other` holds the embeddings of the
     other one, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies.
     """
     terms = np.empty(len(own), dtype=np.float32)
     positions = distinct.positions
     for start in range(0, len(own), _BLOCK_ROWS):
         pairs = np.arange(start, min(start + _BLOCK_ROWS, len(own)))
-        near, cosines = neighbour_pairs(found, distinct, positions, pairs, parameters.k)
+        near, cosines = neighbour_pairs(nearest, distinct, positions, pairs, parameters.k)
         valid = (near >= 0) & (copies[near] != copies[pairs, None])
         theirs = other.take(near.ravel()).reshape(*near.shape, other.dim)
         apart = 1 - np.matmul(theirs, other.take(pairs)[:, :, None])[:, :, 0]
@@ -80,7 +80,7 @@ def disagreement(
 
 
 def neighbour_pairs(
-    found: Found, distinct: Distinct, positions: np.ndarray, pairs: np.ndarray, k: int
+    nearest: Nearest, distinct: Distinct, positions: np.ndarray, pairs: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
 
@@ -89,8 +89,8 @@ def neighbour_pairs(
     that not all look at the same few.
     """
     own = distinct.labels[pairs]
-    classes = np.concatenate([own[:, None], found.ids[own]], axis=1)
-    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), found.cosines[own]], axis=1)
+    classes = np.concatenate([own[:, None], nearest.ids[own]], axis=1)
+    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), nearest.cosines[own]], axis=1)
     sizes = np.where(classes >= 0, distinct.sizes[classes], 0)
     sizes[:, 0] -= 1
     ends = np.cumsum(np.minimum(sizes, k), axis=1)

@@ -49,14 +49,14 @@ class EmbeddingMatrix(Rows):
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """(m,) row numbers -> (m, d) float32, in the order asked for."""
-        found = np.empty((len(rows), self.dim), dtype=np.float32)
+        gathered = np.empty((len(rows), self.dim), dtype=np.float32)
         where = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(where):
             chosen = where == number
             array = self._arrays[number]
             local = rows[chosen] - (self._ends[number] - len(array))
-            found[chosen] = array[local].astype(np.float16, copy=False)
-        return found
+            gathered[chosen] = array[local].astype(np.float16, copy=False)
+        return gathered
 
 
 def pair_cosines(image: EmbeddingMatrix, text: EmbeddingMatrix) -> np.ndarray:

@@ -14,8 +14,8 @@ from ncclean.scoring.neighbours.groups import (
     group_by_representative,
 )
 from ncclean.scoring.neighbours.index import (
-    Found,
     IndexKind,
+    Nearest,
     Tuned,
     VectorIndex,
     exact_cosines,
@@ -76,8 +76,8 @@ class Searched:
     distinct row of the other modality; None where the index is exact: all pairs are compared then.
     """
 
-    near: Found
-    across: Found | None
+    near: Nearest
+    across: Nearest | None
     description: str
     recall: float
     across_recall: float
@@ -100,8 +100,8 @@ def group_modality(here: Modality, options: SearchOptions, begin: Begin, tick: T
     if options.linkage == "components":
         begin(f"connecting {here.name} duplicates", len(rows))
         k = min(options.k, len(rows) - 1) + 1
-        found = index.search_all(space, rows, k, GROUPING_EFFORT, tick)
-        representative = group_by_components(without_self(found), options.threshold)
+        nearest = index.search_all(space, rows, k, GROUPING_EFFORT, tick)
+        representative = group_by_components(without_self(nearest), options.threshold)
     similarity = np.ones(len(rows), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = slice(start, start + CHUNK_ROWS)
@@ -138,22 +138,22 @@ def search_modality(
     candidates = min(options.k, len(rows))
     across = tuned(there.matrix.take(others[_sample(len(others), options.seed)]), candidates)
     begin(f"searching {here.name} by {there.name}", len(others))
-    found = index.search_all(there.matrix, others, candidates, across.effort, tick)
-    return Searched(near, found, index.describe(within, across), within.recall, across.recall)
+    nearest = index.search_all(there.matrix, others, candidates, across.effort, tick)
+    return Searched(near, nearest, index.describe(within, across), within.recall, across.recall)
 
 
-def without_self(found: Found) -> Found:
+def without_self(nearest: Nearest) -> Nearest:
     """(u, k + 1) neighbours of u rows among themselves -> (u, k) without the row itself.
 
     A row that is not among its own neighbours loses the last one.
     """
-    count, width = found.ids.shape
-    itself = found.ids == np.arange(count)[:, None]
+    count, width = nearest.ids.shape
+    itself = nearest.ids == np.arange(count)[:, None]
     drop = np.where(itself.any(axis=1), itself.argmax(axis=1), width - 1)
     keep = np.ones_like(itself)
     keep[np.arange(count), drop] = False
     shape = (count, width - 1)
-    return Found(found.cosines[keep].reshape(shape), found.ids[keep].reshape(shape))
+    return Nearest(nearest.cosines[keep].reshape(shape), nearest.ids[keep].reshape(shape))
 
 
 def _duplicate_recall(
@@ -165,9 +165,9 @@ def _duplicate_recall(
     has_one = exact_cosines(space, rows, queries, 2)[:, 1] >= threshold
     if not has_one.any():
         return float("nan")
-    found = index.search(queries[has_one], 2, GROUPING_EFFORT)
+    nearest = index.search(queries[has_one], 2, GROUPING_EFFORT)
     # The index holds float16, which moves cosines at the threshold itself.
-    return float((found.cosines[:, 1] >= threshold - 1e-3).mean())
+    return float((nearest.cosines[:, 1] >= threshold - 1e-3).mean())
 
 
 def _sample(rows: int, seed: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import TIE, Found
+from ncclean.scoring.neighbours.index import TIE, Nearest
 from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
 
 _BLOCK_ROWS = 1024
@@ -74,23 +74,23 @@ def _has_company(group: np.ndarray) -> np.ndarray:
     return company
 
 
-def _within(rows: np.ndarray, part: slice) -> np.ndarray:
-    """Those of the sorted (m,) row numbers that lie in `part`."""
-    first, last = np.searchsorted(rows, (part.start, part.stop))
+def _within(rows: np.ndarray, block: slice) -> np.ndarray:
+    """Those of the sorted (m,) row numbers that lie in `block`."""
+    first, last = np.searchsorted(rows, (block.start, block.stop))
     return rows[first:last]
 
 
-def count_found_rivals(
-    found: Found,
+def count_nearby_rivals(
+    nearest: Nearest,
     queries: Distinct,
     candidates: Distinct,
     own: np.ndarray,
     query_group: np.ndarray,
     candidate_group: np.ndarray,
 ) -> np.ndarray:
-    """(n,) rivals among the candidates that a search found: a lower bound.
+    """(n,) rivals among the candidates that a search returned: a lower bound.
 
-    `found` has a row for each distinct query and names distinct candidates. The groups (n,) are
+    `nearest` has a row for each distinct query and names distinct candidates. The groups (n,) are
     those of the pairs, in the queries' modality and in the candidates'.
     """
     # Pairs of the query's own group that hold the candidate are no rivals. How many there are is
@@ -103,8 +103,8 @@ def count_found_rivals(
     for start in range(0, len(own), _COLUMN_ROWS):
         here = slice(start, start + _COLUMN_ROWS)
         row = queries.labels[here]
-        ids = found.ids[row]
-        better = (found.cosines[row] > own[here, None] + TIE) & (ids >= 0)
+        ids = nearest.ids[row]
+        better = (nearest.cosines[row] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
         keys = query_group[here, None].astype(np.int64) * width + ids
         place = np.minimum(np.searchsorted(held, keys), len(held) - 1)

@@ -1,4 +1,4 @@
-"""The space in which near-duplicates are told from things that merely look alike.
+"""The space that separates near-duplicates from images that merely look alike.
 
 Embeddings of CLIP models vary most along a few directions, those of topic and style, which all
 images of a corpus of one kind share: cosines of different images reach those of copies. Whitened,

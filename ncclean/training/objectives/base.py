@@ -1,4 +1,4 @@
-"""What an objective is to the trainer: phases, encodings and named loss terms."""
+"""The interface of an objective: phases, encodings and named loss terms."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Terms = dict[str, torch.Tensor]
 class Phase:
     """A stretch of training: `epochs` passes over the data, cut off after `steps` if given.
 
-    `learning_rates` names the parts that train, with the highest rate of each: `image`, `text`,
-    `scale` (the logit scale and bias) and whatever modules the objective brings. All others are
+    `learning_rates` holds the highest rate of each parameter group that trains: `image`, `text`,
+    `scale` (the logit scale and bias) and the modules that the objective brings. All others are
     frozen. The rate rises over `warmup` of the phase's steps and falls along a cosine after that.
     """
 
@@ -40,9 +40,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """What is known of the pairs of a step over all ranks, each (N,).
+    """The facts about the pairs of a step over all ranks, each (N,).
 
-    `keys` are int64 hashes of the uids, for what an objective remembers of a pair; `is_noisy` is
+    `keys` are int64 hashes of the uids, by which an objective remembers a pair; `is_noisy` is
     the truth as int8, 1, 0 or -1 where it is not known, and is for the log only. `seed` belongs to
     the step, is the same on all ranks and again after resuming: draws that use it need no state.
     """
@@ -62,7 +62,7 @@ class Objective(Protocol):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What happens one after the other."""
+        """The stretches of training, in order."""
         ...
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
@@ -98,13 +98,13 @@ class LocalObjective(Protocol):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms:
-        """The part of the pairs `rows`; the mean over all ranks is what `terms` returns."""
+        """The terms of the pairs `rows`; their mean over all ranks is what `terms` returns."""
         ...
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """An objective that has more to log than its terms."""
+    """An objective with more to log than its terms."""
 
     def statistics(self) -> dict[str, float]:
         """Named numbers about the last step, asked for when it is logged."""
@@ -113,22 +113,22 @@ class Observed(Protocol):
 
 @runtime_checkable
 class Adversarial(Protocol):
-    """An objective with opponents: modules of its own with an optimiser and a loss of their own.
+    """An objective with adversaries: modules that have an optimiser and a loss of their own.
 
-    In each step they train first, on the detached embeddings of the step, and are frozen then.
+    In each step they train first, on its detached embeddings. Then they are frozen.
     """
 
     @property
     def adversary_steps(self) -> int:
-        """How often they step before the rest steps once."""
+        """Steps of the adversaries before each step of the model."""
         ...
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """Which of the objective's modules they are, with their rates; none in some phases."""
+        """Learning rates by the names of the modules that are adversaries in this phase."""
         ...
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Named scalars that sum to the loss of the opponents."""
+        """Named scalars that sum to the loss of the adversaries."""
         ...
 
 
@@ -143,7 +143,7 @@ class OnFeatures(Protocol):
 
 @runtime_checkable
 class Saved(Protocol):
-    """An objective whose own modules are part of the trained model."""
+    """An objective whose own modules belong to the trained model."""
 
     def save(self, folder: Path) -> None:
         """Write them into the folder of the model."""
@@ -211,6 +211,6 @@ def whole_model(
     learning_rate: float, epochs: int, warmup: float = 0.1, *, train_scale: bool = True
 ) -> tuple[Phase, ...]:
     """One phase in which everything trains at one rate, the scale if asked for."""
-    parts = ("image", "text", "scale") if train_scale else ("image", "text")
-    rates = dict.fromkeys(parts, learning_rate)
+    groups = ("image", "text", "scale") if train_scale else ("image", "text")
+    rates = dict.fromkeys(groups, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)

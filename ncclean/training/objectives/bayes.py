@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ncclean.training.objectives.gamma import sample_log_gamma
+from ncclean.training.objectives.log_gamma import sample_log_gamma
 from ncclean.training.options import BayesOptions
 
 

@@ -8,7 +8,6 @@ from torch import nn
 from ncclean.errors import InputError
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, PairObjective, Phase, Terms
 from ncclean.training.objectives.bayes import (
-    BayesOptions,
     gibbs_sample,
     normalized_weights,
     weighted_contrastive_loss,
@@ -16,12 +15,13 @@ from ncclean.training.objectives.bayes import (
 from ncclean.training.objectives.decl import decl_loss, sample_log_u
 from ncclean.training.objectives.pair_memory import PairMemory
 from ncclean.training.objectives.similarity import cosines
+from ncclean.training.options import BayesOptions
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class Bayes(PairObjective):
-    """Weights drawn anew in every step, for both directions independently."""
+    """Draws new weights in every step, independently for both directions."""
 
     name = "bayes"
 
@@ -45,8 +45,8 @@ class Bayes(PairObjective):
         generator = torch.Generator(logits.device).manual_seed(batch.seed)
         remembered = _recalled(self._memory, batch)
         log_w, log_u = [], []
-        for direction, log_s in enumerate((drawn_from, drawn_from.T)):
-            before = None if remembered is None else remembered[:, direction]
+        for column, log_s in enumerate((drawn_from, drawn_from.T)):
+            before = None if remembered is None else remembered[:, column]
             weights, auxiliary = gibbs_sample(log_s, self.options, generator, before)
             log_w.append(weights)
             log_u.append(auxiliary)
@@ -70,24 +70,24 @@ class Bayes(PairObjective):
         weights = normalized_weights(log_w)
         positive = weights.diagonal()
         off = ~torch.eye(len(weights), dtype=torch.bool, device=weights.device)
-        found = {"w_pos/mean": float(positive.mean())}
+        statistics = {"w_pos/mean": float(positive.mean())}
         # A row of negatives in 64 is plenty for quantiles, which torch takes of 2^24 at most.
         some = weights[:64][off[:64]]
         for name, values in (("w_pos", positive), ("w_neg", some)):
             levels = torch.tensor(_QUANTILES, device=values.device)
             for level, value in zip(_QUANTILES, values.quantile(levels).tolist(), strict=True):
-                found[f"{name}/q{100 * level:02.0f}"] = value
+                statistics[f"{name}/q{100 * level:02.0f}"] = value
         if is_noisy is not None:
-            known = is_noisy >= 0
-            clean = (is_noisy[known] == 0).float()
+            has_truth = is_noisy >= 0
+            clean = (is_noisy[has_truth] == 0).float()
             if 0 < float(clean.sum()) < len(clean):
-                pair = torch.stack([positive[known].log(), clean])
-                found["w_pos/clean_correlation"] = float(torch.corrcoef(pair)[0, 1])
-        return found
+                pair = torch.stack([positive[has_truth].log(), clean])
+                statistics["w_pos/clean_correlation"] = float(torch.corrcoef(pair)[0, 1])
+        return statistics
 
 
 class Decl(PairObjective):
-    """DeCL with a u per pair and direction, averaged over its showings."""
+    """DeCL with a u per pair and direction, averaged over the steps that show it."""
 
     name = "decl"
 
@@ -109,12 +109,12 @@ class Decl(PairObjective):
         remembered = _recalled(self._memory, batch)
         log_u = [
             sample_log_u(
-                each.detach(),
-                None if remembered is None else remembered[:, direction],
+                direction.detach(),
+                None if remembered is None else remembered[:, column],
                 self._share,
                 generator,
             )
-            for direction, each in enumerate((logits, logits.T))
+            for column, direction in enumerate((logits, logits.T))
         ]
         if batch.keys is not None:
             self._memory.remember(batch.keys, torch.stack(log_u, dim=1))

@@ -42,7 +42,7 @@ def pair_losses(
         target = target[rows]
         both = (scale * cosines(image[rows], text), scale * cosines(text[rows], image))
     image_to_text, text_to_image = (
-        F.cross_entropy(each, target, reduction="none", label_smoothing=label_smoothing)
-        for each in both
+        F.cross_entropy(direction, target, reduction="none", label_smoothing=label_smoothing)
+        for direction in both
     )
     return (image_to_text + text_to_image) / 2

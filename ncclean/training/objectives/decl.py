@@ -12,7 +12,7 @@ import math
 import torch
 
 from ncclean.training.objectives.bayes import averaged
-from ncclean.training.objectives.gamma import sample_log_gamma
+from ncclean.training.objectives.log_gamma import sample_log_gamma
 
 # A draw has u_i sum_j s_ij ~ Exponential(1), so 50 is beyond any draw. A remembered u may be much
 # too large once the similarities have grown: without a bound, one such pair is the whole gradient.

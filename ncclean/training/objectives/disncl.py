@@ -45,9 +45,11 @@ __all__ = [
 ]
 
 
-def invariant_cosines(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def invariant_cosines(embeddings: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """H, the (N, N) cosines of V_S and T_S."""
-    image, text = (F.normalize(parts[f"{side}_invariant"], dim=-1) for side in ("image", "text"))
+    image, text = (
+        F.normalize(embeddings[f"{side}_invariant"], dim=-1) for side in ("image", "text")
+    )
     return cosines(image, text)
 
 
@@ -58,7 +60,7 @@ def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
 
 
 def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
-    """L_align alone, with a constant margin and no filter: there is nothing yet to filter by."""
+    """L_align alone, with a constant margin and no filter: nothing to filter by exists yet."""
     if options.warmup_negatives == "all":
         return {"align": all_negatives_loss(similarity, options.alpha)}
     everyone = torch.ones(len(similarity), dtype=torch.bool, device=similarity.device)
@@ -66,15 +68,15 @@ def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
 
 
 def encoder_terms(
-    parts: Mapping[str, torch.Tensor], discriminators: Discriminators, options: DisnclOptions
+    embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators, options: DisnclOptions
 ) -> Terms:
     """Eq. 8 for encoders and heads: named scalars that sum to the loss.
 
-    `parts` are the (N, ...) features `image` and `text` before normalisation and their
+    `embeddings` are the (N, ...) features `image` and `text` before normalisation and their
     `_invariant` and `_exclusive` halves. `invariant` and `compression` are gamma L_S, `exclusive`
     and `leaks` (1 - gamma) L_X in the form of Eq. 11, `overlap` L_reg.
     """
-    similarity = invariant_cosines(parts)
+    similarity = invariant_cosines(embeddings)
     clean = clean_pairs(similarity)
     margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
     terms = {"align": ranking_loss(similarity, clean, margin)}
@@ -85,7 +87,7 @@ def encoder_terms(
         )  # fmt: skip
     if not options.disentangle:
         return terms
-    chosen = {name: part[clean] for name, part in parts.items()}
+    chosen = {name: value[clean] for name, value in embeddings.items()}
 
     def raised(name: str) -> torch.Tensor:
         return jsd_bound(*discriminators.logits(name, chosen))
@@ -99,7 +101,7 @@ def encoder_terms(
 
     gamma = options.gamma
     # KL of unit Gaussians is half the squared distance; with both directions, all of it.
-    distance = (parts["image_invariant"] - parts["text_invariant"]).square().sum(dim=1)
+    distance = (embeddings["image_invariant"] - embeddings["text_invariant"]).square().sum(dim=1)
     invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
     exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
     terms |= {
@@ -113,8 +115,10 @@ def encoder_terms(
     return terms
 
 
-def discriminator_terms(parts: Mapping[str, torch.Tensor], discriminators: Discriminators) -> Terms:
-    """Minus the bound of each of the eight discriminators, on the clean pairs of `parts`."""
-    clean = clean_pairs(invariant_cosines(parts))
-    chosen = {name: part[clean] for name, part in parts.items()}
+def discriminator_terms(
+    embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators
+) -> Terms:
+    """Minus the bound of each of the eight discriminators, on the clean pairs of `embeddings`."""
+    clean = clean_pairs(invariant_cosines(embeddings))
+    chosen = {name: value[clean] for name, value in embeddings.items()}
     return {name: -jsd_bound(*discriminators.logits(name, chosen)) for name in PAIRS}

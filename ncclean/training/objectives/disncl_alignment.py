@@ -18,7 +18,7 @@ _SMALLEST_LOG = -4.0
 def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> torch.Tensor:
     """(N,) cosines of the pairs -> alpha (m^h - 1) / (m - 1), h clamped to [0, 1]; no gradient.
 
-    Below Eq. 3, which does not say what becomes of negative cosines: their margin is 0 here.
+    Below Eq. 3, which leaves negative cosines open: their margin is 0 here.
     """
     return alpha * (m ** similarity.clamp(0, 1) - 1) / (m - 1)
 
@@ -68,7 +68,9 @@ def soft_alignment_loss(
     """
     logits = similarity / temperature
     noisy = ~clean[None, :] & mask_noisy
-    i2t, t2i = (each.masked_fill(noisy, _NEVER).log_softmax(dim=1) for each in (logits, logits.T))
+    i2t, t2i = (
+        direction.masked_fill(noisy, _NEVER).log_softmax(dim=1) for direction in (logits, logits.T)
+    )
     onehot = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
     total = torch.zeros(len(logits), dtype=logits.dtype, device=logits.device)
     for log_p, opposite in ((i2t, t2i), (t2i, i2t)):

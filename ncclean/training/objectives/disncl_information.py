@@ -101,22 +101,22 @@ class Discriminators(nn.ModuleDict):
         )
 
     def logits(
-        self, name: str, parts: Mapping[str, torch.Tensor]
+        self, name: str, embeddings: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) parts.
+        """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) embeddings.
 
         It sees directions, which are all that a cosine sees. Shown raw, the exclusive halves grow a
         hundredfold within a few epochs, to be seen through a discriminator that cannot be steep.
         """
-        first, second = (_direction(parts[part]) for part in PAIRS[name])
+        first, second = (_direction(embeddings[side]) for side in PAIRS[name])
         joint, shuffled = self[name](first, second)
         return joint, shuffled
 
 
-def _direction(part: torch.Tensor) -> torch.Tensor:
+def _direction(embedding: torch.Tensor) -> torch.Tensor:
     """(N, d) -> the same directions with elements of size 1 on average."""
-    precise = part.to(torch.promote_types(part.dtype, torch.float32))
-    return F.normalize(precise, dim=1) * math.sqrt(part.shape[1])
+    precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
+    return F.normalize(precise, dim=1) * math.sqrt(embedding.shape[1])
 
 
 def _mean(values: torch.Tensor) -> torch.Tensor:

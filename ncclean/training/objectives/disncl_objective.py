@@ -1,4 +1,4 @@
-"""DisNCL as the trainer sees it: heads that train with the towers or alone, and their opponents."""
+"""DisNCL as the trainer sees it: heads that train with or without the towers, and adversaries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM_UP, DISENTANGLING = "warm-up", "disentangling"
 
 
 class Disncl:
-    """Phase one aligns all pairs, phase two filters, disentangles and aligns what is clean."""
+    """Phase one aligns all pairs; phase two filters, disentangles and aligns the clean ones."""
 
     name = "disncl"
 
@@ -73,19 +73,19 @@ class Disncl:
         return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """The same from (B, d) features that are known already."""
+        """The same from (B, d) features that were computed before."""
         assert self._heads is not None, "modules() comes first"
         heads = self._heads
-        parts = {
+        embeddings = {
             "image_invariant": heads.image_invariant(image),
             "text_invariant": heads.text_invariant(text),
         }
         if phase.name == DISENTANGLING and self.options.disentangle:
-            parts |= {
+            embeddings |= {
                 "image": image, "image_exclusive": heads.image_exclusive(image),
                 "text": text, "text_exclusive": heads.text_exclusive(text),
             }  # fmt: skip
-        return {name: part.float() for name, part in parts.items()}
+        return {name: value.float() for name, value in embeddings.items()}
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
@@ -101,7 +101,7 @@ class Disncl:
 
     @property
     def adversary_steps(self) -> int:
-        """Steps of the discriminators for each of the heads."""
+        """Steps of the discriminators before each step of the heads."""
         return self.options.discriminator_steps
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
@@ -116,7 +116,7 @@ class Disncl:
         return discriminator_terms(embeddings, self._discriminators)
 
     def statistics(self) -> dict[str, float]:
-        """Share of the batch that passes the filter, and what of it is noise where that is known.
+        """Share of the batch that passes the filter, also by the truth where there is one.
 
         `clean/noisy_share` is the share of noisy pairs that pass, `clean/clean_share` of clean
         ones.
@@ -124,11 +124,11 @@ class Disncl:
         if self._last is None:
             return {}
         own, clean, is_noisy = self._last
-        found = {"clean/share": float(clean.float().mean()), "similarity": float(own.mean())}
+        statistics = {"clean/share": float(clean.float().mean()), "similarity": float(own.mean())}
         for name, value in (("clean", 0), ("noisy", 1)):
             if is_noisy is not None and bool((is_noisy == value).any()):
-                found[f"clean/{name}_share"] = float(clean[is_noisy == value].float().mean())
-        return found
+                statistics[f"clean/{name}_share"] = float(clean[is_noisy == value].float().mean())
+        return statistics
 
     def save(self, folder: Path) -> None:
         """Write the heads beside the model."""

@@ -55,7 +55,7 @@ def hardest_negative_terms(
     options: NcuOptions,
 ) -> Terms:
     """Phase HN, Eq. 6: weighted `separation`, `relation` and `matching` of the retained pairs."""
-    image, text, negative = (each[~forget] for each in (image, text, negative))
+    image, text, negative = (embedding[~forget] for embedding in (image, text, negative))
     if options.relation == "distance":
         relation = distance_loss(text, negative)
     else:

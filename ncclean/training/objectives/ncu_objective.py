@@ -26,7 +26,7 @@ Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
 def start_tokens(tokenizer: Tokenizer) -> int:
-    """How many tokens it puts before every caption: 1 for CLIP's tokenizer, 0 for SigLIP's."""
+    """Number of tokens before every caption: 1 for CLIP's tokenizer, 0 for SigLIP's."""
     first, second = tokenizer(["one cat", "two dogs"])[:, 0].tolist()
     return int(first == second)
 

@@ -29,7 +29,7 @@ _SPREAD = 0.02
 class NegativePrompt(nn.Module):
     """`length` learnable vectors, shared by all captions; N(0, 0.02) to begin with.
 
-    `start` is how many tokens the tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's.
+    `start` is the number of tokens before a caption: 1 for CLIP's tokenizer, 0 for SigLIP's.
     """
 
     def __init__(self, width: int, length: int = 8, start: int = 1) -> None:
@@ -112,10 +112,10 @@ class NegativePrefixes(nn.Module):
             prefixed, _ = insert_tokens(
                 model, tokens[rows], prefix.expand(len(rows), -1), self.start
             )
-            part = encode_text(model, prefixed)
+            embeddings = encode_text(model, prefixed)
             if encoded is None:
-                encoded = part.new_zeros(len(tokens), part.shape[1])
-            encoded = encoded.index_copy(0, rows, part)
+                encoded = embeddings.new_zeros(len(tokens), embeddings.shape[1])
+            encoded = encoded.index_copy(0, rows, embeddings)
         assert encoded is not None, "a batch without captions"
         return encoded
 

@@ -36,9 +36,8 @@ class PairMemory(nn.Module):
 
     def recall(self, keys: torch.Tensor) -> torch.Tensor:
         """(N,) keys -> (N, width) on the same device, NaN for pairs not seen before."""
-        found = [self._rows.get(key, -1) for key in keys.tolist()]
-        rows = torch.tensor(found)
-        values = torch.full((len(found), self._width), float("nan"))
+        rows = torch.tensor([self._rows.get(key, -1) for key in keys.tolist()], dtype=torch.long)
+        values = torch.full((len(keys), self._width), float("nan"))
         values[rows >= 0] = self._values[rows[rows >= 0]]
         return values.to(keys.device)
 
@@ -61,6 +60,6 @@ class PairMemory(nn.Module):
         return {"keys": keys, "values": self._values[: len(keys)].clone()}
 
     def set_extra_state(self, state: Any) -> None:
-        """What `get_extra_state` gave."""
+        """Restore the result of `get_extra_state`."""
         self._rows = {key: row for row, key in enumerate(state["keys"].tolist())}
         self._values = state["values"].clone()

@@ -27,7 +27,7 @@ def softclip_loss(
     logits = scale * cosines(image, text)
     with torch.no_grad():
         image_target, text_target = (
-            _softened(scale * cosines(each, each), softness) for each in (image, text)
+            _softened(scale * cosines(modality, modality), softness) for modality in (image, text)
         )
     image_to_text = -(image_target * logits.log_softmax(dim=1)).sum(dim=1).mean()
     text_to_image = -(text_target * logits.T.log_softmax(dim=1)).sum(dim=1).mean()

@@ -11,7 +11,7 @@ from ncclean.scoring.neighbours.groups import (
     joint_labels,
     pair_labels,
 )
-from ncclean.scoring.neighbours.index import Found, IndexKind, VectorIndex
+from ncclean.scoring.neighbours.index import IndexKind, Nearest, VectorIndex
 from ncclean.scoring.neighbours.matrix import EmbeddingMatrix
 from tests.scoring.neighbours.simulated import clustered
 
@@ -36,7 +36,7 @@ def test_a_chain_is_not_one_group():
 def test_components_chain():
     cosines = CHAIN @ CHAIN.T
     ids = np.argsort(-cosines, axis=1)[:, 1:3].astype(np.int32)
-    found = Found(np.take_along_axis(cosines, ids, axis=1), ids)
+    found = Nearest(np.take_along_axis(cosines, ids, axis=1), ids)
     assert group_by_components(found, NEAR).tolist() == [0, 0, 0, 3]
 
 
@@ -72,7 +72,7 @@ def test_approximate_groups_are_the_exact_ones(kind):
 
 
 def test_single_rows_join_an_earlier_representative_of_another_space():
-    near = Found(
+    near = Nearest(
         np.array([[0.99], [0.99], [0.99], [0.5], [0.99]], np.float32),
         np.array([[4], [0], [1], [0], [3]], np.int32),
     )

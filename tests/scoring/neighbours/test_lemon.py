@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import Found
+from ncclean.scoring.neighbours.index import Nearest
 from ncclean.scoring.neighbours.lemon import (
     LemonParameters,
     disagreement,
@@ -21,7 +21,7 @@ def test_defaults_are_the_papers_fixed_ones():
 def test_term_by_hand():
     text = EmbeddingMatrix([np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)])
     own = np.array([0.9, 0.8, 0.5], np.float32)
-    found = Found(
+    found = Nearest(
         np.array([[0.7, 0.4], [0.7, 0.2], [0.4, 0.2]], np.float32),
         np.array([[1, 2], [0, 2], [0, 1]], np.int32),
     )
@@ -40,7 +40,7 @@ def test_copies_give_no_evidence():
     """A mismatched pair that is there twice must not be vouched for by its copy."""
     text = EmbeddingMatrix([np.array([[1, 0], [1, 0], [0, 1]], np.float32)])
     images = Distinct.of(np.array([0, 0, 1]))
-    found = Found(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
+    found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
     own = np.full(3, 0.5, np.float32)
     terms = disagreement(found, images, text, own, np.array([0, 0, 2]), LemonParameters(k=1))
     assert np.isnan(terms[:2]).all()  # the nearest neighbour is the copy
@@ -53,7 +53,7 @@ def test_copies_give_no_evidence():
 
 def test_members_of_the_own_class_come_first_and_in_turn():
     classes = Distinct.of(np.array([0, 0, 0, 0, 1, 1]))
-    found = Found(np.array([[0.5], [0.5]], np.float32), np.array([[1], [0]], np.int32))
+    found = Nearest(np.array([[0.5], [0.5]], np.float32), np.array([[1], [0]], np.int32))
     near, cosines = neighbour_pairs(found, classes, classes.positions, np.arange(6), 4)
     assert near[0].tolist()[:3] == [1, 2, 3]
     assert near[2].tolist()[:3] == [3, 0, 1]

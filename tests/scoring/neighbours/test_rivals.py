@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from ncclean.scoring.neighbours.distinct import Distinct, distinct_rows
-from ncclean.scoring.neighbours.index import Found
+from ncclean.scoring.neighbours.index import Nearest
 from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, pair_cosines
-from ncclean.scoring.neighbours.rivals import count_found_rivals, count_rivals
+from ncclean.scoring.neighbours.rivals import count_nearby_rivals, count_rivals
 from tests.scoring.neighbours.simulated import clustered, unit
 
 
@@ -64,14 +64,14 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
     def all_found(queries, candidates):
         cosines = queries @ candidates.T
         ids = np.argsort(-cosines, axis=1, kind="stable").astype(np.int32)
-        return Found(np.take_along_axis(cosines, ids, axis=1), ids)
+        return Nearest(np.take_along_axis(cosines, ids, axis=1), ids)
 
     unique_images, unique_texts = images.take(by_image.first), texts.take(by_text.first)
     first_image, first_text = by_image.first[by_image.labels], by_text.first[by_text.labels]
-    captions = count_found_rivals(
+    captions = count_nearby_rivals(
         all_found(unique_images, unique_texts), by_image, by_text, own, first_image, first_text
     )
-    others = count_found_rivals(
+    others = count_nearby_rivals(
         all_found(unique_texts, unique_images), by_text, by_image, own, first_text, first_image
     )
     np.testing.assert_array_equal(captions, exact.captions)
@@ -79,9 +79,9 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
 
 
 def test_fewer_candidates_count_less():
-    found = Found(np.array([[0.9], [0.9]], np.float32), np.array([[1], [-1]], np.int32))
+    found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [-1]], np.int32))
     alone = Distinct.of(np.arange(2))
-    counts = count_found_rivals(
+    counts = count_nearby_rivals(
         found, alone, alone, np.array([0.5, 0.5], np.float32), np.arange(2), np.arange(2)
     )
     assert counts.tolist() == [1, 0]

@@ -18,7 +18,7 @@ from ncclean.training.objectives.disncl import (
 )
 from ncclean.training.objectives.disncl_information import PAIRS, Discriminators
 from ncclean.training.objectives.disncl_objective import DISENTANGLING, Disncl, feature_dim
-from ncclean.training.ranks import Ranks
+from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import read_results
 from tests.training.batches import train
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from ncclean.data.pick import pick_images
+from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError

@@ -1,4 +1,4 @@
-"""The parts of a CLIP model that train at rates of their own, and their optimiser."""
+"""The parameter groups of a CLIP model, each with a learning rate of its own, and the optimiser."""
 
 from __future__ import annotations
 
@@ -14,51 +14,53 @@ from ncclean.training.objectives.base import Phase
 _SCALES = ("logit_scale", "logit_bias")
 
 
-def model_parts(model: nn.Module, own: Mapping[str, nn.Module]) -> dict[str, list[nn.Parameter]]:
+def parameter_groups(
+    model: nn.Module, own: Mapping[str, nn.Module]
+) -> dict[str, list[nn.Parameter]]:
     """`image`, `text` and `scale` of an open_clip model, and the objective's own modules."""
-    parts: dict[str, list[nn.Parameter]] = {"image": [], "text": [], "scale": []}
+    groups: dict[str, list[nn.Parameter]] = {"image": [], "text": [], "scale": []}
     for name, parameter in model.named_parameters():
         if name.split(".")[-1] in _SCALES:
-            parts["scale"].append(parameter)
+            groups["scale"].append(parameter)
         elif name.startswith("visual."):
-            parts["image"].append(parameter)
+            groups["image"].append(parameter)
         else:
-            parts["text"].append(parameter)
-    return parts | {name: list(module.parameters()) for name, module in own.items()}
+            groups["text"].append(parameter)
+    return groups | {name: list(module.parameters()) for name, module in own.items()}
 
 
-def freeze_all_but(parts: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -> None:
-    """Let the parts of the phase train and no others.
+def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -> None:
+    """Let the groups of the phase train and no others.
 
-    Raises `InputError` for a part that is not there.
+    Raises `InputError` for an unknown group.
     """
-    unknown = set(phase.learning_rates) - set(parts)
+    unknown = set(phase.learning_rates) - set(groups)
     if unknown:
         raise InputError(
-            f"phase {phase.name} trains {sorted(unknown)[0]!r}; the parts are {', '.join(parts)}"
+            f"phase {phase.name} trains {sorted(unknown)[0]!r}; the groups are {', '.join(groups)}"
         )
-    for name, parameters in parts.items():
+    for name, parameters in groups.items():
         for parameter in parameters:
             parameter.requires_grad_(name in phase.learning_rates)
 
 
 def make_optimizer(
-    parts: Mapping[str, list[nn.Parameter]],
+    groups: Mapping[str, list[nn.Parameter]],
     phase: Phase,
     *,
     weight_decay: float = 0.2,
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
-    """AdamW over the phase's parts; gains, biases and scales are not decayed."""
-    groups = []
+    """AdamW over the phase's groups; gains, biases and scales are not decayed."""
+    settings = []
     for name, rate in phase.learning_rates.items():
         for decayed in (True, False):
-            chosen = [p for p in parts[name] if (p.ndim >= 2) == decayed]
+            chosen = [p for p in groups[name] if (p.ndim >= 2) == decayed]
             if chosen:
                 decay = weight_decay if decayed else 0.0
-                groups.append({"params": chosen, "weight_decay": decay, "peak": rate, "lr": rate})
-    return torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
+                settings.append({"params": chosen, "weight_decay": decay, "peak": rate, "lr": rate})
+    return torch.optim.AdamW(settings, betas=betas, eps=eps, fused=True)
 
 
 def set_learning_rates(

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ncclean.scoring.ncu import clean_confidence
-from ncclean.training.beliefs import block_beliefs
+from ncclean.training.block_weights import block_beliefs
 
 
 def test_beliefs_of_a_block():

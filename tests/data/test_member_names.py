@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from ncclean.data.names import split_name
+from ncclean.data.member_names import split_name
 
 
 @given(st.text(alphabet="ab./_\n", max_size=12))

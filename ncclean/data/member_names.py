@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def split_name(name: str) -> tuple[str | None, str]:
-    """`a/b.c.jpg` -> (`a/b`, `c.jpg`): webdataset's rule; the key is None where there is none.
+    """`a/b.c.jpg` -> (`a/b`, `c.jpg`): webdataset's rule. A name without an extension has no key.
 
     Ordinary names are split here: importing webdataset imports torch, which takes two seconds in
     every process that only copies bytes.

@@ -75,7 +75,7 @@ def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
 
 
 def wait_for_all(ranks: Ranks) -> None:
-    """Go on when every rank is here."""
+    """Return once every rank has called this."""
     if ranks.size > 1:
         distributed.barrier()
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _BYTES_WORTH_A_PROCESS = 64 << 20
 
 
-class Workers:
+class Processes:
     """Calls functions in processes, or in this one if there is little to do."""
 
     def __init__(self, workers: int | None, shards: Sequence[ShardRef]) -> None:
@@ -25,7 +25,7 @@ class Workers:
         self._workers = min(workers or min(os.cpu_count() or 1, max(worth, 1)), len(shards))
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> Processes:
         if self._workers > 1:
             # Fork would copy the threads of torch, if it has been loaded. Ctrl-C is the parent's.
             context = multiprocessing.get_context("spawn")

@@ -1,0 +1,168 @@
+"""One optimiser step: a rank's batch in, checked and averaged gradients, one step out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ncclean.data.weighted_loader import TrainBatch
+from ncclean.errors import TrainingError
+from ncclean.models.estimator import Estimator
+from ncclean.models.text_tower import token_lengths
+from ncclean.training.adversary import Adversaries
+from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.grad_cache import backward_in_pieces
+from ncclean.training.objectives.base import (
+    Embeddings,
+    GlobalBatch,
+    LocalObjective,
+    Objective,
+    OnFeatures,
+    Phase,
+    Terms,
+)
+from ncclean.training.objectives.pair_memory import pair_keys
+from ncclean.training.process_group import Ranks, average_gradients, average_over
+
+_LARGEST_SCALE = 100.0
+_ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp32"
+
+
+class BatchStep:
+    """Steps a model on batches; `pieces` cuts a rank's batch for the forward passes."""
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        objective: Objective,
+        ranks: Ranks,
+        *,
+        pieces: int,
+        clip_norm: float,
+        seed: int,
+    ) -> None:
+        self._estimator, self._objective, self._ranks = estimator, objective, ranks
+        self._model = estimator.model
+        self._pieces, self._clip_norm, self._seed = pieces, clip_norm, seed
+        self.adversaries: Adversaries | None = None  # of the phase
+        # Gradients of half precision need it; with bf16 and fp32 it does nothing.
+        self.scaler = torch.amp.GradScaler(
+            estimator.device.type, enabled=estimator.precision == "fp16"
+        )
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """The factor of the model's cosines, with gradients."""
+        scale: torch.Tensor = self._model.logit_scale.float().exp()  # type: ignore[operator]
+        return scale
+
+    def take(
+        self,
+        batch: TrainBatch,
+        number: int,
+        phase: Phase,
+        optimizer: torch.optim.Optimizer,
+        trained: list[nn.Parameter],
+    ) -> tuple[dict[str, float], float]:
+        """Step the `trained` parameters; returns the terms and the norm of the gradient.
+
+        `number` counts the steps of the run. Raises `TrainingError`, before anything is changed, if
+        a term or the gradient is not finite.
+        """
+        facts = self._gathered_facts(batch, number)
+        optimizer.zero_grad(set_to_none=True)
+        features = batch.features
+        tokens = self._tokens(batch.captions) if features is None else torch.empty(0)
+        rows = torch.arange(len(batch.captions)).chunk(self._pieces)
+        reported: dict[str, float] = {}
+
+        def encode(piece: torch.Tensor) -> Embeddings:
+            device = self._estimator.device
+            if features is not None:
+                assert isinstance(self._objective, OnFeatures)
+                image, text = (modality[piece].to(device) for modality in features)
+                return self._objective.encode_features(image, text, phase)
+            pixels = self._estimator.normalized(batch.pixels[piece])
+            with self._estimator.autocast():
+                return self._objective.encode(self._model, pixels, tokens[piece].to(device), phase)
+
+        def terms(local: Embeddings) -> Terms:
+            whole = {name: gather_with_gradients(value) for name, value in local.items()}
+            if self.adversaries is not None:
+                self.adversaries.step(whole, facts)
+            losses = self._terms(whole, facts, phase)
+            reported.update(self._finite(losses, phase))
+            return losses
+
+        with self._attention():
+            backward_in_pieces(list(rows), encode, terms, self.scaler.scale)
+        self.scaler.unscale_(optimizer)
+        average_gradients(trained, self._ranks)
+        norm = torch.nn.utils.clip_grad_norm_(trained, self._clip_norm)
+        if not torch.isfinite(norm) and not self.scaler.is_enabled():
+            raise TrainingError(f"the gradient is not finite in phase {phase.name}; {_ADVICE}")
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        with torch.no_grad():
+            scale = getattr(self._model, "logit_scale", None)
+            if scale is not None:
+                scale.clamp_(0, math.log(_LARGEST_SCALE))
+        return reported, float(norm)
+
+    def _terms(self, whole: Embeddings, facts: GlobalBatch, phase: Phase) -> Terms:
+        """The terms of the whole batch, or this rank's share of them where that is enough."""
+        if self._ranks.size > 1 and isinstance(self._objective, LocalObjective):
+            pairs = len(facts.weights) // self._ranks.size
+            own = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
+            return self._objective.local_terms(whole, own, self.scale, facts, phase)
+        return self._objective.terms(whole, self.scale, facts, phase)
+
+    def _finite(self, losses: Terms, phase: Phase) -> dict[str, float]:
+        """The terms as numbers, means over ranks: if one stops, all stop at the same step."""
+        means = average_over(self._ranks, torch.stack(list(losses.values())).detach())
+        values = dict(zip(losses, means.tolist(), strict=True))
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the term {name!r} of {self._objective.name} is {value} in phase "
+                    f"{phase.name}; {_ADVICE}"
+                )
+        return values
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """On a CPU the fused backward takes as long as all the rest of a small model."""
+        if self._estimator.device.type != "cpu":
+            return nullcontext()
+        chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+        return chosen
+
+    def _tokens(self, captions: list[str]) -> torch.Tensor:
+        tokens = self._estimator.tokenize(captions)
+        if self._estimator.trims_text:
+            tokens = tokens[:, : int(token_lengths(tokens).max())]
+        return tokens
+
+    def _gathered_facts(self, batch: TrainBatch, step: int) -> GlobalBatch:
+        """The facts about the pairs of all ranks, in the order of their embeddings."""
+        device = self._estimator.device
+        truth = batch.is_noisy
+        if truth is None:
+            truth = torch.full((len(batch.uids),), -1, dtype=torch.int8)
+        return GlobalBatch(
+            weights=gather_with_gradients(batch.weights.to(device)),
+            is_forget=gather_with_gradients(batch.is_forget.to(device)),
+            keys=gather_with_gradients(pair_keys(batch.uids).to(device)),
+            is_noisy=gather_with_gradients(truth.to(device)),
+            seed=_step_seed(self._seed, step),
+        )
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """A seed of 63 bits for each step of a run; neighbouring steps have unrelated ones."""
+    digest = hashlib.blake2b(f"{seed} {step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

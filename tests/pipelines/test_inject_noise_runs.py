@@ -1,0 +1,177 @@
+"""Noise again, interrupted, with processes, elsewhere: the same output however it is made."""
+
+import gzip
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
+from ncclean_pipelines.inject_noise import InjectNoise
+from ncclean_pipelines.jobs import inject_noise as job
+from ncclean_pipelines.score import Score
+
+from ncclean.data.shards import resolve_shards
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.tar import TarSamples
+from ncclean.errors import InputError, ResumeError
+from tests import object_store
+from tests.pipelines.noisy_shards import RATES, digests, inject, samples
+
+
+def test_noise_of_synth_is_not_met_again_with_the_same_seed(tmp_path):
+    write_corpus(tmp_path / "a", CorpusOptions(pairs=400, noise={"ncr": 0.2}, shard_size=400), 1)
+    inject(tmp_path / "a", tmp_path / "b", {"ncr": 0.2})
+    (shard,) = resolve_shards([str(tmp_path / "b")])
+    noisy = sum(bool(sample.metadata["is_noisy"]) for sample in TarSamples(shard))
+    assert 80 + 64 * 0.6 < noisy <= 160  # 64 of the 80 are expected to be clean ones
+
+
+@pytest.mark.slow
+def test_same_bytes_with_processes(clean, tmp_path):
+    inject(clean, tmp_path / "one", workers=1)
+    inject(clean, tmp_path / "two", workers=2)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+
+
+def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
+    out = tmp_path / "noisy"
+    first = inject(clean, out)
+    made = {path: path.stat().st_mtime_ns for path in out.glob("*.tar")}
+    again = inject(clean, out)
+    assert again.noisy == first.noisy
+    assert again.samples_per_second is None
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*.tar")} == made
+    with pytest.raises(ResumeError, match="--seed was 0, is 1"):
+        inject(clean, out, seed=1)
+    with pytest.raises(
+        ResumeError, match=r"--noise ncr was 0.2, is 0.3; --noise decl was 0.1, is not set"
+    ):
+        inject(clean, out, {"ncr": 0.3})
+    with pytest.raises(ResumeError, match="shard 00001 is missing now"):
+        inject(clean / "00000.tar", out)
+    # A shard that went missing is written again, to the same bytes.
+    before = digests(out)
+    (out / "00001.tar").unlink()
+    inject(clean, out)
+    assert digests(out) == before
+    (out / "mine.tar").write_bytes(b"mine")
+    (out / "_work" / "mine.npz").write_bytes(b"mine")
+    assert inject(clean / "00000.tar", out, {"ncr": 0.3}, overwrite=True).shards == 1
+    assert list(digests(out)) == ["00000.tar", "mine.tar"]
+    assert (out / "_work" / "mine.npz").read_bytes() == b"mine"
+
+
+def test_a_changed_input_is_refused(clean, tmp_path):
+    shard = tmp_path / "in" / "a.tar"
+    shard.parent.mkdir()
+    shard.write_bytes((clean / "00000.tar").read_bytes())
+    inject(shard, tmp_path / "noisy")
+    shard.write_bytes((clean / "00001.tar").read_bytes())
+    with pytest.raises(ResumeError, match="shard a is another file, or has changed"):
+        inject(shard, tmp_path / "noisy")
+
+
+def test_what_is_in_the_way_stays(clean, tmp_path):
+    with pytest.raises(InputError, match="would overwrite the input"):
+        inject(clean, clean)
+    (tmp_path / "00000.tar").write_bytes(b"mine")
+    with pytest.raises(InputError, match="no record lists it as made by `ncclean inject-noise`"):
+        inject(clean, tmp_path)
+    assert (tmp_path / "00000.tar").read_bytes() == b"mine"
+
+
+def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
+    inject(clean, tmp_path / "whole")
+    write, calls = job.write_shard, []
+
+    def interrupted(task):
+        calls.append(task)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return write(task)
+
+    monkeypatch.setattr(job, "write_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        inject(clean, tmp_path / "noisy")
+    assert len(digests(tmp_path / "noisy")) == 1
+    monkeypatch.setattr(job, "write_shard", write)
+    inject(clean, tmp_path / "noisy")
+    assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tmp_path):
+    shards = tmp_path / "shards"
+    write_corpus(shards, CorpusOptions(pairs=2000, shard_size=50, seed=1), 2)
+    code = "import sys; from ncclean_cli.app import main; main()"
+    inject(shards, tmp_path / "whole")
+    arguments = ["inject-noise", str(shards), "--out", str(tmp_path / "noisy"), "--quiet"]
+    noise = [f"--noise={kind}={rate}" for kind, rate in RATES.items()]
+    command = [sys.executable, "-c", code, *arguments, *noise, "--workers", "2"]
+    rng = random.Random(0)
+    for _ in range(5):
+        process = subprocess.Popen(command)
+        time.sleep(4 + 4 * rng.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in (tmp_path / "noisy").glob("*.tar"):
+            assert len(samples(path)) == 50
+    subprocess.run(command, check=True)
+    assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
+
+
+def test_compressed_shards(clean, tmp_path):
+    (tmp_path / "in").mkdir()
+    for path in clean.glob("*.tar"):
+        data = gzip.compress(path.read_bytes(), 1)
+        (tmp_path / "in" / f"{path.name}.gz").write_bytes(data)
+    inject(clean, tmp_path / "plain", {"decl": 0.3, "ncr": 0.2})
+    inject(tmp_path / "in", tmp_path / "packed", {"decl": 0.3, "ncr": 0.2})
+    for path in clean.glob("*.tar"):
+        packed = tmp_path / "packed" / f"{path.name}.gz"
+        assert gzip.decompress(packed.read_bytes()) == (tmp_path / "plain" / path.name).read_bytes()
+    assert [p.name for p in (tmp_path / "packed" / "_work").iterdir()] == ["manifest.jsonl"]
+
+
+def test_shards_of_one_name_keep_apart(clean, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        os.link(clean / "00000.tar", tmp_path / folder / "00000.tar")
+    request = InjectNoise(
+        shards=[str(tmp_path / "a"), str(tmp_path / "b")],
+        out=str(tmp_path / "out"),
+        noise={"ncr": 0.2},
+    )
+    assert request.run().summary.shards == 2
+    assert list(digests(tmp_path / "out")) == ["a/00000.tar", "b/00000.tar"]
+
+
+@pytest.mark.slow
+def test_on_an_object_store(clean, tmp_path):
+    inject(clean, tmp_path / "here")
+    with object_store.s3():
+        object_store.upload(clean, "s3://corpus/clean")
+        summary = inject("s3://corpus/clean", "s3://corpus/noisy")
+        assert summary.pairs > 0
+        assert inject("s3://corpus/clean", "s3://corpus/noisy").samples_per_second is None
+        system = object_store.filesystem()
+        for name, digest in digests(tmp_path / "here").items():
+            assert hashlib.sha256(system.cat_file(f"corpus/noisy/{name}")).hexdigest() == digest
+
+
+@pytest.mark.slow
+def test_injected_scored_and_found(tmp_path):
+    write_corpus(tmp_path / "clean", CorpusOptions(pairs=1000, shard_size=500, seed=3), 2)
+    summary = inject(tmp_path / "clean", tmp_path / "noisy", {"ncr": 0.2, "decl": 0.1})
+    out = str(tmp_path / "s.parquet")
+    Score(shards=[str(tmp_path / "noisy")], out=out, model="demo").run()
+    found = EvaluateNoise(scores=[out]).run().summary
+    assert found.noisy == summary.noisy
+    similarity = found.scores[0]
+    assert [one.kind for one in similarity.kinds] == ["all", "ncr", "decl"]
+    assert all(one.report.auroc > 0.98 for one in similarity.kinds)

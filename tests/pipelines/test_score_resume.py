@@ -1,0 +1,98 @@
+"""Scoring again where there is something: what goes on, what is refused, what is replaced."""
+
+import pytest
+
+from ncclean.errors import InputError, NccleanError, ResumeError
+from tests.pipelines.score_tables import assert_same_rows, command, read
+
+
+def test_a_repaired_shard_is_scored_on_resume_and_the_rest_is_kept(corpus, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for source in sorted(corpus.glob("*.tar")):
+        (shards / source.name).write_bytes(source.read_bytes())
+    whole = (shards / "00001.tar").read_bytes()
+    (shards / "00001.tar").write_bytes(whole[: len(whole) // 3])
+    first = command(shards, tmp_path / "s.parquet").run().summary
+    assert first.shards_failed == 1
+    assert first.rows < 1500
+    (shards / "00001.tar").write_bytes(whole)
+    second = command(shards, tmp_path / "s.parquet").run().summary
+    assert (second.shards_failed, second.rows) == (0, 1500)
+    third = command(shards, tmp_path / "s.parquet").run().summary
+    assert (third.rows, third.samples_per_second) == (1500, None)
+    command(corpus, tmp_path / "reference.parquet").run()
+    assert_same_rows(read(tmp_path / "s.parquet"), read(tmp_path / "reference.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_size": 100}, "--block-size was 2048, is 100"),
+        ({"forget_percent": 5.0}, "--forget-percent was 10.0, is 5.0"),
+        ({"seed": 1}, "--seed was 0, is 1"),
+        ({"text": False}, "--text was True, is False"),
+        ({"precision": "bf16"}, "precision was fp32, is bf16"),
+        ({"model": "demo-noisy"}, "model was demo, is demo-noisy"),
+    ],
+)
+def test_resuming_another_run_is_refused_with_the_difference(corpus, scored_here, change, message):
+    with pytest.raises(ResumeError, match=message):
+        command(corpus, scored_here, **change).run()
+
+
+@pytest.fixture(scope="module")
+def scored_here(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("resume") / "s.parquet"
+    command(corpus, out).run()
+    return out
+
+
+def test_resuming_with_other_shards_is_refused(corpus, scored_here):
+    with pytest.raises(ResumeError, match="shard 00002 is missing now"):
+        command([str(corpus / "{00000..00001}.tar")], scored_here).run()
+
+
+def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, tmp_path):
+    summary = command(corpus, scored_here, seed=5, overwrite=True).run().summary
+    assert summary.rows == 1500
+    foreign = tmp_path / "mine.parquet"
+    foreign.write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="no record lists it as made by `ncclean score`"):
+            command(corpus, foreign, overwrite=overwrite).run()
+    assert foreign.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [foreign]
+
+
+def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
+    out = tmp_path / "s"
+    command([str(corpus / "{00000..00001}.tar")], out).run()
+    mine = [out / "notes.txt", out / "part-mine.txt", out / "_work" / "part-mine.parquet"]
+    for path in mine:
+        path.write_text("mine")
+    assert (
+        command([str(corpus / "00000.tar")], out, seed=1, overwrite=True).run().summary.rows == 500
+    )
+    assert all(path.read_text() == "mine" for path in mine)
+    assert [path.name for path in out.glob("*.parquet")] == ["part-00000.parquet"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"precision": "int8"}, {"model": "demi"}, {"model": "local-dir:nowhere"}]
+)
+def test_overwriting_begins_when_the_model_is_there(corpus, tmp_path, change):
+    out = tmp_path / "s.parquet"
+    command([str(corpus / "00000.tar")], out).run()
+    before = out.read_bytes()
+    with pytest.raises(NccleanError):
+        command(corpus, out, overwrite=True, **change).run()
+    assert out.read_bytes() == before
+    assert (tmp_path / "s.parquet.work").is_dir()
+
+
+def test_a_run_that_got_nowhere_is_in_nobodys_way(corpus, tmp_path):
+    (tmp_path / "wrong.tar").write_bytes(b"<html>" * 1000)
+    out = tmp_path / "s.parquet"
+    assert command([str(tmp_path / "wrong.tar")], out).run().summary.rows == 0
+    assert command([str(corpus / "00000.tar")], out).run().summary.rows == 500

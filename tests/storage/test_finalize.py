@@ -1,0 +1,164 @@
+"""Parts to the final table: what it holds, what may be gone, and what a kill leaves."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from upath import UPath
+
+from ncclean import schema
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage import finalize as stage
+from ncclean.storage.finalize import Calibration, calibrate, fill_calibrated, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.parts import write_part
+
+SHARDS = [ShardRef(name, f"{name}.tar", 1, "") for name in ("a", "b")]
+IDENTITY = RunIdentity(
+    model={"model": "demo", "scale": "100.0"},
+    options={"seed": 0, "caption_key": None},
+    shards=SHARDS,
+    version="9",
+)
+SIMILARITY = {"a": [0.1, 0.3, None], "b": [0.5]}
+
+
+def part(shard):
+    """Rows with a similarity and what no column may lack; null where it is null."""
+    cosines = SIMILARITY[shard]
+    rows = [
+        {
+            "uid": f"{shard}{row}", "shard": shard, "key": str(row), "row": row,
+            "status": "ok" if cosine is not None else "image_corrupt", "similarity": cosine,
+            "neg_clip_loss": None if cosine is None else cosine - 0.5,
+        }
+        for row, cosine in enumerate(cosines)
+    ]  # fmt: skip
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows, schema=schema.SCORES)
+
+
+def scored(layout, shards=SHARDS):
+    manifest = Manifest.open(layout, IDENTITY)
+    for shard in shards:
+        table = part(shard.name)
+        write_part(layout.part(shard), table)
+        stats = ShardStats(len(table), {"ok": len(table)}, 1.0)
+        cosines = torch.tensor([c for c in SIMILARITY[shard.name] if c is not None])
+        mismatched = Histogram.of(torch.tensor([-0.1, 0.1, 0.3]))
+        manifest.commit(shard, stats, Distributions(Histogram.of(cosines), mismatched, Histogram()))
+    return manifest
+
+
+@pytest.fixture(params=["s", "s.parquet"])
+def layout(request, tmp_path):
+    return ScoreLayout(UPath(tmp_path / request.param))
+
+
+def calibration(shift=0.2):
+    return Calibration(shift, "given", None, None, 100.0)
+
+
+def read(layout):
+    return pq.read_table(str(layout.out)).sort_by([("shard", "ascending"), ("row", "ascending")])
+
+
+def test_rows_are_those_of_the_parts_with_the_calibrated_columns(layout):
+    manifest = scored(layout)
+    finalize(layout, manifest, calibration())
+    table = read(layout)
+    assert table.column("uid").to_pylist() == ["a0", "a1", "a2", "b0"]
+    assert table.column("osa_noisy").to_pylist() == [True, False, None, False]
+    weights = table.column("osa_weight").to_pylist()
+    assert weights[0] == 0
+    assert 0 < weights[1] < weights[3]
+    assert weights[2] is None
+    assert table.column("noise_probability").null_count == 4
+    assert [path.name for path in layout.work.iterdir()] == ["manifest.jsonl"]
+
+
+def test_again_with_another_shift_once_the_parts_are_gone(layout):
+    manifest = scored(layout)
+    finalize(layout, manifest, calibration())
+    before = read(layout)
+    finalize(layout, manifest, calibration(0.4))
+    assert read(layout).column("osa_noisy").to_pylist() == [True, True, None, False]
+    finalize(layout, manifest, calibration())
+    assert read(layout).equals(before)
+
+
+def test_parts_stay_until_every_shard_is_done(layout):
+    manifest = scored(layout, SHARDS[:1])
+    finalize(layout, manifest, calibration())
+    assert read(layout).column("uid").to_pylist() == ["a0", "a1", "a2"]
+    assert layout.part(SHARDS[0]).exists()
+
+
+@pytest.mark.parametrize("killed_after", [0, 1])
+def test_killed_while_parts_are_removed(layout, monkeypatch, killed_after):
+    """Some parts are gone: the rest of the table is in the final files already."""
+    manifest = scored(layout)
+    with monkeypatch.context() as killed:
+        killed.setattr(stage, "remove_with_leftovers", lambda paths: None)
+        finalize(layout, manifest, calibration())
+    for shard in SHARDS[:killed_after]:
+        layout.part(shard).unlink()
+    finalize(layout, manifest, calibration())
+    assert read(layout).column("uid").to_pylist() == ["a0", "a1", "a2", "b0"]
+    assert [path.name for path in layout.work.iterdir()] == ["manifest.jsonl"]
+
+
+def test_a_table_that_is_gone_with_its_parts_is_one_sentence(layout):
+    manifest = scored(layout)
+    finalize(layout, manifest, calibration())
+    files = [layout.out] if layout.is_single_file else list(layout.out.glob("*.parquet"))
+    for path in files:
+        path.unlink()
+    with pytest.raises(InputError, match="is gone, and so are its parts; use --overwrite"):
+        finalize(layout, manifest, calibration())
+
+
+def test_the_temporary_file_of_a_killed_writer_goes_with_its_part(layout):
+    manifest = scored(layout)
+    leftover, mine = layout.work / ".part-a.parquet.77.tmp", layout.work / ".mine.77.tmp"
+    for path in (leftover, mine):
+        path.write_text("half")
+    finalize(layout, manifest, calibration())
+    assert not leftover.exists()
+    assert mine.exists()
+
+
+def test_the_metadata_says_how_the_table_was_made(layout):
+    manifest = scored(layout)
+    finalize(layout, manifest, calibration(0.25))
+    path = layout.out if layout.is_single_file else layout.final(SHARDS[0])
+    metadata = {k.decode(): v.decode() for k, v in pq.read_schema(str(path)).metadata.items()}
+    assert metadata["model"] == "demo"
+    assert metadata["seed"] == "0"
+    assert "caption_key" not in metadata
+    assert (metadata["shift"], metadata["shift_source"]) == ("0.25", "given")
+    assert metadata["noise_rate"] == "nan"
+    assert metadata["ncclean_version"] == "9"
+
+
+def test_the_shift_of_shuffled_pairs_is_the_mean_of_the_mismatches(tmp_path):
+    manifest = scored(ScoreLayout(UPath(tmp_path / "s")))
+    shuffled = calibrate(manifest, "shuffled")
+    assert shuffled.shift == pytest.approx(0.1, abs=1e-5)
+    assert shuffled.shift_source == "shuffled"
+    assert calibrate(manifest, 0.3).shift == 0.3
+    with pytest.raises(InputError, match="'noise' is not known"):
+        calibrate(manifest, "noise")
+    manifest.record_noise_shift(0.22)
+    assert calibrate(manifest, "noise").shift == 0.22
+
+
+def test_nothing_is_filled_where_nothing_was_scored():
+    table = fill_calibrated(part("a"), calibration())
+    assert np.asarray(table.column("osa_weight").is_null()).tolist() == [False, False, True]
+    assert table.schema.equals(schema.SCORES)

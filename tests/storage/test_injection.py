@@ -1,0 +1,136 @@
+"""A noise injection as its record tells it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from upath import UPath
+
+from ncclean.data.shard_index import index_shard
+from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.errors import InputError, ResumeError
+from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
+from tests import hostile
+
+SHARDS = [
+    ShardRef("a", "in/a.tar", 1, "1"),
+    ShardRef("x/b", "in/x/b.tar.gz", 2, "2"),
+    ShardRef("c", "in/c", 3, "3"),
+]
+IDENTITY = InjectionIdentity({"ncr": 0.2}, 0, 256, None, SHARDS)
+RECORD = ShardRecord(10, 9, {"ncr": 2}, {}, 0, 0, 0, "")
+
+
+def open_run(out, identity=IDENTITY, overwrite=False):
+    return Injection.open(UPath(out), identity, overwrite=overwrite)
+
+
+def reopen(out, *arguments, **options):
+    run = open_run(out, *arguments, **options)
+    run.close()
+    return run
+
+
+def write(run, number, content="shard"):
+    path = run.shard(SHARDS[number])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def test_shards_keep_their_names_and_suffixes(tmp_path):
+    run = Injection(UPath(tmp_path), IDENTITY)
+    assert [str(run.shard(shard).relative_to(tmp_path)) for shard in SHARDS] == [
+        "a.tar", "x/b.tar.gz", "c.tar",
+    ]  # fmt: skip
+
+
+def test_finished_shards_and_the_plan_are_kept(tmp_path):
+    run = open_run(tmp_path)
+    assert (run.pending(), run.planned) == ([0, 1, 2], None)
+    run.record_plan({"ncr": 5})
+    run.record_plan({"ncr": 6})  # recorded once
+    write(run, 1)
+    run.commit(SHARDS[1], RECORD)
+    run.close()
+    again = reopen(tmp_path)
+    assert (again.pending(), again.planned) == ([0, 2], {"ncr": 5})
+    assert again.done == {"x/b": RECORD}
+
+
+def test_a_finished_shard_that_went_missing_is_pending(tmp_path):
+    run = open_run(tmp_path)
+    write(run, 0)
+    run.commit(SHARDS[0], RECORD)
+    run.shard(SHARDS[0]).unlink()
+    assert run.pending() == [0, 1, 2]
+    run.close()
+
+
+def test_a_shard_whose_line_was_cut_is_pending_though_it_is_in_place(tmp_path):
+    run = open_run(tmp_path)
+    write(run, 0)
+    run.commit(SHARDS[0], RECORD)
+    run.close()
+    record = tmp_path / "_work" / "manifest.jsonl"
+    record.write_bytes(record.read_bytes()[:-3])
+    assert reopen(tmp_path).pending() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rates": {"ncr": 0.3}}, "--noise ncr was 0.2, is 0.3"),
+        ({"rates": {"junk": 0.1}}, "--noise junk was not set, is 0.1; --noise ncr was 0.2, is not"),
+        ({"seed": 4}, "--seed was 0, is 4"),
+        ({"batch_size": 8}, "--batch-size was 256, is 8"),
+        ({"caption_key": "alt"}, "--caption-key was not set, is alt"),
+        ({"shards": SHARDS[:2]}, "shard c is missing now"),
+        ({"shards": SHARDS[::-1]}, "the shards are in another order"),
+        ({"shards": [dataclasses.replace(SHARDS[0], version="7"), *SHARDS[1:]]},
+         "shard a is another file, or has changed"),
+    ],
+)  # fmt: skip
+def test_another_run_is_refused(tmp_path, change, message):
+    reopen(tmp_path)
+    with pytest.raises(ResumeError, match=message):
+        open_run(tmp_path, dataclasses.replace(IDENTITY, **change))
+
+
+def test_overwrite_removes_shards_indexes_and_images_of_the_run_and_nothing_else(tmp_path):
+    run = reopen(tmp_path)
+    for number in range(3):
+        write(run, number)
+        run.images(number).write_text("images")
+    mine = [tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", "_work/index-mine.npz")]
+    for path in mine:
+        path.write_text("mine")
+    fewer = dataclasses.replace(IDENTITY, shards=SHARDS[:1], seed=3)
+    assert reopen(tmp_path, fewer, overwrite=True).pending() == [0]
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {*mine, tmp_path / "_work" / "manifest.jsonl"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_users_shard_is_in_the_way(tmp_path, overwrite):
+    (tmp_path / "c.tar").write_text("mine")
+    with pytest.raises(InputError, match=r"c\.tar is in the way"):
+        open_run(tmp_path, overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.tar"]
+
+
+def test_indexes_are_kept_and_removed_at_the_end(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    index = index_shard(resolve_shards([str(tmp_path / "s.tar")])[0])
+    run = open_run(tmp_path / "out")
+    assert run.index(1) is None
+    run.keep_index(1, index)
+    run.images(2).write_text("images")
+    assert np.array_equal(run.index(1).members, index.members)
+    torn = tmp_path / "out" / "_work" / "index-000000.npz"
+    torn.write_bytes(index.to_bytes()[:40])
+    assert run.index(0) is None
+    run.remove_indexes()
+    assert [path.name for path in (tmp_path / "out" / "_work").iterdir()] == ["manifest.jsonl"]
+    run.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        run.record_plan({})

@@ -1,0 +1,97 @@
+"""Where a score table lies, and what may be removed of it."""
+
+import pytest
+from upath import UPath
+
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+
+SHARDS = [ShardRef("00000", "00000.tar", 1, ""), ShardRef("x/00001", "x/00001.tar", 1, "")]
+IDENTITY = RunIdentity({}, {}, SHARDS, "1")
+
+
+def begin(layout, **options):
+    Manifest.open(layout, IDENTITY, **options).close()
+
+
+def test_a_file_has_its_working_folder_beside_it():
+    layout = ScoreLayout(UPath("/d/s.parquet"))
+    assert str(layout.manifest) == "/d/s.parquet.work/manifest.jsonl"
+    assert str(layout.part(SHARDS[1])) == "/d/s.parquet.work/part-x__00001.parquet"
+    assert str(layout.final(SHARDS[1])) == "/d/s.parquet"
+    assert list(map(str, layout.files(IDENTITY.to_json()))) == [
+        "/d/s.parquet.work/part-00000.parquet",
+        "/d/s.parquet.work/part-x__00001.parquet",
+        "/d/s.parquet",
+    ]
+
+
+def test_a_folder_has_it_inside():
+    layout = ScoreLayout(UPath("/d/s"))
+    assert str(layout.manifest) == "/d/s/_work/manifest.jsonl"
+    assert list(map(str, layout.files(IDENTITY.to_json()))) == [
+        "/d/s/_work/part-00000.parquet",
+        "/d/s/part-00000.parquet",
+        "/d/s/_work/part-x__00001.parquet",
+        "/d/s/part-x__00001.parquet",
+    ]
+
+
+@pytest.mark.parametrize("name", ["s", "s.parquet"])
+def test_clear_removes_what_the_manifest_lists_and_nothing_else(tmp_path, name):
+    layout = ScoreLayout(UPath(tmp_path / name))
+    begin(layout)
+    for path in layout.files(IDENTITY.to_json()):
+        path.write_text("ours")
+    layout.check_usable()
+    mine = [layout.work / "part-mine.parquet", tmp_path / "notes.txt"]
+    if name == "s":
+        mine += [tmp_path / "s" / "part-mine.parquet", tmp_path / "s" / "README"]
+    for path in mine:
+        path.write_text("mine")
+    layout.clear()
+    files = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == set(map(str, mine))
+
+
+@pytest.mark.parametrize("name", ["s", "s.parquet"])
+def test_clear_leaves_no_empty_working_folder(tmp_path, name):
+    layout = ScoreLayout(UPath(tmp_path / name))
+    begin(layout)
+    layout.clear()
+    assert not layout.work.exists()
+    layout.clear()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("name", "table"), [("s", "s/mine.parquet"), ("s.parquet", "s.parquet")])
+def test_a_table_that_no_manifest_lists_is_in_the_way(tmp_path, name, table, overwrite):
+    (tmp_path / "s").mkdir()
+    (tmp_path / table).write_text("mine")
+    layout = ScoreLayout(UPath(tmp_path / name))
+    for use in (layout.check_usable, lambda: begin(layout, overwrite=overwrite)):
+        with pytest.raises(InputError, match=f"{table} is in the way"):
+            use()
+    layout.clear()
+    assert (tmp_path / table).read_text() == "mine"
+    assert not layout.work.exists()
+
+
+def test_a_folder_for_a_file_and_a_file_for_a_folder_are_refused(tmp_path):
+    (tmp_path / "s.parquet").mkdir()
+    (tmp_path / "s").write_text("mine")
+    for name, message in [("s.parquet", "is a folder"), ("s", "is a file")]:
+        layout = ScoreLayout(UPath(tmp_path / name))
+        for use in (layout.check_usable, lambda layout=layout: begin(layout)):
+            with pytest.raises(InputError, match=message):
+                use()
+
+
+def test_overwriting_a_folder_keeps_tables_of_the_users(tmp_path):
+    layout = ScoreLayout(UPath(tmp_path / "s"))
+    begin(layout)
+    (tmp_path / "s" / "clean.parquet").write_text("mine")
+    begin(layout, overwrite=True)
+    assert (tmp_path / "s" / "clean.parquet").read_text() == "mine"

@@ -1,0 +1,151 @@
+"""Errors of files and stores: which are tried again, and the sentence that is left."""
+
+import errno
+
+import pytest
+from upath import UPath
+
+from ncclean import stores
+from ncclean.errors import InputError
+
+
+class ClientConnectionError(Exception):
+    """Named like aiohttp's."""
+
+
+class GcsError(Exception):
+    def __init__(self, code):
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "is_transient"),
+    [
+        (ClientConnectionError(), True),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (OSError(errno.EIO, "Input/output error"), True),
+        (GcsError(503), True),
+        (GcsError(429), True),
+        (GcsError(404), False),
+        (FileNotFoundError(), False),
+        (PermissionError(), False),
+        (OSError(errno.ENOSPC, "full"), False),
+        (OSError(errno.EROFS, "read-only"), False),
+        (ValueError(), False),
+    ],
+)
+def test_what_may_help(error, is_transient):
+    assert stores.is_transient(error) is is_transient
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Pauses of nothing."""
+    monkeypatch.setattr(stores, "_LONGEST_PAUSE_SECONDS", 0.001)
+
+
+def failing(*errors):
+    left = list(errors)
+
+    def work(value):
+        if left:
+            raise left.pop(0)
+        return value
+
+    return work
+
+
+def test_an_operation_is_tried_until_it_succeeds(quick):
+    assert stores.ask("read", "s3://b/x", failing(TimeoutError(), GcsError(500)), 7) == 7
+
+
+def test_what_does_not_help_is_not_tried_again(quick):
+    work = failing(FileNotFoundError(2, "No such file"))
+    with pytest.raises(InputError, match=r"cannot read /x: No such file"):
+        stores.ask("read", "/x", work, 7)
+    assert work(7) == 7  # the second call was never made
+
+
+def test_patience_ends(quick, monkeypatch):
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0.05)
+
+    def work():
+        raise TimeoutError("away")
+
+    with pytest.raises(InputError, match="the store does not answer"):
+        stores.ask("read", "s3://b/x", work)
+
+
+def test_bugs_are_not_sentences():
+    with pytest.raises(ZeroDivisionError):
+        stores.ask("read", "/x", lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "sentence"),
+    [
+        ("/x", OSError(errno.ENOSPC, ""), "no space left for /x; nothing is lost"),
+        ("/x", PermissionError(13, "Permission denied"), "cannot write /x: Permission denied"),
+        ("s3://b/x", FileNotFoundError(), "there is no bucket b, or nothing at that path"),
+        ("s3://b/x", PermissionError("denied"), "the store refuses these credentials (denied)"),
+        ("s3://b/x", TimeoutError("slow\n  down"), "does not answer (slow down)"),
+        ("s3://b/x", type("NoCredentialsError", (Exception,), {})(), "no credentials were found"),
+    ],
+)
+def test_one_sentence_says_what_to_do(path, error, sentence):
+    assert sentence in stores.explain(path, error)
+
+
+def test_an_unknown_scheme_is_one_sentence():
+    with pytest.raises(InputError, match="nosuch://x cannot be opened"):
+        stores.location("nosuch://x")
+
+
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_ranges(tmp_path, place):
+    path = UPath(tmp_path / "x") if place == "disk" else UPath(f"memory://{tmp_path.name}/x")
+    path.write_bytes(bytes(range(100)))
+    url = str(path)
+    assert stores.read_range(url, 10, 14) == bytes(range(10, 14))
+    assert stores.read_bytes(path) == bytes(range(100))
+    with pytest.raises(InputError, match="shorter than it was"):
+        stores.read_range(url, 90, 110)
+
+
+@pytest.mark.parametrize("place", ["disk", "store"])
+@pytest.mark.parametrize("count", [3, 30])
+def test_files_are_found_and_removed_and_folders_are_not(tmp_path, place, count):
+    folder = UPath(tmp_path / "f") if place == "disk" else UPath(f"memory://{tmp_path.name}/f")
+    if place == "disk":
+        folder.mkdir()
+    files = [folder / f"{number}.bin" for number in range(count)]
+    inside = folder / "sub.bin" / "inside.txt"
+    if place == "disk":
+        inside.parent.mkdir()
+    for path in [*files[::2], folder / "mine.bin", inside]:
+        path.write_bytes(b"x")
+    asked = [*files, inside.parent, folder / "none" / "x.bin"]
+    assert set(map(str, stores.present_files(asked))) == set(map(str, files[::2]))
+    stores.remove_files(asked)
+    assert not any(path.exists() for path in files)
+    assert (folder / "mine.bin").exists()
+    assert inside.exists()
+
+
+def test_a_link_is_removed_and_not_what_it_points_to(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("x")
+    for name, target in (("to_folder", "data"), ("to_nothing", "nowhere")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+        stores.remove_files([UPath(tmp_path / name)])
+        assert not (tmp_path / name).is_symlink()
+    assert (tmp_path / "data" / "x").exists()
+
+
+def test_one_name_for_each_file(tmp_path, monkeypatch):
+    (tmp_path / "x").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    monkeypatch.chdir(tmp_path)
+    assert stores.canonical("link") == stores.canonical("./x") == str((tmp_path / "x").resolve())
+    assert stores.canonical("s3://b/../x") == "s3://b/../x"

@@ -1,0 +1,118 @@
+"""Checkpoints on disk: whole or absent, the newest few, and read without executing anything."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ncclean.errors import InputError, ResumeError
+from ncclean.training.checkpoint import Position, load_checkpoint, save_checkpoint
+
+
+def save(folder, step, keep=2, **state):
+    position = Position(phase=1, epoch=2, step=3, total_steps=step)
+    save_checkpoint(folder, position, {"weights": torch.full((3,), float(step)), **state}, keep)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_checkpoint_comes_back_as_it_was(tmp_path):
+    save(tmp_path, 9, nested={"a": [1, 2.5, "b"], "nothing": None})
+    save(tmp_path, 10)
+    save(tmp_path, 11, nested={"a": [1, 2.5, "b"], "nothing": None})
+    position, state = load_checkpoint(tmp_path)
+    assert position == Position(phase=1, epoch=2, step=3, total_steps=11)
+    assert torch.equal(state["weights"], torch.full((3,), 11.0))
+    assert state["nested"] == {"a": [1, 2.5, "b"], "nothing": None}
+
+
+def test_no_checkpoint_is_no_error(tmp_path):
+    assert load_checkpoint(tmp_path) is None
+    assert load_checkpoint(tmp_path / "not there") is None
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_newest_few_stay(tmp_path, keep):
+    """By the number of the step, not by its digits: 100,000,000 comes after 99,999,999."""
+    steps = [1, 2, 10, 99_999_999, 100_000_000]
+    for step in steps:
+        save(tmp_path, step, keep)
+    assert names(tmp_path) == sorted(f"step_{step:08d}.pt" for step in steps[-keep:])
+    position, _ = load_checkpoint(tmp_path)
+    assert position.total_steps == 100_000_000
+
+
+def test_other_files_are_left_alone(tmp_path):
+    (tmp_path / "step_best.pt").write_text("mine")
+    for step in (1, 2, 3):
+        save(tmp_path, step, keep=1)
+    assert names(tmp_path) == ["step_00000003.pt", "step_best.pt"]
+    assert load_checkpoint(tmp_path)[0].total_steps == 3
+
+
+def test_a_failed_write_leaves_the_one_before(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def write_half(state, file):
+        with open(file, "wb") as stream:
+            stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torch.save", write_half)
+    with pytest.raises(InputError, match="step_00000002"):
+        save(tmp_path, 2, keep=1)
+    assert names(tmp_path) == ["step_00000001.pt"]
+    assert load_checkpoint(tmp_path)[0].total_steps == 1
+
+
+def test_a_process_killed_while_it_writes_leaves_the_one_before(tmp_path):
+    save(tmp_path, 1)
+    code = (
+        "import os, signal, sys, torch\n"
+        "from pathlib import Path\n"
+        "from ncclean.training.checkpoint import Position, save_checkpoint\n"
+        "def half(state, file):\n"
+        "    Path(file).write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "torch.save = half\n"
+        "save_checkpoint(Path(sys.argv[1]), Position(total_steps=2), {}, 1)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env={**os.environ})
+    assert killed.returncode == -signal.SIGKILL
+    assert load_checkpoint(tmp_path)[0].total_steps == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None], ids=["empty", "text", "cut"])
+def test_an_unreadable_newest_one_is_named(tmp_path, content):
+    """It is not silently passed over: the steps since the one before would be lost unnoticed."""
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    newest = tmp_path / "step_00000002.pt"
+    newest.write_bytes(newest.read_bytes()[:200] if content is None else content)
+    with pytest.raises(ResumeError, match=r"step_00000002\.pt cannot be read.*remove it"):
+        load_checkpoint(tmp_path)
+    newest.unlink()
+    assert load_checkpoint(tmp_path)[0].total_steps == 1
+
+
+@pytest.mark.parametrize("state", [{}, {"position": {"phase": 1, "planet": 2}}])
+def test_a_file_of_something_else_is_a_resume_error(tmp_path, state):
+    torch.save(state, tmp_path / "step_00000001.pt")
+    with pytest.raises(ResumeError, match="cannot be read"):
+        load_checkpoint(tmp_path)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    torch.save({"position": Position().__dict__, "evil": Evil()}, tmp_path / "step_00000001.pt")
+    with pytest.raises(ResumeError):
+        load_checkpoint(tmp_path)
+    assert not (tmp_path / "owned").exists()
