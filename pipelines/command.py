@@ -137,6 +137,8 @@ def accept(parameter: Parameter, value: Any) -> Any:
         return None if type(None) in union_members(parameter.takes) else parameter.default
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, list | tuple):
+        value = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
     if (parameter.is_list or parameter.is_mapping) and isinstance(value, str | int | float):
         value = [value]
     try:

@@ -121,13 +121,14 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counted: tuple[int, str] | None = None
-        self._first, self._begin = 0, 0.0
+        self._first, self._last, self._begin = 0, 0, 0.0
 
     def facts(self, done: int, total: int, unit: str) -> dict[str, str]:
         """`speed` and `ETA` as text; empty for the first report, and while nothing is done."""
         now = self._clock()
-        if self._counted != (total, unit) or done < self._first:
+        if self._counted != (total, unit) or done < self._last:  # something else, or once more
             self._counted, self._first, self._begin = (total, unit), done, now
+        self._last = done
         units, seconds = done - self._first, now - self._begin
         if units <= 0 or seconds <= 0:
             return {}

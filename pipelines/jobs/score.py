@@ -12,7 +12,7 @@ from ncclean import stores
 from ncclean.config import ClusterOptions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
@@ -60,15 +60,11 @@ def score(command: Score, progress: Progress) -> ScoreSummary:
     """
     begin = time.perf_counter()
     shards = resolve_shards(command.shards)
-    layout = _layout(command)
     if not command.overwrite:
-        layout.check_usable()
+        _layout(command).check_usable()
     engine = _open_engine(command, progress)
     try:
-        if command.overwrite:  # not before the model is there: what it made may be hard to get back
-            _ = engine.identity
-            layout.clear()
-            layout.check_usable()
+        # Only now that the model is there may --overwrite remove what is hard to make again.
         manifest = _open_manifest(command, shards, engine.identity)
         try:
             pending = manifest.pending()
@@ -201,22 +197,7 @@ def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity)
         shards=shards,
         version=ncclean.__version__,
     )
-    manifest = Manifest.load(_layout(command).manifest)
-    if manifest is None:
-        return Manifest.create(_layout(command).manifest, identity)
-    try:
-        manifest.check_same_run(identity.model, identity.options, shards)
-    except ResumeError:
-        manifest.close()
-        if any(stats.rows for stats in manifest.done.values()):
-            raise
-        _layout(command).clear()  # of a run that got nowhere, over a wrong path for instance
-        return Manifest.create(_layout(command).manifest, identity)
-    except BaseException:
-        manifest.close()
-        raise
-    manifest.replace_shards(shards)
-    return manifest
+    return Manifest.open(_layout(command), identity, overwrite=command.overwrite)
 
 
 def _score_pending(

@@ -6,15 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
 from ncclean.errors import InputError
-from ncclean.evaluation.noise_figure import draw, save_figure
-from ncclean.evaluation.noise_scores import NoiseScore
-from pipelines.evaluate_noise import (
-    NoiseEvaluationRequest,
-    evaluate_noise,
-    parse_thresholds,
-)
 
 
 def write(path, **columns):
@@ -39,11 +33,11 @@ def scores(tmp_path):
 
 
 def run(*paths, **options):
-    return evaluate_noise(NoiseEvaluationRequest(scores=paths, **options))
+    return EvaluateNoise(scores=paths, **options).run().summary
 
 
 def test_by_hand(scores):
-    found = run(scores).evaluation
+    found = run(scores)
     assert found.clean == 5
     assert found.noisy == {"ncr": 2, "hard": 1}
     assert (found.unscored, found.unknown) == (1, 1)
@@ -77,7 +71,7 @@ def test_only_is_noisy_is_known(tmp_path):
     path = write(
         tmp_path / "old.parquet", similarity=[0.1, 0.2, 0.9], is_noisy=[True, False, False]
     )
-    found = run(path).evaluation
+    found = run(path)
     assert found.noisy == {"unspecified": 1}
     assert found.noise_rate_source == "the true share of noise"
     assert found.calibration is None
@@ -92,7 +86,7 @@ def test_many_kinds_are_gathered(tmp_path):
         is_noisy=[True] * 40 + [False],
         noise_kind=[*kinds, None],
     )
-    found = run(path).evaluation
+    found = run(path)
     assert len(found.noisy) == 20
     assert found.noisy["other"] == 21
     assert sum(found.noisy.values()) == 40
@@ -101,9 +95,10 @@ def test_many_kinds_are_gathered(tmp_path):
 def test_no_noise_and_no_clean_pairs(tmp_path):
     for truth in (True, False):
         path = write(tmp_path / "s.parquet", similarity=[0.1, 0.2], is_noisy=[truth, truth])
-        report = run(path).evaluation.scores[0].kinds[0].report
+        report = run(path).scores[0].kinds[0].report
         assert math.isnan(report.auroc)
-        assert draw(run(path).evaluation, run(path).figures).axes
+        run(path, plot=str(tmp_path / f"{truth}.svg"))
+        assert (tmp_path / f"{truth}.svg").stat().st_size > 5000
 
 
 def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
@@ -115,11 +110,11 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
     )
     found = run(
         scores,
-        joined=[joined],
-        columns=[NoiseScore("agreement", False)],
-        rules=["agreement < 0.5 AND similarity > 0.6"],
-        thresholds={"similarity": 0.65},
-    ).evaluation
+        join=[joined],
+        lower_is_noisier=["agreement"],
+        rule=["agreement < 0.5 AND similarity > 0.6"],
+        threshold=["similarity=0.65"],
+    )
     agreement = found.scores[-1]
     assert agreement.column == "agreement"
     assert agreement.kinds[0].report.auroc == 1
@@ -131,12 +126,12 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": [NoiseScore("nothing", True)]}, "no column nothing"),
-        ({"columns": [NoiseScore("uid", True)]}, "cannot be evaluated"),
-        ({"thresholds": {"nothing": 1.0}}, "--threshold nothing"),
-        ({"rules": ["nothing > 1"]}, "rule 'nothing > 1' cannot be evaluated"),
-        ({"rules": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
-        ({"joined": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
+        ({"column": ["nothing"]}, "no column nothing"),
+        ({"column": ["uid"]}, "cannot be evaluated"),
+        ({"threshold": {"nothing": 1.0}}, "--threshold nothing"),
+        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1' cannot be evaluated"),
+        ({"rule": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
+        ({"join": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
     ],
 )
 def test_mistakes(scores, options, message):
@@ -155,18 +150,18 @@ def test_tables_without_truth(tmp_path):
 
 
 def test_thresholds_of_the_command_line():
-    assert parse_thresholds(["a=1", "b=-0.5"]) == {"a": 1.0, "b": -0.5}
+    as_text = EvaluateNoise(scores=["s.parquet"], threshold=["a=1", "b=-0.5"])
+    assert as_text.thresholds == {"a": 1.0, "b": -0.5}
     with pytest.raises(InputError, match="column=number"):
-        parse_thresholds(["a"])
+        EvaluateNoise(scores=["s.parquet"], threshold=["a"])
 
 
 @pytest.mark.parametrize("name", ["f.png", "f.svg", "f.PDF"])
 def test_figure(scores, tmp_path, name):
-    found = run(scores)
-    save_figure(found.evaluation, found.figures, tmp_path / "new" / name)
+    run(scores, plot=str(tmp_path / "new" / name))
     assert (tmp_path / "new" / name).stat().st_size > 5000
     with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
-        save_figure(found.evaluation, found.figures, tmp_path / "f.gif")
+        run(scores, plot=str(tmp_path / "f.gif"))
 
 
 def test_neither_text_nor_nan_is_scored(tmp_path):
@@ -175,6 +170,6 @@ def test_neither_text_nor_nan_is_scored(tmp_path):
         similarity=[0.1, float("nan"), 0.9, None],
         is_noisy=[True, True, False, False],
     )
-    (found,) = run(path).evaluation.scores
+    (found,) = run(path).scores
     assert (found.pairs, found.unscored) == (2, 2)
     assert found.kinds[0].report.auroc == 1

@@ -5,31 +5,32 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from pipelines.evaluate_model import (
-    EvaluationRequest,
-    evaluate_linear_probe,
-    evaluate_retrieval,
-    evaluate_zeroshot,
+from ncclean_pipelines.evaluate_models import (
+    EvaluateLinearProbe,
+    EvaluateRetrieval,
+    EvaluateZeroshot,
 )
+from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
 
 from ncclean import schema
+from ncclean.data.benchmark_sets import find_sets
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.errors import InputError
+from ncclean.evaluation import model_tasks
 from ncclean.evaluation.comparison import compare_results
 from ncclean.evaluation.embedding import embed_classes
-from ncclean.evaluation.linear_probe import ProbeOptions
+from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
 from ncclean.evaluation.results import read_results
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
-from ncclean.execution.engine import ModelRequest
-from pipelines import evaluate_model
-from pipelines.evaluate_similarity import SimilarityRequest, evaluate_similarity
 from tests import hostile
 
 IMAGES = 60
 
 
-def model(name):
-    return ModelRequest(model=name, pretrained=None, precision="fp32", device="cpu")
+def on(kind, *models, data, **options):
+    """An evaluation of models on sets."""
+    sets = [str(one) for one in data]
+    return kind(model=models, data=sets, precision="fp32", device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +45,8 @@ def patient(heldout, tmp_path_factory):
     """Zero-shot and retrieval results of the model that learnt noise and of the clean one."""
     out = tmp_path_factory.mktemp("results")
     for name in ("demo-noisy", "demo"):
-        request = EvaluationRequest(models=[model(name)], data=[str(heldout)], out=str(out / name))
-        evaluate_zeroshot(request)
-        evaluate_retrieval(request)
+        for kind in (EvaluateZeroshot, EvaluateRetrieval):
+            on(kind, name, data=[heldout], out=str(out / name)).run()
     return out
 
 
@@ -77,8 +77,8 @@ def test_files_are_clip_benchmarks(patient, heldout, demo_estimator):
 
 
 def test_figures_are_those_of_the_functions(patient, heldout, demo_estimator):
-    (one,) = evaluate_model.find_sets([str(heldout / "zeroshot-texture")], "classification")
-    options = evaluate_model.EmbeddingOptions()
+    (one,) = find_sets([str(heldout / "zeroshot-texture")], "classification")
+    options = EmbeddingOptions()
     found = embed_classes(demo_estimator, one.shards("test"), 4, options)
     weights = classifier_weights(demo_estimator.encode_text, one.classnames(), one.templates())
     expected = zeroshot_accuracy(found.image, weights, found.labels)
@@ -127,8 +127,7 @@ def test_what_cannot_be_compared(patient, tmp_path):
 
 def test_other_samples_cannot_be_compared(patient, tmp_path, heldout):
     write_heldout(tmp_path / "other", 24, seed=4)
-    request = EvaluationRequest(models=[model("demo")], data=[str(tmp_path / "other/retrieval")])
-    after = evaluate_retrieval(request)
+    after = on(EvaluateRetrieval, "demo", data=[tmp_path / "other/retrieval"]).run().summary
     before = [r for r in read_results(str(patient / "demo")) if r.dataset == "retrieval"]
     with pytest.raises(InputError, match="on different samples"):
         compare_results(before, after)
@@ -144,10 +143,8 @@ def test_a_model_compared_with_itself_differs_by_nothing(patient):
 @pytest.mark.parametrize("solver", ["lbfgs", "adamw"])
 def test_linear_probe(heldout, solver):
     probe = ProbeOptions(solver=solver, epochs=40, learning_rate=0.05)
-    request = EvaluationRequest(
-        models=[model("demo")], data=[str(heldout / "zeroshot-texture")], probe=probe
-    )
-    (result,) = evaluate_linear_probe(request)
+    command = on(EvaluateLinearProbe, "demo", data=[heldout / "zeroshot-texture"], probe=probe)
+    (result,) = command.run().summary
     assert list(result.metrics) == ["lp_acc1", "lp_mean_per_class_recall"]
     assert result.metrics["lp_acc1"] > 0.85
     assert result.settings["train_images"] == IMAGES
@@ -155,11 +152,10 @@ def test_linear_probe(heldout, solver):
 
 
 def test_the_1k_protocol_needs_enough_images(heldout, monkeypatch):
-    monkeypatch.setattr(evaluate_model, "FOLDS", 2)
-    monkeypatch.setattr(evaluate_model, "FOLD_IMAGES", 30)
-    monkeypatch.setattr(evaluate_model, "fold_recall", folds_of_thirty)
-    request = EvaluationRequest(models=[model("demo")], data=[str(heldout)])
-    (result,) = evaluate_retrieval(request)
+    monkeypatch.setattr(model_tasks, "FOLDS", 2)
+    monkeypatch.setattr(model_tasks, "FOLD_IMAGES", 30)
+    monkeypatch.setattr(model_tasks, "fold_recall", folds_of_thirty)
+    (result,) = on(EvaluateRetrieval, "demo", data=[heldout]).run().summary
     metrics = result.metrics
     assert metrics["1k_image_retrieval_recall@1"] >= metrics["image_retrieval_recall@1"]
     assert metrics["1k_rsum"] >= metrics["rsum"]
@@ -173,24 +169,27 @@ def folds_of_thirty(image, text, owners):
 
 
 def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
-    nobody = ModelRequest(model="no-such-model", pretrained=None)
+    nobody = "no-such-model"
     with pytest.raises(InputError, match="is given twice"):
-        EvaluationRequest(models=[nobody, nobody], data=[str(heldout)])
+        on(EvaluateZeroshot, nobody, nobody, data=[heldout])
     with pytest.raises(InputError, match="at least one --model"):
-        EvaluationRequest(models=[], data=[str(heldout)])
-    several = EvaluationRequest(models=[nobody], data=[str(heldout)], out=str(tmp_path / "r.json"))
+        on(EvaluateZeroshot, data=[heldout])
+    with pytest.raises(InputError, match="3 --pretrained for 2 --model"):
+        on(EvaluateZeroshot, nobody, "demo", data=[heldout], pretrained=["a", "b", "c"])
+    several = on(EvaluateZeroshot, nobody, data=[heldout], out=str(tmp_path / "r.json"))
     with pytest.raises(InputError, match="is one file, but there are 4 results"):
-        evaluate_zeroshot(several)
+        several.run()
     mine = tmp_path / "mine.json"
     mine.write_text('{"a": 1}')
-    one = str(heldout / "zeroshot-count")
+    in_the_way = on(EvaluateZeroshot, nobody, data=[heldout / "zeroshot-count"], out=str(mine))
     with pytest.raises(InputError, match="exists and is not a result"):
-        evaluate_zeroshot(EvaluationRequest(models=[nobody], data=[one], out=str(mine)))
+        in_the_way.run()
+    assert mine.read_text() == '{"a": 1}'
     lacking = tmp_path / "lacking"
     shutil.copytree(heldout / "zeroshot-count", lacking)
     (lacking / "test" / "0.tar").unlink()
     with pytest.raises(InputError, match=r"0\.tar is missing"):
-        evaluate_zeroshot(EvaluationRequest(models=[nobody], data=[str(lacking)]))
+        on(EvaluateZeroshot, nobody, data=[lacking]).run()
 
 
 def test_broken_images_are_counted(heldout, tmp_path):
@@ -201,17 +200,17 @@ def test_broken_images_are_counted(heldout, tmp_path):
     groups.append([("x.jpg", b"<html>"), ("x.txt", b"words")])
     data = hostile.tar_bytes([member for group in groups for member in group])
     (folder / "test" / "0.tar").write_bytes(data)
-    (result,) = evaluate_retrieval(EvaluationRequest(models=[model("demo")], data=[str(folder)]))
+    (result,) = on(EvaluateRetrieval, "demo", data=[folder]).run().summary
     assert (result.images, result.skipped) == (3, {"image_corrupt": 1})
 
 
 def test_similarities_before_and_after(heldout, tmp_path):
-    request = SimilarityRequest(
-        models=[model("demo-noisy"), model("demo")],
-        data=[str(heldout / "retrieval")],
-        plot=tmp_path / "f.png",
-    )
-    before, after = (each.to_json() for each in evaluate_similarity(request))
+    both, plot = ("demo-noisy", "demo"), str(tmp_path / "f.png")
+    result = on(EvaluateSimilarity, *both, data=[heldout / "retrieval"], plot=plot).run()
+    before, after = (each.to_json() for each in result.summary)
+    assert result.made == (plot,)
+    against = on(EvaluateSimilarity, "demo-noisy", against="demo", data=[heldout / "retrieval"])
+    assert against.run()["models"] == result["models"]
     assert (tmp_path / "f.png").stat().st_size > 1000
     for found in (before, after):
         assert found["images"] == IMAGES
@@ -219,9 +218,9 @@ def test_similarities_before_and_after(heldout, tmp_path):
     gaps = [found["positive"]["mean"] - found["hardest"]["mean"] for found in (before, after)]
     assert gaps[1] > gaps[0]
     # The shard of the set by itself is the same.
-    shard = str(heldout / "retrieval" / "test" / "0.tar")
-    (found,) = evaluate_similarity(SimilarityRequest(models=[model("demo")], data=[shard]))
-    assert found.to_json() == after
-    classes = SimilarityRequest(models=[model("demo")], data=[str(heldout / "zeroshot-shape")])
+    shard = heldout / "retrieval" / "test" / "0.tar"
+    (alone,) = on(EvaluateSimilarity, "demo", data=[shard]).run().summary
+    assert alone.to_json() == after
+    classes = on(EvaluateSimilarity, "demo", data=[heldout / "zeroshot-shape"])
     with pytest.raises(InputError, match="have no captions"):
-        evaluate_similarity(classes)
+        classes.run()

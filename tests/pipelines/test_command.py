@@ -1,0 +1,229 @@
+"""Commands as declarations: made from options by name, with an identity, from settings."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from ncclean_pipelines.adapt import Adapt
+from ncclean_pipelines.command import Result, build, identity, options_of, parse_settings
+from ncclean_pipelines.evaluate_models import EvaluateZeroshot
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
+from ncclean_pipelines.export import Export
+from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.inject_noise import InjectNoise
+from ncclean_pipelines.registry import COMMANDS
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.synth import Synth
+
+import ncclean
+from ncclean.errors import InputError
+from ncclean.options import OptionError, parameters
+
+
+@pytest.mark.parametrize("kind", COMMANDS.values(), ids=lambda kind: kind.name)
+def test_every_command_declares_itself(kind):
+    assert kind.summary.endswith(".")
+    assert f"Example: `ncclean {kind.name}" in kind.__doc__
+    for name, parameter in parameters(kind).items():
+        assert parameter.option.help.strip(), name
+        assert (
+            not parameter.is_required
+            or parameter.option.typed_default is None
+            or name
+            in (
+                "shards",
+                "method",
+            )
+        )
+
+
+def test_options_reach_the_groups_that_hold_them():
+    command = build(
+        Score, {"shards": ["a.tar"], "out": "s.parquet", "block_size": 10, "workers": 2}
+    )
+    assert command.options.block_size == 10
+    assert command.cluster.workers == 2
+    required = {"method": "ncu", "shards": ["a.tar"], "out": "r"}
+    command = build(Finetune, {**required, "gamma": 0.4, "epochs": 2})
+    assert command.objective.ncu.gamma == 0.4
+    assert command.objective.epochs == 2
+    assert options_of(command)["gamma"] == 0.4
+
+
+def test_an_unknown_option_is_named_with_what_is_like_it():
+    with pytest.raises(OptionError, match=r"score has no option 'blok_size' .did you mean block_s"):
+        build(Score, {"shards": "a.tar", "out": "s", "blok_size": 3})
+    with pytest.raises(OptionError, match=r"score has no option 'xyzzy'$"):
+        build(Score, {"shards": "a.tar", "out": "s", "xyzzy": 3})
+    with pytest.raises(OptionError, match="score has no option 'options'"):  # a group is none
+        build(Score, {"shards": "a.tar", "out": "s", "options": {}})
+
+
+@pytest.mark.parametrize("values", [{}, {"shards": "a.tar"}, {"shards": "a.tar", "out": None}])
+def test_a_missing_option_is_named(values):
+    with pytest.raises(OptionError) as error:
+        build(Score, values)
+    assert error.value.option == ("out" if "shards" in values else "shards")
+
+
+def test_none_is_the_default_where_it_is_no_value():
+    command = build(Score, {"shards": "a.tar", "out": "s", "block_size": None, "model": None})
+    assert command.options.block_size == 2048
+    assert command.model == "ViT-B-32"
+
+
+def test_none_is_a_value_where_the_type_has_it():
+    command = build(Score, {"shards": "a.tar", "out": "s", "pretrained": None, "workers": None})
+    assert command.pretrained is None
+    assert command.cluster.workers is None
+
+
+def test_one_value_is_a_list_of_one():
+    command = build(EvaluateZeroshot, {"model": "demo", "data": "sets", "pretrained": "x"})
+    assert (command.model, command.data, command.pretrained) == (["demo"], ["sets"], ["x"])
+    assert build(InjectNoise, {"shards": "a", "out": "b", "kind": "ncr", "rate": 0.2}).rates == {
+        "ncr": 0.2
+    }
+    assert build(EvaluateNoise, {"scores": "s", "threshold": "a=1"}).thresholds == {"a": 1.0}
+    assert build(EvaluateNoise, {"scores": "s", "threshold": {"a": 1}}).thresholds == {"a": 1.0}
+
+
+def test_paths_become_text():
+    command = build(Export, {"selection": Path("a") / "s.parquet", "out": Path("b.npy")})
+    assert (command.selection, command.out) == (f"a{os.sep}s.parquet", "b.npy")
+    assert build(Score, {"shards": Path("a.tar"), "out": "s"}).shards == ["a.tar"]
+    assert build(Score, {"shards": [Path("a.tar"), "b.tar"], "out": "s"}).shards == [
+        "a.tar",
+        "b.tar",
+    ]
+
+
+def test_numbers_may_be_text():
+    command = build(Synth, {"out": "c", "pairs": "20", "noise": "0.1"})
+    assert (command.corpus.pairs, command.noise) == (20, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pairs": "many"}, "pairs: input should be a valid integer, .*, got 'many'"),
+        ({"pairs": 1.5}, "pairs: .*, got 1.5"),
+        ({"pairs": [1]}, r"pairs: .*, got \[1\]"),
+        ({"kind": "salt"}, "--kind takes ncr, decl, per_batch, got 'salt'"),
+        ({"pairs": 0}, "--pairs must be at least 1, got 0"),
+        ({"overwrite": "perhaps"}, "overwrite: .*, got 'perhaps'"),
+    ],
+)
+def test_values_of_another_type_are_refused(values, message):
+    with pytest.raises(OptionError, match=message) as error:
+        build(Synth, {"out": "c", **values})
+    assert error.value.option == next(iter(values))
+
+
+@pytest.fixture
+def shards(tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (folder / "a.tar").write_bytes(bytes(10240))
+    return folder
+
+
+def trained(shards, method="clip", **options):
+    return build(Finetune, {"method": method, "shards": str(shards), "out": "run", **options})
+
+
+def test_identity_holds_options_inputs_and_version(shards):
+    made = identity(trained(shards, learning_rate=0.1))
+    assert made["version"] == ncclean.__version__
+    assert made["options"]["learning_rate"] == 0.1
+    ((path, size, version),) = made["inputs"]["shards"]
+    assert (Path(path), size) == (shards / "a.tar", 10240)
+    assert version
+    assert made == json.loads(json.dumps(made))
+
+
+def test_identity_leaves_out_what_changes_nothing(shards):
+    plain = identity(trained(shards))
+    idle = {"device": "cpu", "decode_threads": 3, "save_steps": 7, "workers": None}
+    elsewhere = {"out": "elsewhere", "overwrite": True, "resume": True}
+    assert identity(trained(shards, **idle, **elsewhere)) == plain
+    assert "gamma" not in plain["options"]
+    assert "device" not in plain["options"]
+    assert "gamma" in identity(trained(shards, "ncu"))["options"]
+
+
+def test_identity_depends_on_options_and_inputs(shards):
+    plain = identity(trained(shards))
+    assert identity(trained(shards, seed=1)) != plain
+    os.utime(shards / "a.tar", ns=(1, 1))
+    touched = identity(trained(shards))
+    assert touched["options"] == plain["options"]
+    assert touched["inputs"] != plain["inputs"]
+    (shards / "b.tar").write_bytes(bytes(10240))
+    assert len(identity(trained(shards))["inputs"]["shards"]) == 2
+
+
+@pytest.mark.parametrize("method", ["clip", "ncu", "disncl"])
+def test_a_command_can_be_made_of_its_identity(shards, method):
+    command = trained(shards, method, batch_size=10)
+    options = json.loads(json.dumps(identity(command)))["options"]
+    assert identity(build(Finetune, {**options, "out": "run"})) == identity(command)
+
+
+def test_identity_sees_into_a_model_folder(shards, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_text("a")
+
+    def stamped():
+        command = {"scores": "s", "shards": str(shards), "out": "o", "model": f"local-dir:{model}"}
+        return identity(build(Adapt, {**command, "scores": str(scores)}))["inputs"]["model"]
+
+    scores = tmp_path / "s.parquet"
+    scores.write_bytes(b"")
+    before = stamped()
+    assert len(before) == 1
+    (model / "weights").write_text("ab")
+    assert stamped() != before
+
+
+def test_settings_are_options_in_yaml():
+    settings = ["a_neg=20", "betas=[0.9, 0.99]", "tensorboard=false", "b_pos=null"]
+    assert parse_settings(Finetune, settings) == {
+        "a_neg": 20.0,
+        "betas": (0.9, 0.99),
+        "tensorboard": False,
+        "b_pos": None,
+    }
+    assert parse_settings(Finetune, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("a_neg", "--set takes NAME=VALUE, got 'a_neg'"),
+        ("a_nag=3", "--set: finetune has no option 'a_nag' .did you mean a_neg"),
+        ("a_neg=lots", "--set a_neg: .*, got 'lots'"),
+        ("a_neg=[", r"--set a_neg: not YAML, got '\['"),
+    ],
+)
+def test_wrong_settings_are_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        parse_settings(Finetune, [setting])
+
+
+def test_a_result_shows_figures_failures_and_files():
+    result = Result(
+        "score", None, {"rows": 3, "rate": float("nan")}, {"rows": "3"}, ("s.parquet",),
+        {"00001": "<broken>"},
+    )  # fmt: skip
+    assert result["rows"] == 3
+    assert result.to_json() == {"rows": 3, "rate": None}
+    assert repr(result).splitlines() == [
+        "score",
+        "  rows           3",
+        "  failed: 00001  <broken>",
+        "  made           s.parquet",
+    ]
+    assert "&lt;broken&gt;" in result._repr_html_()

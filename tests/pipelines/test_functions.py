@@ -1,0 +1,169 @@
+"""Commands as functions of the package: `ncclean.score(...)`."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from ncclean_pipelines import functions
+from ncclean_pipelines.command import Command, Result
+from ncclean_pipelines.functions import FUNCTIONS, function
+from ncclean_pipelines.progress import Report
+from ncclean_pipelines.registry import COMMANDS
+from ncclean_pipelines.score import Score
+
+import ncclean
+from ncclean.errors import InputError, ResumeError
+
+SMALL = {"pairs": 60, "shard_size": 60, "held_out": 0, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("functions") / "c"
+    ncclean.synth(str(out), **SMALL)
+    return out
+
+
+def score(shards, out, **options):
+    return ncclean.score(shards, out, model="demo", precision="fp32", shift=0.2, **options)
+
+
+def test_every_command_is_a_function():
+    assert list(FUNCTIONS.values()) == list(COMMANDS.values())
+    assert set(FUNCTIONS) | {"evaluate"} == set(ncclean.__all__) - {"__version__"}
+    for name, kind in FUNCTIONS.items():
+        call = getattr(ncclean, name)
+        assert call.__name__ == name
+        assert call.__doc__ == inspect.getdoc(kind)
+        assert list(inspect.signature(call).parameters)[-1] == "progress"
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ncclean.nonsense  # noqa: B018
+
+
+def test_the_stub_lists_the_same_functions_with_the_same_parameters():
+    stub = ast.parse(Path(ncclean.__file__).with_name("__init__.pyi").read_text("utf-8"))
+    defined = {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}
+    assert set(defined) == {*FUNCTIONS, "evaluate"}
+    for name in FUNCTIONS:
+        arguments = inspect.signature(function(name)).parameters.values()
+        by_position = [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD]
+        assert [one.arg for one in defined[name].args] == by_position, name
+        by_name = [a.name for a in arguments if a.kind is a.KEYWORD_ONLY]
+        assert [one.arg for one in defined[name].kwonlyargs] == by_name, name
+
+
+def test_results_print_themselves(shards, tmp_path):
+    out = str(tmp_path / "s.parquet")
+    scored = score(str(shards), out)
+    assert scored["rows"] == 60
+    assert repr(scored).splitlines()[:2] == ["score", "  rows        60"]
+    assert "<td style='text-align:left'>60</td>" in scored._repr_html_()
+    assert scored.made == (out,)
+    assert scored.summary.rows == 60
+    with pytest.raises(InputError, match="--keep-fraction needs --score"):
+        ncclean.select(out, str(tmp_path / "x.parquet"), keep_fraction=0.5)
+    kept = ncclean.select(out, str(tmp_path / "x.parquet"), score="similarity", keep_fraction=0.5)
+    assert kept["kept"] == 30
+
+
+def test_paths_and_lists_are_taken_too(shards, tmp_path):
+    scored = score([shards / "00000.tar"], tmp_path / "s.parquet")
+    assert scored["rows"] == 60
+    assert scored.made == (str(tmp_path / "s.parquet"),)
+
+
+@pytest.mark.parametrize("name", ["score", "clean", "finetune", "adapt"])
+def test_no_pretrained_weights_really_means_none(name, monkeypatch):
+    ran = []
+
+    def run(self: Command, progress: object) -> Result:
+        ran.append(self)
+        return Result(self.name, None, {})
+
+    kind = FUNCTIONS[name]
+    monkeypatch.setattr(kind, "run", run)
+    required = {"method": "clip", "shards": "c", "source": "c", "scores": "s", "out": "o"}
+    taken = {k: v for k, v in required.items() if k in inspect.signature(function(name)).parameters}
+    function(name)(**taken, pretrained=None)
+    function(name)(**taken)
+    assert [command.pretrained for command in ran] == [None, "laion2b_s34b_b79k"]
+
+
+def test_progress_may_be_a_function(shards, tmp_path):
+    reports = []
+    score(str(shards), str(tmp_path / "s.parquet"), progress=reports.append)
+    assert all(isinstance(report, Report) for report in reports)
+    lines = list(map(str, reports))
+    assert lines[0] == "loading demo"
+    assert lines[-1] == "finalizing"
+    assert any(report.done == 60 and report.unit == "samples" for report in reports)
+
+
+class Watcher:
+    """A progress of somebody's own."""
+
+    def __init__(self):
+        self.said, self.counted = [], []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def advance(self, done, total, unit, **facts):
+        self.counted.append((done, unit))
+
+
+def test_progress_may_be_an_object(shards, tmp_path):
+    watcher = Watcher()
+    score(str(shards), str(tmp_path / "s.parquet"), progress=watcher)
+    assert watcher.said[0] == "loading demo"
+    assert watcher.counted[-1] == (60, "samples")
+
+
+def test_wrong_values_are_input_errors_and_wrong_names_are_pythons(tmp_path):
+    with pytest.raises(InputError, match="pairs: input should be a valid integer"):
+        ncclean.synth(str(tmp_path), pairs="many")
+    with pytest.raises(InputError, match="--pairs must be at least 1, got 0"):
+        ncclean.synth(str(tmp_path), pairs=0)
+    with pytest.raises(InputError, match="--kind takes ncr, decl, per_batch, got 'salt'"):
+        ncclean.synth(str(tmp_path), kind="salt")
+    with pytest.raises(TypeError, match="pears"):
+        ncclean.synth(str(tmp_path), pears=3)
+    with pytest.raises(TypeError, match="missing a required argument: 'out'"):
+        ncclean.synth()
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        ncclean.score("shards", "out", "demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluate_takes_the_task(shards, tmp_path):
+    with pytest.raises(InputError, match="evaluate takes compare, disentanglement, linear-probe"):
+        ncclean.evaluate("beauty")
+    with pytest.raises(TypeError, match="pears"):
+        ncclean.evaluate("noise", scores="s.parquet", out="n.json", pears=3)
+    scores = str(tmp_path / "s.parquet")
+    score(str(shards), scores)
+    written = ncclean.evaluate("noise", scores=scores, out=str(tmp_path / "noise.json"))
+    assert written.command == "evaluate noise"
+    assert written["clean"] + sum(written["noisy"].values()) == 60
+    alone = ncclean.evaluate("noise", scores)
+    assert alone.to_json() == written.to_json()
+    assert alone.made == ()
+    assert ncclean.evaluate_noise(scores).to_json() == written.to_json()
+    with pytest.raises(InputError, match="evaluate takes compare"):
+        ncclean.evaluate("nois", scores)
+
+
+def test_overwrite_is_the_commands(shards, tmp_path):
+    out = str(tmp_path / "s")
+    score(str(shards), out)
+    with pytest.raises(ResumeError, match="--block-size was 2048, is 10"):
+        score(str(shards), out, block_size=10)
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    assert score(str(shards), out, block_size=10, overwrite=True)["rows"] == 60
+    assert (tmp_path / "s" / "notes.txt").read_text() == "mine"
+
+
+def test_a_declaration_runs_by_its_options():
+    with pytest.raises(InputError, match=r"score has no option 'shard' .did you mean shards"):
+        functions.run(Score, None, {"shard": "x"})
