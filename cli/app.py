@@ -44,6 +44,11 @@ SET = typer.Option(
 def typer_command(kind: type[Command]) -> Callable[..., None]:
     """The function that Typer makes a command of: its signature is the declaration's."""
     known = parameters(kind)
+    assumed = {
+        name: parameter.option.typed_default
+        for name, parameter in known.items()
+        if parameter.option.typed_default is not None
+    }
 
     @one_sentence(kind.resume_hint)
     def run(context: typer.Context, json_: bool, quiet: bool, **values: Any) -> None:
@@ -52,9 +57,9 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         typed = {
             name: _parsed(known[name], value)
             for name, value in values.items()
-            if is_typed(context, name) or known[name].option.typed_default is not None
+            if is_typed(context, name)
         }
-        command = build(kind, {**typed, **parse_settings(kind, settings or [])})
+        command = build(kind, {**assumed, **typed, **parse_settings(kind, settings or [])})
         is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 

@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from upath import UPath
@@ -15,6 +16,17 @@ from ncclean import stores
 from ncclean.errors import InputError
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
+_reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", default=None)
+
+
+@contextlib.contextmanager
+def reported(report: Callable[[UPath], None]) -> Iterator[None]:
+    """Call `report` with each file that this thread publishes, before it takes its place."""
+    token = _reports.set(report)
+    try:
+        yield
+    finally:
+        _reports.reset(token)
 
 
 @contextlib.contextmanager
@@ -32,10 +44,12 @@ def published(path: UPath) -> Iterator[Path]:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ncclean-"))
                 aside = Path(folder) / path.name
                 yield aside
+                _report(path)
                 stores.patiently(path.fs.put_file, str(aside), path.path)
             else:
                 aside = stack.enter_context(_aside(Path(str(path))))
                 yield aside
+                _report(path)
                 _rename(aside, Path(str(path)))
         except Exception as error:
             if not stores.is_store_error(error):
@@ -70,6 +84,12 @@ def _aside(path: Path) -> Iterator[Path]:
         yield aside
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _report(path: UPath) -> None:
+    report = _reports.get()
+    if report is not None:
+        report(path)
 
 
 def _rename(aside: Path, path: Path) -> None:

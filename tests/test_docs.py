@@ -9,18 +9,26 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
-from ncclean_cli.app import app
-from ncclean_pipelines.recipe.commands import COMMANDS as RECIPE_COMMANDS
+from ncclean_cli.app import app, flags_of
+from ncclean_pipelines.command import Command
+from ncclean_pipelines.functions import FUNCTIONS, signature_of
+from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
+from ncclean_pipelines.registry import STAGES
+from typer.testing import CliRunner
+
+import ncclean
+from ncclean.options import parameters
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+# As Typer made them of the declarations.
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 # The commands inside a group, such as `evaluate noise`.
 INNER = {
@@ -89,19 +97,61 @@ def test_generated_page_is_current(name: str) -> None:
     assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
 
 
-def test_the_functions_are_those_of_the_commands() -> None:
-    import ncclean
-
+def test_the_stub_of_the_functions_is_current() -> None:
     generator = load_generator()
-    assert generator.API.read_text("utf-8") == generator.api_module(), (
-        "run: python docs/generate.py"
-    )
-    from ncclean_pipelines import api
-
-    assert set(api.__all__) - {"Result", "RunSummary"} == set(ncclean.__all__) - {"__version__"}
+    assert generator.STUB.read_text("utf-8") == generator.stub(), "run: python docs/generate.py"
 
 
-@pytest.mark.parametrize("name", RECIPE_COMMANDS)
+def test_the_functions_are_those_of_the_commands() -> None:
+    assert set(ncclean.__all__) - {"__version__", "evaluate"} == set(FUNCTIONS)
+    assert len(FUNCTIONS) == len(DECLARATIONS)
+    stub = ast.parse((ROOT / "ncclean" / "__init__.pyi").read_text("utf-8"))
+    typed = {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}
+    assert set(typed) == {*FUNCTIONS, "evaluate"}
+    for name, kind in FUNCTIONS.items():
+        arguments = [*typed[name].args, *typed[name].kwonlyargs]
+        assert [each.arg for each in arguments] == list(signature_of(kind).parameters)
+
+
+LEAVES = {name: command for name, command in {**COMMANDS, **INNER}.items()
+          if not hasattr(command, "commands")}  # fmt: skip
+# What the command line adds to the options of every command, and `--set` where there are options
+# that are not listed.
+SHARED = {"--json", "--quiet", "-q"}
+
+
+def test_the_command_line_has_exactly_the_declared_commands() -> None:
+    assert set(DECLARATIONS) == set(LEAVES)
+
+
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_the_command_line_has_exactly_the_declared_options(name: str) -> None:
+    """cli.md is made from the declarations; this is what makes it true."""
+    kind = DECLARATIONS[name]
+    known = list(parameters(kind).values())
+    shown = [p for p in LEAVES[name].params if p.name != "help"]
+    arguments = [p for p in shown if p.param_type_name == "argument"]
+    assert [(p.name, p.metavar) for p in arguments] == [
+        (p.name, p.option.metavar) for p in known if p.option.argument
+    ]
+    flags = {flag for p in shown if p not in arguments for flag in (*p.opts, *p.secondary_opts)}
+    declared = {
+        flag for p in known if not p.option.argument for each in flags_of(p)
+        for flag in each.split("/")
+    }  # fmt: skip
+    added = SHARED | ({"--set"} if kind.takes_settings else set())
+    assert not declared & added
+    assert flags == declared | added
+    by_name = {p.name: p for p in shown}
+    for parameter in known:
+        option, made = parameter.option, by_name[parameter.name]
+        assert made.help == option.help or made.help.startswith(f"{option.help}  [")
+        assert made.required == (parameter.is_required and option.typed_default is None)
+        if not option.argument:
+            assert made.hidden == (not option.is_listed)
+
+
+@pytest.mark.parametrize("name", STAGES)
 def test_every_option_of_a_recipe_has_a_meaning(name: str) -> None:
     page = (DOCS / "recipe-reference.md").read_text("utf-8")
     section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
@@ -118,28 +168,31 @@ def test_command_has_help_with_an_example(name: str) -> None:
     assert not undocumented
 
 
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], Command]:
+    """What a command line would run."""
+    made: list[Command] = []
+    monkeypatch.setattr("ncclean_cli.app._run", lambda command, **_: made.append(command))
+
+    def parse(words: list[str]) -> Command:
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}"
+        return made[-1]
+
+    return parse
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, *INNER])
-def test_example_of_the_help_parses(name: str) -> None:
+def test_example_of_the_help_parses(name: str, parse: Callable[[list[str]], Command]) -> None:
     example = re.search(r"Example: `ncclean (.*?)`", {**COMMANDS, **INNER}[name].help, re.S)
     assert example is not None
-    words = shlex.split(example[1])
-    if " ".join(words[:2]) in INNER:
-        INNER[" ".join(words[:2])].make_context(words[1], words[2:])
-    else:
-        COMMANDS[words[0]].make_context(words[0], words[1:])
+    assert parse(shlex.split(example[1])).name.startswith(name)
 
 
 @pytest.mark.parametrize("words", ncclean_commands())
-def test_documented_command_parses(words: list[str]) -> None:
-    name, *arguments = words
-    assert name in COMMANDS, f"no command ncclean {name}"
-    if ">" in arguments:
-        arguments = arguments[: arguments.index(">")]
-    if arguments and f"{name} {arguments[0]}" in INNER:
-        name, *arguments = arguments
-        INNER[f"{words[0]} {name}"].make_context(name, arguments)
-    else:
-        COMMANDS[name].make_context(name, arguments)  # raises a usage error
+def test_documented_command_parses(words: list[str], parse: Callable[[list[str]], Command]) -> None:
+    arguments = words[: words.index(">")] if ">" in words else words
+    assert parse(arguments).name in (words[0], " ".join(words[:2]))
 
 
 def test_readme_and_tutorial_show_commands() -> None:

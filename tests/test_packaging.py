@@ -1,6 +1,7 @@
 """What is installed is what is in the tree, and under names that no other wheel overwrites."""
 
 import ast
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +29,31 @@ def test_every_package_on_disk_is_declared():
             inside = init.parent.relative_to(ROOT / folder).parts
             found.add(".".join((name, *inside)))
     assert found == packages
+
+
+def test_what_the_packages_need_besides_code_is_declared():
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib is part of Python from 3.11")
+    import tomllib
+
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages, folders = declared()
+    for package in packages:
+        top, *inside = package.split(".")
+        folder = ROOT.joinpath(folders[top], *inside)
+        patterns = tool["package-data"].get(package, [])
+        listed = {path for pattern in patterns for path in folder.glob(pattern)}
+        there = {
+            path
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix not in (".py", ".pyc") and owner(path) == folder
+        }
+        assert there == listed, f"{package}: {there ^ listed}"
+
+
+def owner(path: Path) -> Path:
+    """The folder of the package that a file belongs to."""
+    return next(folder for folder in path.parents if (folder / "__init__.py").exists())
 
 
 def imports(path: Path) -> set[str]:
@@ -88,13 +114,35 @@ def test_pipelines_do_not_import_the_command_line():
         )
 
 
+HEAVY = {"torch", "duckdb", "ray", "faiss", "pyarrow", "sklearn", "open_clip"}
+
+
+def test_the_declarations_load_nothing_heavy():
+    code = f"import sys, ncclean_pipelines.registry; print({HEAVY} & set(sys.modules))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "set()"
+
+
+def test_tests_import_what_is_installed():
+    """From the root of the repository `pipelines.score` is there too: a second copy, whose classes
+    are other ones than those that the commands use."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text()
+        wrong = {name for name in imports(path) if name.split(".")[0] in ("cli", "pipelines")}
+        # Programs that tests run, and names to patch, are text.
+        wrong |= set(re.findall(r"(?:from|import) (?:cli|pipelines)[. ]", text))
+        wrong |= set(re.findall(r"[\"'](?:cli|pipelines)\.(?!md)[a-z_.]+[\"']", text))
+        assert not wrong, f"{path} imports {wrong}"
+
+
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
         "import sys; from ncclean_cli.app import app\n"
         "try: app(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'ray', 'faiss', 'open_clip', 'pyarrow', 'duckdb', 'sklearn'}\n"
-        "print(heavy & set(sys.modules), file=sys.stderr)"
+        f"print({HEAVY} & set(sys.modules), file=sys.stderr)"
     )
     start = time.monotonic()
     result = subprocess.run(

@@ -8,15 +8,14 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
 
-from ncclean import stores
+from ncclean.atomic import reported
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.options import parameters
 
@@ -130,9 +129,10 @@ def _run_stage(
         lines.say(f"{stage.name}: {stage.command.name}, {decision.reason}")
         begin = time.monotonic()
         try:
-            if not stage.command.has_record and Path(stage.out).suffix:
-                opened.made(stores.location(stage.out))  # killed from here on, it is ours
-            result = execute(stage.command, start, Both(progress, lines))
+            # Commands without a record of their own: killed at any moment, what is there is listed.
+            listing = nullcontext() if stage.command.has_record else reported(opened.made)
+            with listing:
+                result = execute(stage.command, start, Both(progress, lines))
         except BaseException as error:
             lines.say("".join(traceback.format_exception(error)).rstrip())
             if isinstance(error, NccleanError):

@@ -1,6 +1,7 @@
 """A recipe never removes a file of the user's, and always what an earlier start of it left."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 from ncclean_pipelines.jobs import evaluate_models
@@ -18,7 +19,7 @@ NOTES = {"notes.txt": "mine", "more.json": '{"mine": 1}', "mine.parquet": "not a
 
 @dataclass(frozen=True)
 class Case:
-    """A stage, something in it that changes its result, and the unit that it counts.
+    """A stage, something in it that changes its result, and one of the files that it makes.
 
     `takes_folder` says whether it begins in a folder that holds other files.
     """
@@ -70,6 +71,19 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def first_start(data, tmp_path_factory):
+    """The names of the files that a stage makes where nothing was before."""
+
+    @cache
+    def names(case, *, changed):
+        folder = tmp_path_factory.mktemp("first")
+        run(recipe(case, data, folder, changed=changed))
+        return own_files(folder)
+
+    return names
+
+
 class Stops:
     """Ends the run as Ctrl-C does, when something has been done."""
 
@@ -80,9 +94,9 @@ class Stops:
         raise KeyboardInterrupt
 
 
-def recipe(case, data, tmp_path, *, changed=False, more=""):
+def recipe(case, data, tmp_path, *, changed=False):
     text = case.text.replace("{}", str(data)).replace(case.old, case.new if changed else case.old)
-    return made(f"stages:\n  stage:\n    {text}{more}    out: {tmp_path}/out\n", tmp_path / "run")
+    return made(f"stages:\n  stage:\n    {text}    out: {tmp_path}/out\n", tmp_path / "run")
 
 
 def put_notes(tmp_path):
@@ -124,7 +138,7 @@ def test_files_that_were_there_first(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_changed_run_and_one_from_the_stage(data, tmp_path, name):
+def test_a_changed_run_and_one_from_the_stage(data, first_start, tmp_path, name):
     case = CASES[name]
     run(recipe(case, data, tmp_path))
     put_notes(tmp_path)
@@ -137,17 +151,12 @@ def test_a_changed_run_and_one_from_the_stage(data, tmp_path, name):
     assert run(recipe(case, data, tmp_path, changed=True)).ran == ("stage",)
     assert_notes_are_there(tmp_path)
     # Nothing of the earlier start is left: as many files as a first start makes.
-    run(made_elsewhere(case, data, tmp_path / "other"))
-    assert own_files(tmp_path) == own_files(tmp_path / "other")
-
-
-def made_elsewhere(case, data, folder):
-    return recipe(case, data, folder, changed=True)
+    assert own_files(tmp_path) == first_start(case, changed=True)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("changed", [False, True])
-def test_an_interrupted_run(data, tmp_path, name, changed):
+def test_an_interrupted_run(data, first_start, tmp_path, name, changed):
     case = CASES[name]
     with pytest.raises(KeyboardInterrupt):
         run(recipe(case, data, tmp_path), Stops())
@@ -159,14 +168,12 @@ def test_an_interrupted_run(data, tmp_path, name, changed):
         return
     assert run(recipe(case, data, tmp_path, changed=changed)).ran == ("stage",)
     assert_notes_are_there(tmp_path)
-    other = tmp_path / "other"
-    run(recipe(case, data, other, changed=changed))
-    assert own_files(tmp_path) == own_files(other)
+    assert own_files(tmp_path) == first_start(case, changed=changed)
     assert run(recipe(case, data, tmp_path, changed=changed)).ran == ()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_that_was_interrupted_while_it_replaced_another(data, tmp_path, name):
+def test_a_run_that_was_interrupted_while_it_replaced_another(data, first_start, tmp_path, name):
     case = CASES[name]
     run(recipe(case, data, tmp_path))
     put_notes(tmp_path)
@@ -175,8 +182,7 @@ def test_a_run_that_was_interrupted_while_it_replaced_another(data, tmp_path, na
     assert_notes_are_there(tmp_path)
     assert run(recipe(case, data, tmp_path, changed=True)).ran == ("stage",)
     assert_notes_are_there(tmp_path)
-    run(made_elsewhere(case, data, tmp_path / "other"))
-    assert own_files(tmp_path) == own_files(tmp_path / "other")
+    assert own_files(tmp_path) == first_start(case, changed=True)
 
 
 def test_two_evaluations_in_one_folder_keep_their_results(data, tmp_path):
@@ -213,7 +219,7 @@ def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path):
             assert notes.read_text() == '{"mine": 1}'
 
 
-def test_results_that_were_half_written_are_replaced(data, tmp_path, monkeypatch):
+def test_results_that_were_half_written_are_replaced(data, first_start, tmp_path, monkeypatch):
     """Ctrl-C between the first result and the last, then another model."""
     write, case = evaluate_models.write_results, CASES["retrieval"]
 
@@ -228,5 +234,4 @@ def test_results_that_were_half_written_are_replaced(data, tmp_path, monkeypatch
     monkeypatch.undo()
     run(recipe(case, data, tmp_path, changed=True))
     assert_notes_are_there(tmp_path)
-    run(made_elsewhere(case, data, tmp_path / "other"))
-    assert own_files(tmp_path) == own_files(tmp_path / "other")
+    assert own_files(tmp_path) == first_start(case, changed=True)
