@@ -17,20 +17,19 @@ def clean(
     source: str | Sequence[str],
     out: str,
     *,
-    model: str = "ViT-B-32",
-    pretrained: str | None = "laion2b_s34b_b79k",
+    model: str = 'ViT-B-32',
+    pretrained: str | None = 'laion2b_s34b_b79k',
     caption_key: str | None = None,
     threshold: float = 0.5,
     where: str | None = None,
     samples_per_shard: int = 10000,
-    precision: str = "auto",
-    device: str = "auto",
-    engine: Literal["auto", "local", "ray"] = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
+    engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score a corpus, report on it, and write the shards without the mismatched pairs."""
-
 def run(
     recipe: str | None = None,
     out: str | None = None,
@@ -42,27 +41,27 @@ def run(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Run the stages of a recipe, from raw shards to a repaired model."""
-
 def score(
     shards: str | Sequence[str],
     out: str,
     *,
-    model: str = "ViT-B-32",
-    pretrained: str | None = "laion2b_s34b_b79k",
+    model: str = 'ViT-B-32',
+    pretrained: str | None = 'laion2b_s34b_b79k',
     caption_key: str | None = None,
     batch_size: int = 256,
     block_size: int = 2048,
     forget_percent: float = 10.0,
     decode_threads: int = ...,
-    decode_on: Literal["cpu", "device"] = "cpu",
+    decode_on: Literal['cpu', 'device'] = 'cpu',
+    max_pixels: int = 89478485,
     embeddings: str | None = None,
     text: bool = True,
     seed: int = 0,
-    shift: str | float = "noise",
-    precision: str = "auto",
-    device: str = "auto",
+    shift: str | float = 'noise',
+    precision: str = 'auto',
+    device: str = 'auto',
     compile: bool = False,
-    engine: Literal["auto", "local", "ray"] = "auto",
+    engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -73,7 +72,6 @@ def score(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score every pair of webdataset shards into a Parquet table."""
-
 def query(
     sql: str,
     scores: str | Sequence[str],
@@ -83,26 +81,24 @@ def query(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Ask DuckDB about score tables."""
-
 def select(
     scores: str | Sequence[str],
     out: str,
     *,
     where: str | None = None,
-    method: Literal["osa", "ncu", "disncl", "noise-probability"] | None = None,
+    method: Literal['osa', 'ncu', 'disncl', 'noise-probability'] | None = None,
     score: str | None = None,
     keep_fraction: float | None = None,
     threshold: float | None = None,
     lowest: bool = False,
     weights: str | None = None,
-    dedup_by: Literal["image", "text", "both"] | None = None,
+    dedup_by: Literal['image', 'text', 'both'] | None = None,
     with_forget: bool = False,
     dedup: str | None = None,
     memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Decide which pairs to keep, and with what weight."""
-
 def export(
     selection: str,
     out: str,
@@ -117,7 +113,6 @@ def export(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Write the selected samples as shards, copied byte for byte, or DataComp's uid file."""
-
 def neighbours(
     embeddings: str,
     out: str,
@@ -125,23 +120,22 @@ def neighbours(
     image_threshold: float | None = None,
     text_threshold: float | None = None,
     whiten: bool | None = None,
-    linkage: Literal["representative", "components"] = "representative",
+    linkage: Literal['representative', 'components'] = 'representative',
     k: int = 30,
-    index: Literal["auto", "flat", "ivf", "hnsw"] = "auto",
+    index: Literal['auto', 'flat', 'ivf', 'hnsw'] = 'auto',
     recall: float = 0.95,
     seed: int = 0,
     overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Find near-duplicates and false negatives over the whole corpus."""
-
 def adapt(
     scores: str | Sequence[str],
     shards: str | Sequence[str],
     out: str,
     *,
-    model: str = "ViT-B-32",
-    pretrained: str | None = "laion2b_s34b_b79k",
+    model: str = 'ViT-B-32',
+    pretrained: str | None = 'laion2b_s34b_b79k',
     threshold: float = 0.9,
     steps: int = 50,
     batch_size: int = 256,
@@ -149,32 +143,20 @@ def adapt(
     warmup: float = 0.1,
     decode_threads: int = ...,
     seed: int = 0,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation)."""
-
 def finetune(
-    method: Literal[
-        "clip",
-        "osa",
-        "ncu",
-        "bayes",
-        "disncl",
-        "gradient_ascent",
-        "softclip",
-        "cyclip",
-        "rince",
-        "decl",
-    ],
+    method: Literal['clip', 'osa', 'ncu', 'bayes', 'disncl', 'gradient_ascent', 'softclip', 'cyclip', 'rince', 'decl'],
     shards: str | Sequence[str],
     out: str,
     *,
     selection: str | None = None,
-    model: str = "ViT-B-32",
-    pretrained: str | None = "laion2b_s34b_b79k",
+    model: str = 'ViT-B-32',
+    pretrained: str | None = 'laion2b_s34b_b79k',
     batch_size: int = 256,
     epochs: int | None = None,
     learning_rate: float | None = None,
@@ -182,12 +164,12 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     forget_percent: float = 10.0,
-    split: Literal["model", "table"] = "model",
+    split: Literal['model', 'table'] = 'model',
     gamma: float = 0.7,
-    negative: Literal["prompt", "prefixes"] = "prompt",
-    relation: Literal["cross", "intra", "distance"] = "cross",
-    unlearn: Literal["both", "false_negatives", "false_positives"] = "both",
-    last_column: Literal["uniform", "forget_share"] = "uniform",
+    negative: Literal['prompt', 'prefixes'] = 'prompt',
+    relation: Literal['cross', 'intra', 'distance'] = 'cross',
+    unlearn: Literal['both', 'false_negatives', 'false_positives'] = 'both',
+    last_column: Literal['uniform', 'forget_share'] = 'uniform',
     prompt_length: int = 8,
     alpha: float = -0.7,
     beta: float = -0.2,
@@ -195,7 +177,7 @@ def finetune(
     epsilon: float = 0.03,
     max_iterations: int = 100,
     tolerance: float = 0.0001,
-    bayes_mode: Literal["paper", "strict", "proper_prior"] = "paper",
+    bayes_mode: Literal['paper', 'strict', 'proper_prior'] = 'paper',
     moving_average: float | None = None,
     a_pos: float = 5.0,
     a_neg: float = 10.0,
@@ -221,12 +203,11 @@ def finetune(
     bounded_adversary: bool = False,
     soften: bool = True,
     regularize: bool = True,
-    warmup_negatives: Literal["all", "hardest"] = "all",
+    warmup_negatives: Literal['all', 'hardest'] = 'all',
     tower_rate: float = 0.05,
     discriminator_rate: float = 10.0,
     discriminator_steps: int = 1,
-    disncl_variant: Literal["reverse", "mask-noisy", "bounded-adversary"]
-    | Sequence[Literal["reverse", "mask-noisy", "bounded-adversary"]] = ...,
+    disncl_variant: Literal['reverse', 'mask-noisy', 'bounded-adversary'] | Sequence[Literal['reverse', 'mask-noisy', 'bounded-adversary']] = ...,
     parts: int = 1,
     weight_decay: float = 0.2,
     ema: float | None = None,
@@ -246,9 +227,9 @@ def finetune(
     chunk: int = 8192,
     shuffle: bool = True,
     drop_last: bool = True,
-    precision: str = "auto",
-    device: str = "auto",
-    engine: Literal["auto", "local", "ray"] = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
+    engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -259,7 +240,6 @@ def finetune(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Train a CLIP model on selected pairs, straight from the original shards."""
-
 def write_report(
     scores: str | Sequence[str],
     out: str,
@@ -272,7 +252,6 @@ def write_report(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show what a score table says about a corpus, in one HTML file."""
-
 def synth(
     out: str,
     *,
@@ -281,7 +260,7 @@ def synth(
     duplicates: float = 0.01,
     shard_size: int = 1000,
     noise: float = 0.2,
-    kind: Literal["ncr", "decl", "per_batch"] = "ncr",
+    kind: Literal['ncr', 'decl', 'per_batch'] = 'ncr',
     hard: float = 0.0,
     junk: float = 0.0,
     held_out: int = 500,
@@ -291,7 +270,6 @@ def synth(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Render a corpus with known noise, and held-out sets to evaluate on."""
-
 def inject_noise(
     shards: str | Sequence[str],
     out: str,
@@ -307,7 +285,6 @@ def inject_noise(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Write shards with known noise, to measure how well it is found."""
-
 def evaluate_noise(
     scores: str | Sequence[str],
     out: str | None = None,
@@ -322,56 +299,52 @@ def evaluate_noise(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare scores and rules with the truth: what was found of each kind of noise."""
-
 def evaluate_zeroshot(
     model: str | Sequence[str],
     data: str | Sequence[str],
     out: str | None = None,
     *,
     pretrained: str | Sequence[str] = ...,
-    space: str = "auto",
+    space: str = 'auto',
     batch_size: int = 256,
     decode_threads: int = ...,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     progress: _Progress = None,
 ) -> Result[Any]:
     """Classify images by the prompts of each class: accuracy and mean recall per class."""
-
 def evaluate_retrieval(
     model: str | Sequence[str],
     data: str | Sequence[str],
     out: str | None = None,
     *,
     pretrained: str | Sequence[str] = ...,
-    space: str = "auto",
+    space: str = 'auto',
     batch_size: int = 256,
     decode_threads: int = ...,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     progress: _Progress = None,
 ) -> Result[Any]:
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10."""
-
 def evaluate_linear_probe(
     model: str | Sequence[str],
     data: str | Sequence[str],
     out: str | None = None,
     *,
     pretrained: str | Sequence[str] = ...,
-    space: str = "auto",
+    space: str = 'auto',
     batch_size: int = 256,
     decode_threads: int = ...,
-    precision: str = "auto",
-    device: str = "auto",
-    solver: Literal["lbfgs", "adamw"] = "lbfgs",
+    precision: str = 'auto',
+    device: str = 'auto',
+    solver: Literal['lbfgs', 'adamw'] = 'lbfgs',
     epochs: int = 60,
     learning_rate: float = 0.0003,
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Train a linear classifier on frozen image embeddings and measure it on the test images."""
-
 def evaluate_compare(
     a: str,
     b: str,
@@ -382,51 +355,47 @@ def evaluate_compare(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare two models on the same data: each metric's difference with its 95 % interval."""
-
 def evaluate_similarity(
     model: str | Sequence[str],
     data: str | Sequence[str],
     out: str | None = None,
     *,
     pretrained: str | Sequence[str] = ...,
-    space: str = "auto",
+    space: str = 'auto',
     batch_size: int = 256,
     decode_threads: int = ...,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     against: str | None = None,
     plot: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show how far matched pairs stand above mismatched ones, before and after."""
-
 def evaluate_disentanglement(
     run: str,
     shards: str | Sequence[str],
     *,
     pairs: int = 2000,
     plot: str | None = None,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Measure how far a disncl model keeps apart what is shared and what is not."""
-
 def evaluate_weights(
     run: str,
     *,
     scores: str | Sequence[str] = ...,
     shards: str | Sequence[str] = ...,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: str = 'auto',
+    device: str = 'auto',
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare what the methods believe about each training pair with the truth and one another."""
-
 def demo(
-    out: str = "demo_run",
+    out: str = 'demo_run',
     *,
     pairs: int = 20000,
     seed: int = 0,
