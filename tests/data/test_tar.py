@@ -62,7 +62,7 @@ def test_duplicates_are_told_apart_by_row_and_never_scored_twice(tmp_path):
 
 
 def test_incomplete_samples_do_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncclean.data.tar._WAITING_SAMPLES", 3)
+    monkeypatch.setattr("ncclean.data.sample_groups._WAITING_SAMPLES", 3)
     members = [(f"{number}.jpg", hostile.JPEG) for number in range(10)]
     samples, reader, _ = read(tmp_path, hostile.tar_bytes(members))
     assert [s.status.value for s in samples] == ["caption_missing"] * 10
