@@ -35,7 +35,7 @@ class Finetune(Command):
 
     name = "finetune"
     summary = "Train or repair a CLIP model on selected pairs."
-    resume_hint = "run the same command with --resume to go on"
+    resume_hint = "run the same command again to go on"
     makes_model = True
     has_record = True
     takes_settings = True
