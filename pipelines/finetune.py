@@ -82,7 +82,7 @@ class Finetune(Command):
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
-        bool, Option("Go on from the newest checkpoint of --out.", in_recipes=False)
+        bool, Option("Go on from the newest checkpoint of --out, as without it.", in_recipes=False)
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0
