@@ -1,0 +1,175 @@
+"""What people see: tables that are never cut, and a bar that fits the terminal."""
+
+import io
+import json
+import re
+import sys
+import time
+
+import pytest
+import rich.console
+from ncclean_cli.printing import print_json, print_shown
+from ncclean_cli.progress import Bar, shown_progress
+from ncclean_pipelines.command import Result
+from ncclean_pipelines.display import Note, Table, facts
+from ncclean_pipelines.progress import Lines
+
+WIDE = Table(
+    "Figures",
+    ("figure", *(f"model-number-{n}" for n in range(8))),
+    (("accuracy", *(f"{n}0.123456789%" for n in range(8))), ("recall", *("1.0",) * 8)),
+)
+PROSE = " ".join(f"word{n}" for n in range(60))
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes all consoles of rich terminals of a width; returns what they were sent."""
+
+    def make(width):
+        stream = io.StringIO()
+        console = rich.console.Console
+
+        def of_width(**options):
+            options.pop("stderr", None)
+            return console(file=stream, width=width, force_terminal=True, **options)
+
+        monkeypatch.setattr(rich.console, "Console", of_width)
+        return stream
+
+    return make
+
+
+def plain(stream):
+    """Without the codes of colours and of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
+def shown(*values, failures=None, width, terminal):
+    stream = terminal(width)
+    print_shown(Result("example", None, {}, shown=values, failures=failures or {}))
+    return plain(stream)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 300])
+def test_no_figure_of_a_wide_table_is_cut(width, terminal):
+    lines = shown(WIDE, width=width, terminal=terminal).splitlines()
+    assert lines[1].strip() == "Figures"
+    for cells in (WIDE.heads, *WIDE.rows):
+        assert any(line.split() == list(cells) for line in lines), cells
+    assert "…" not in "".join(lines)
+
+
+def test_prose_is_wrapped_between_words(terminal):
+    table = Table("", ("stage", ""), (("score", PROSE),), last_left=True)
+    lines = shown(table, width=40, terminal=terminal).splitlines()
+    assert max(map(len, lines)) <= 40
+    words = " ".join(lines).split()
+    assert [word for word in words if word.startswith("word")] == PROSE.split()
+
+
+def test_a_narrow_table_is_no_wider_than_it_needs(terminal):
+    lines = shown(Table("", ("a", "b"), (("x", "1"),)), width=200, terminal=terminal).splitlines()
+    assert max(len(line.rstrip()) for line in lines) < 20
+
+
+def test_a_long_fact_is_broken_and_whole(terminal):
+    path = "/somewhere/" + "a" * 100 + "/scores.parquet"
+    text = shown(facts([("written to", path)]), width=40, terminal=terminal)
+    assert max(map(len, text.splitlines())) <= 40
+    assert path in "".join(text.replace("written to", "").split())
+
+
+def test_columns_are_aligned(terminal):
+    table = Table("", ("name", "pairs"), (("a", "1"), ("bcd", "2,000")))
+    lines = shown(table, width=80, terminal=terminal).splitlines()
+    ends = {len(line.rstrip()) for line in lines if line.strip(" ─")}
+    assert len(ends) == 1  # numbers to the right
+    assert [line[0] for line in lines[-2:]] == ["a", "b"]
+
+
+def test_text_is_printed_as_it_is(terminal, capsys):
+    long = "[red]" + "x" * 100
+    text = shown(
+        Note(long), Note("[b]"), "a line", Table("[i]", ("[h]",), (("[c]",),)),
+        failures={"a[0]": "[no] " + "y" * 100}, width=40, terminal=terminal,
+    )  # fmt: skip
+    for each in (long, "[b]", "[i]", "[h]", "[c]", "failed: a[0]: [no] " + "y" * 100):
+        assert each in text
+    assert capsys.readouterr().out == "a line\n"
+
+
+def test_json_has_no_word_for_nan(capsys):
+    values = {"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (float("-inf"), None)}}
+    print_json(Result("example", None, values))
+    text = capsys.readouterr().out
+    assert text.count("\n") == 1
+    assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": {"d": [None, None]}}
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+@pytest.fixture
+def bar(terminal):
+    """A bar on a terminal of a width, with what it was sent."""
+    made = []
+
+    def make(width):
+        stream = terminal(width)
+        made.append(Bar())
+        return made[0], stream
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def drawn(stream, text):
+    """Wait until the bar shows it: it is drawn ten times a second."""
+    for _ in range(100):
+        if text in plain(stream):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_the_bar_counts_and_fits(bar, width):
+    made, stream = bar(width)
+    made.advance(1_200, 20_000, "pairs", loss=3.14159)
+    assert drawn(stream, "1,200/20,000")
+    if width > 40:
+        assert drawn(stream, "1,200/20,000 pairs, loss 3.142")
+    lines = re.split(r"[\r\n]+", plain(stream))
+    assert max(map(len, lines)) <= width
+
+
+def test_what_is_said_stays_above_the_bar(bar):
+    made, stream = bar(80)
+    made.advance(1, 0, "samples")
+    made.say("scoring [red]a[/red] " + "z" * 100)
+    made.stop()
+    made.stop()  # twice does no harm
+    assert "scoring [red]a[/red] " + "z" * 100 + "\n" in plain(stream)
+    assert "1 samples" in plain(stream)
+
+
+def test_another_count_is_another_bar(bar):
+    made, stream = bar(120)
+    for done in range(3):
+        made.advance(done, 10, "pairs")
+    made.advance(1, 5, "steps")
+    assert drawn(stream, "1/5 steps")
+    last = plain(stream).rpartition("\r")[2]
+    assert "steps" in last
+    assert "pairs" not in last
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch, terminal):
+    terminal(80)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with shown_progress() as progress:
+        assert isinstance(progress, Lines)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with shown_progress() as progress:
+        assert isinstance(progress, Bar)

@@ -1,0 +1,157 @@
+"""From shards to clean shards in one command."""
+
+import json
+import shutil
+import tarfile
+
+import pyarrow.parquet as pq
+import pytest
+from ncclean_cli.app import app
+from typer.testing import CliRunner
+
+import ncclean
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError
+
+STAGES = ("score", "report", "select", "export")
+MODEL = {"model": "demo", "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("corpus") / "shards"
+    write_corpus(out, CorpusOptions(pairs=200, shard_size=100, noise={"ncr": 0.3}, seed=5), 1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def cleaned(shards, tmp_path_factory):
+    """The corpus cleaned once."""
+    out = tmp_path_factory.mktemp("cleaned") / "out"
+    return ncclean.clean(str(shards), str(out), **MODEL), out
+
+
+@pytest.fixture
+def own(cleaned, tmp_path):
+    """A copy of the result to change: a folder that was moved is still the same run."""
+    return shutil.copytree(cleaned[1], tmp_path / "out")
+
+
+class StopsAt:
+    """Ends the run as Ctrl-C does, when a stage begins."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def say(self, text):
+        if f"({self.stage})" in text:
+            raise KeyboardInterrupt
+
+    def advance(self, done, total, unit, **facts):
+        pass
+
+
+def samples(folder):
+    names = set()
+    for path in folder.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            names |= {name.rpartition(".")[0] for name in tar.getnames()}
+    return names
+
+
+def keys_below(out, threshold):
+    rows = pq.read_table(out / "scores.parquet", columns=["key", "noise_probability"]).to_pylist()
+    return {row["key"] for row in rows if row["noise_probability"] < threshold}
+
+
+def test_what_it_leaves(cleaned):
+    result, out = cleaned
+    assert result.summary.ran == STAGES
+    assert result.failures == {}
+    kept = pq.read_table(out / "clean.parquet").column("key").to_pylist()
+    assert samples(out / "clean") == set(kept) == keys_below(out, 0.5)
+    assert pq.read_metadata(out / "scores.parquet").num_rows == 200
+    assert 100 < len(kept) < 180
+    assert (out / "report.html").read_text().startswith("<!")
+    shown = "\n".join(map(str, result.shown))
+    assert "noise rate" in shown
+    assert f"{len(kept)} kept" in shown
+    assert f"clean shards: {out}/clean ({len(kept)} samples)" in shown
+
+
+def test_again_with_nothing_changed(shards, own):
+    before = (own / "clean" / "00000.tar").stat().st_mtime_ns
+    again = ncclean.clean(str(shards), str(own), **MODEL)
+    assert again.summary.ran == ()
+    assert (own / "clean" / "00000.tar").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("options", "ran"),
+    [
+        ({"threshold": 0.01}, ("select", "export")),
+        ({"where": "row < 20"}, ("select", "export")),
+        ({"samples_per_shard": 20}, ("export",)),
+        ({"device": "cpu", "engine": "local"}, ()),
+    ],
+)
+def test_only_what_an_option_touches_runs(shards, own, options, ran):
+    before = samples(own / "clean")
+    assert ncclean.clean(str(shards), str(own), **MODEL, **options).summary.ran == ran
+    if "threshold" in options:
+        assert samples(own / "clean") == keys_below(own, 0.01) != before
+    if "where" in options:
+        assert samples(own / "clean") < before
+    if "samples_per_shard" in options:
+        assert samples(own / "clean") == before
+        assert (own / "clean" / "00002.tar").exists()
+
+
+def test_an_interrupted_one_goes_on(shards, cleaned, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        ncclean.clean(str(shards), str(out), **MODEL, progress=StopsAt("select"))
+    assert (out / "scores.parquet").exists()
+    assert not (out / "clean.parquet").exists()
+    assert ncclean.clean(str(shards), str(out), **MODEL).summary.ran == ("select", "export")
+    assert samples(out / "clean") == samples(cleaned[1] / "clean")
+
+
+def test_on_the_command_line(shards, own):
+    words = ["clean", str(shards), "--out", str(own), "--model", "demo", "--precision", "fp32"]
+    found = CliRunner().invoke(app, [*words, "--json"])
+    assert found.exit_code == 0, found.stderr
+    values = json.loads(found.stdout)
+    assert values["ran"] == []
+    assert list(values["stages"]) == list(STAGES)
+    assert found.stderr.count("unchanged, skipped") == 4
+    shown = CliRunner().invoke(app, words)
+    assert f"report: {own}/report.html" in shown.stdout
+    quiet = CliRunner().invoke(app, [*words, "--quiet"])
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
+    (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
+    words = ["clean", str(shards), str(tmp_path / "bad.tar"), "--out", str(tmp_path / "out")]
+    found = CliRunner().invoke(app, [*words, "--model", "demo", "--precision", "fp32"])
+    assert found.exit_code == 1
+    assert "failed: score: bad: cannot be read" in found.stdout
+    assert samples(tmp_path / "out" / "clean")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.5}, "--threshold must be at most 1"),
+        ({"where": "hight > 3"}, "--set select.where: where: .*hight"),
+        ({"model": "demmo"}, "did you mean demo"),
+        ({"out": "s3://bucket/x"}, "--out of clean is a local folder"),
+        ({"source": "/nowhere"}, "/nowhere does not exist"),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(shards, tmp_path, options, message):
+    given = {"source": str(shards), "out": str(tmp_path / "out"), **MODEL, **options}
+    with pytest.raises(InputError, match=message):
+        ncclean.clean(given.pop("source"), given.pop("out"), **given)
+    assert not (tmp_path / "out").exists()
