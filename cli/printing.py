@@ -44,6 +44,7 @@ def print_shown(result: Result[Any]) -> None:
 def _print_table(console: Console, table: Table) -> None:
     """As wide as it takes: lines that the terminal breaks, rather than figures cut off."""
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -59,10 +60,12 @@ def _print_table(console: Console, table: Table) -> None:
     heads = table.heads or ("",) * len(table.rows[0])
     for number, head in enumerate(heads):
         is_prose = table.last_left and number == len(heads) - 1
+        widest = max(cell_len(row[number]) for row in (heads, *table.rows))
         drawn.add_column(
             Text(head),
             justify="left" if is_prose or number < table.left else "right",
-            no_wrap=not is_prose and bool(table.heads),
+            no_wrap=not is_prose,
+            min_width=None if is_prose else widest,
             overflow="fold",
         )
     for row in table.rows:
@@ -70,5 +73,8 @@ def _print_table(console: Console, table: Table) -> None:
     least = console.measure(drawn, options=console.options.update(width=1000)).minimum
     previous = console.width
     console.width = max(previous, least)
-    console.print(drawn)
+    with console.capture() as printed:
+        console.print(drawn)
     console.width = previous
+    # Blanks at the end of short lines would be lines of their own on a narrow terminal.
+    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
