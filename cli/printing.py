@@ -69,19 +69,24 @@ def _print_table(console: Console, table: Table) -> None:
     # Lines that the terminal breaks, rather than figures cut off.
     terminal = console.width
     console.width = max(terminal, sum(widths) + separator * len(widths))
-    console.print(drawn)
+    with console.capture() as printed:
+        console.print(drawn)
     console.width = terminal
+    # Blanks at the end of short lines would be lines of their own on a narrow terminal.
+    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
 
 
 def column_widths(heads: Sequence[str], table: Table, available: int, separator: int) -> list[int]:
     """The width of each column: heads may break between words, cells only in a column of prose."""
+    from rich.cells import cell_len
+
     cells = [[line for row in table.rows for line in row[n].split("\n")] for n in range(len(heads))]
-    widest = [max(map(len, column), default=0) for column in cells]
-    words = [max(map(len, head.split()), default=0) for head in heads]
+    widest = [max(map(cell_len, column), default=0) for column in cells]
+    words = [max(map(cell_len, head.split()), default=0) for head in heads]
     widths = list(map(max, widest, words))
     if table.last_left or not table.heads:
         widths[-1] = max(words[-1], min(widths[-1], _LEAST_PROSE))
-    natural = [max(len(head), cell) for head, cell in zip(heads, widest, strict=True)]
+    natural = [max(cell_len(head), cell) for head, cell in zip(heads, widest, strict=True)]
     for _ in range(available - sum(widths) - separator * len(widths)):
         tightest = max(range(len(heads)), key=lambda n: natural[n] / max(widths[n], 1))
         widths[tightest] += widths[tightest] < natural[tightest]

@@ -102,7 +102,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),
         (
             ("synth", "--out", "c", "--kind", "salt"),
-            "--kind takes ncr, decl, per_batch, got 'salt'",
+            "--kind takes ncr, decl, per_batch, got",
         ),
         (("nonsense",), "No such command"),
     ],

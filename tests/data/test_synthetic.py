@@ -163,7 +163,7 @@ def test_zeroshot_images_are_reproducible(zeroshot):
 def test_options_are_checked(tmp_path, shards):
     with pytest.raises(InputError, match="at least 1"):
         CorpusOptions(pairs=0)
-    with pytest.raises(InputError, match="between 0 and 1"):
+    with pytest.raises(InputError, match="--broken must be at most 1"):
         CorpusOptions(pairs=10, broken=1.5)
     with pytest.raises(InputError, match="unknown kind"):
         write_corpus(tmp_path, CorpusOptions(pairs=10, noise={"salt": 0.1}))

@@ -117,7 +117,7 @@ def test_facts_belong_to_their_sample(shards, selection, rows):
 
 def test_order_depends_on_seed_and_epoch_alone(shards, selection):
     first = uids(loader(shards, selection).epoch(0))
-    assert uids(loader(shards, selection, threads=5).epoch(0)) == first
+    assert uids(loader(shards, selection, decode_threads=5).epoch(0)) == first
     assert uids(loader(shards, selection).epoch(1)) != first
     assert uids(loader(shards, selection, seed=1).epoch(0)) != first
     unshuffled = uids(loader(shards, selection, shuffle=False).epoch(0))

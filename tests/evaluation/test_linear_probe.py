@@ -61,7 +61,7 @@ def test_wrong_input():
     image, _ = clusters(6, 3, 0.3, 0)
     with pytest.raises(InputError, match="at least two classes"):
         fit_probe(image, torch.zeros(6, dtype=torch.long), 3, ProbeOptions())
-    with pytest.raises(InputError, match="--solver takes one of lbfgs, adamw"):
+    with pytest.raises(InputError, match="--solver takes lbfgs, adamw"):
         ProbeOptions(solver="sgd")
-    with pytest.raises(InputError, match="must be positive"):
+    with pytest.raises(InputError, match="--learning-rate must be above 0"):
         ProbeOptions(learning_rate=0)

@@ -214,7 +214,7 @@ def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
         ({"keep_fraction": 0.3}, "needs --score"),
         ({"score": "similarity"}, "needs --keep-fraction or --threshold"),
         ({"threshold": 0.3}, "--threshold goes with"),
-        ({"score": "similarity", "keep_fraction": 1.5}, "lies in"),
+        ({"score": "similarity", "keep_fraction": 1.5}, "at most 1"),
         ({"method": "osa", "with_forget": True}, "goes with --method ncu"),
         ({"dedup_by": "image"}, "needs --dedup"),
         ({"score": "text_column", "threshold": 1}, "selection failed|policy"),

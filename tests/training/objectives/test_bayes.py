@@ -180,8 +180,8 @@ def test_the_moving_average():
 def test_options_out_of_range():
     with pytest.raises(InputError, match="--bayes-mode takes paper, strict, proper_prior"):
         BayesOptions(mode="loose")
-    with pytest.raises(InputError, match="a_neg must be positive"):
+    with pytest.raises(InputError, match="--a-neg must be above 0"):
         BayesOptions(a_neg=0)
-    with pytest.raises(InputError, match="--moving-average lies in"):
+    with pytest.raises(InputError, match="--moving-average must be below 1"):
         BayesOptions(moving_average=1.0)
     assert BayesOptions(mode="proper_prior", b_neg=2).rates == (5, 2)

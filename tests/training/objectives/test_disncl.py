@@ -238,10 +238,10 @@ def test_saving(objective, tmp_path):
 
 
 def test_options_out_of_range():
-    with pytest.raises(InputError, match="gamma must lie in"):
+    with pytest.raises(InputError, match="--disncl-gamma must be at most 1"):
         DisnclOptions(gamma=2)
-    with pytest.raises(InputError, match="warmup_negatives takes"):
+    with pytest.raises(InputError, match="--warmup-negatives takes"):
         DisnclOptions(warmup_negatives="some")
-    with pytest.raises(InputError, match="m must be greater"):
+    with pytest.raises(InputError, match="--m must be above 1"):
         DisnclOptions(m=1)
     assert len(PAIRS) == 8
