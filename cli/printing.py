@@ -85,7 +85,8 @@ def column_widths(heads: Sequence[str], table: Table, available: int, separator:
     words = [max(map(cell_len, head.split()), default=0) for head in heads]
     widths = list(map(max, widest, words))
     if table.last_left or not table.heads:
-        widths[-1] = max(words[-1], min(widths[-1], _LEAST_PROSE))
+        longest = max((cell_len(word) for line in cells[-1] for word in line.split()), default=0)
+        widths[-1] = max(words[-1], longest, min(widths[-1], _LEAST_PROSE))
     natural = [max(cell_len(head), cell) for head, cell in zip(heads, widest, strict=True)]
     for _ in range(available - sum(widths) - separator * len(widths)):
         tightest = max(range(len(heads)), key=lambda n: natural[n] / max(widths[n], 1))
