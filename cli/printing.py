@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from ncclean_pipelines.display import Table
     from rich.console import Console
 
+_LEAST_PROSE = 24
+_END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and the codes of styles between them
 _STYLES = {"warning": "yellow", "error": "red", "aside": "dim", "strong": "bold"}
 
 
@@ -42,9 +46,7 @@ def print_shown(result: Result[Any]) -> None:
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """As wide as it takes: lines that the terminal breaks, rather than figures cut off."""
     from rich.box import SIMPLE_HEAD
-    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -58,23 +60,36 @@ def _print_table(console: Console, table: Table) -> None:
         padding=(0, 1, 0, 0),
     )
     heads = table.heads or ("",) * len(table.rows[0])
-    for number, head in enumerate(heads):
+    separator = 2 if table.heads else 1
+    widths = column_widths(heads, table, console.width, separator)
+    for number, (head, width) in enumerate(zip(heads, widths, strict=True)):
         is_prose = table.last_left and number == len(heads) - 1
-        widest = max(cell_len(row[number]) for row in (heads, *table.rows))
-        drawn.add_column(
-            Text(head),
-            justify="left" if is_prose or number < table.left else "right",
-            no_wrap=not is_prose,
-            min_width=None if is_prose else widest,
-            overflow="fold",
-        )
+        is_left = is_prose or number < table.left
+        justify: Any = "left" if is_left else "right"
+        drawn.add_column(Text(head), justify=justify, width=width, overflow="fold")
     for row in table.rows:
         drawn.add_row(*map(Text, row))
-    least = console.measure(drawn, options=console.options.update(width=1000)).minimum
-    previous = console.width
-    console.width = max(previous, least)
+    # Lines that the terminal breaks, rather than figures cut off.
+    terminal = console.width
+    console.width = max(terminal, sum(widths) + separator * len(widths))
     with console.capture() as printed:
         console.print(drawn)
-    console.width = previous
-    # Blanks at the end of short lines would be lines of their own on a narrow terminal.
-    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+    console.width = terminal
+    # Blanks at the end of a short line would be a line of their own.
+    for line in printed.get().splitlines():
+        console.file.write(_END.sub(lambda end: "".join(end[0].split()), line) + "\n")
+
+
+def column_widths(heads: Sequence[str], table: Table, available: int, separator: int) -> list[int]:
+    """The width of each column: heads may break between words, cells only in a column of prose."""
+    cells = [[line for row in table.rows for line in row[n].split("\n")] for n in range(len(heads))]
+    widest = [max(map(len, column), default=0) for column in cells]
+    words = [max(map(len, head.split()), default=0) for head in heads]
+    widths = list(map(max, widest, words))
+    if table.last_left or not table.heads:
+        widths[-1] = max(words[-1], min(widths[-1], _LEAST_PROSE))
+    natural = [max(len(head), cell) for head, cell in zip(heads, widest, strict=True)]
+    for _ in range(available - sum(widths) - separator * len(widths)):
+        tightest = max(range(len(heads)), key=lambda n: natural[n] / max(widths[n], 1))
+        widths[tightest] += widths[tightest] < natural[tightest]
+    return widths

@@ -50,15 +50,16 @@ class Bar:
         self._console.print(text, style="dim", soft_wrap=True, markup=False)
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
-        if self._task is None or self._counted != (total, unit):
-            self._remove_task()
-            self._counted = (total, unit)
-            self._task = self._bar.add_task("", total=total or None, facts="")
         pace = self._pace.facts(done, total, unit)
         pace.pop("ETA", None)  # the bar has its own
         of = f"/{total:,}" if total else ""
         text = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, {**pace, **facts}.items())])
-        self._bar.update(self._task, completed=done, facts=text)
+        if self._task is not None and self._counted == (total, unit):
+            self._bar.update(self._task, completed=done, facts=text)
+            return
+        self._remove_task()
+        self._counted = (total, unit)
+        self._task = self._bar.add_task("", total=total or None, completed=done, facts=text)
 
     def stop(self) -> None:
         self._remove_task()

@@ -321,6 +321,7 @@ _STUB_HEAD = """\
 # Made by docs/generate.py; edit that instead.
 # The commands as functions, for editors and type checkers; see ncclean_pipelines.functions.
 # ruff: noqa
+# fmt: off
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 

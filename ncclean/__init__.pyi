@@ -1,6 +1,7 @@
 # Made by docs/generate.py; edit that instead.
 # The commands as functions, for editors and type checkers; see ncclean_pipelines.functions.
 # ruff: noqa
+# fmt: off
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -53,6 +54,7 @@ def score(
     forget_percent: float = 10.0,
     decode_threads: int = ...,
     decode_on: Literal['cpu', 'device'] = 'cpu',
+    max_pixels: int = 89478485,
     embeddings: str | None = None,
     text: bool = True,
     seed: int = 0,

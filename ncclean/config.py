@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from ncclean.data.options import MAX_PIXELS
 from ncclean.errors import InputError
 from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
 
@@ -29,6 +30,9 @@ class ScoreOptions(Options):
         Literal["cpu", "device"],
         Option("Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder)."),
     ] = "cpu"
+    max_pixels: Annotated[
+        int, Option("Largest image to decode, in pixels; a larger one is image_too_large.", low=1)
+    ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
         Option("Also write embeddings here, as clip-retrieval lays them out.", inside="embeddings"),

@@ -158,13 +158,15 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
 def present_files(paths: Iterable[UPath]) -> list[UPath]:
     """The paths that are files, or links; of many objects in one folder, by listing it."""
     folders: dict[str, list[UPath]] = defaultdict(list)
-    for path in paths:
-        folders[str(path.parent)].append(path)
     present: list[UPath] = []
+    for path in paths:
+        place = str(path)
+        if is_url(place):
+            folders[place.rpartition("/")[0]].append(path)
+        elif _is_local_file(place):
+            present.append(path)
     for members in folders.values():
-        if not is_url(members[0]):
-            present += [path for path in members if _is_local_file(str(path))]
-        elif len(members) <= _FEW_OBJECTS:
+        if len(members) <= _FEW_OBJECTS:
             present += [path for path in members if ask("read", path, path.is_file)]
         else:
             names = ask("list", members[0].parent, _object_names, members[0].parent)

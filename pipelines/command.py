@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import html
 import inspect
+import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,8 @@ from .progress import SILENT, Progress
 
 C = TypeVar("C", bound="Command")
 S = TypeVar("S")
+# More files of an input are recorded as a digest.
+_LISTED_FILES = 100
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,10 +185,20 @@ def identity(command: Command) -> dict[str, Any]:
             continue
         options[name] = _plain(value)
         if option.reads is not None:
-            inputs[name] = [
-                list(stamp) for path in listed(value) for stamp in stamps(option.reads, path)
-            ]
+            files = [stamp for path in listed(value) for stamp in stamps(option.reads, path)]
+            inputs[name] = {
+                path: f"{size:,} bytes, version {version}" if version else "by its name"
+                for path, size, version in files
+            }
+            if len(files) > _LISTED_FILES:
+                digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+                inputs[name] = {f"of {name}": f"{len(files):,} files, {digest}"}
     return {"version": ncclean.__version__, "options": options, "inputs": inputs}
+
+
+def input_labels(identity: Mapping[str, Any]) -> dict[str, str]:
+    """How differences between the inputs of two identities are called."""
+    return {f"inputs.{name}": "the input" for name in identity["inputs"]}
 
 
 def listed(value: Any) -> list[Any]:

@@ -35,7 +35,7 @@ class Finetune(Command):
 
     name = "finetune"
     summary = "Train or repair a CLIP model on selected pairs."
-    resume_hint = "run the same command with --resume to go on"
+    resume_hint = "run the same command again to go on"
     makes_model = True
     has_record = True
     takes_settings = True
@@ -82,7 +82,7 @@ class Finetune(Command):
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
-        bool, Option("Go on from the newest checkpoint of --out.", in_recipes=False)
+        bool, Option("Go on from the newest checkpoint of --out, as without it.", in_recipes=False)
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0

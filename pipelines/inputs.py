@@ -49,7 +49,9 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
             yield _stamp(file)
     else:
         path = Path(value.removeprefix(LOCAL_MODEL))
-        if stores.is_url(value) or not path.exists():
+        # A folder that happens to be called `demo` is not the model of that name.
+        is_name = reads is not Reads.PATH and "/" not in str(path) and not path.is_file()
+        if stores.is_url(value) or not path.exists() or (is_name and str(path) == value):
             yield value, 0, ""
         elif path.is_file():
             yield _stamp(str(path))

@@ -21,9 +21,9 @@ import torch.utils.dlpack
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from ncclean.data.options import MAX_PIXELS
 from ncclean.data.samples import SkipReason
 
-MAX_PIXELS = 89_478_485  # Pillow's own bound: a 256 MB RGB image
 # Only formats that web crawls contain: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would

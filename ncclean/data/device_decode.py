@@ -16,7 +16,6 @@ import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.decode import (
-    MAX_PIXELS,
     DecodedImage,
     ImageDecoder,
     ImageRejected,
@@ -24,6 +23,7 @@ from ncclean.data.decode import (
     byte_tensor,
     resize_tensor,
 )
+from ncclean.data.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)
 

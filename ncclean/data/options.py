@@ -8,6 +8,8 @@ from typing import Annotated
 
 from ncclean.options import DecodeThreads, Option, Options, usable_cores
 
+MAX_PIXELS = 89_478_485  # Pillow's own bound: a 256 MB RGB image
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions(Options):

@@ -100,8 +100,8 @@ class LocalEngine:
     def _decoder(self) -> ImageDecoder:
         preprocessing, device = self.estimator.preprocessing, self.estimator.device
         if self.options.decode_on == "device":
-            return DeviceImageDecoder(preprocessing, device)
-        return ImageDecoder(preprocessing)
+            return DeviceImageDecoder(preprocessing, device, self.options.max_pixels)
+        return ImageDecoder(preprocessing, self.options.max_pixels)
 
     @property
     def _with(self) -> tuple[Estimator, ScoreOptions]:

@@ -20,7 +20,7 @@ from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
 from ncclean.models.devices import Cores, Uploads, cast_matrices
 from ncclean.models.heads import HeadedClip, headed
-from ncclean.models.open_clip_internals import model_attribute
+from ncclean.models.open_clip_internals import model_attribute, pooling
 from ncclean.models.precision import DTYPES, resolve_device, resolve_precision
 
 logger = logging.getLogger(__name__)
@@ -169,8 +169,31 @@ class Estimator:
         return self._start(self._encode_pixels, pixels)
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device."""
-        return self._start(self._encode_tokens, tokens)()
+        """(N, L) int64 token ids, padded or not -> (N, d) L2-normalised float32 on the device.
+
+        Tokens that cannot reach the embedding are left out, where the tower allows it: of random
+        ids that is half.
+        """
+        if not len(tokens) or self._cores is None or not self._ends_at_highest:
+            return self._start(self._encode_tokens, tokens)()
+        lengths = tokens.argmax(dim=1) + 1
+        order = lengths.argsort(stable=True)
+        pieces = order.split(_STEADY_ROWS)
+        encoded = torch.cat(
+            list(
+                self._map(
+                    lambda rows: self._encode_tokens(tokens[rows, : int(lengths[rows].max())]),
+                    pieces,
+                )
+            )
+        )
+        return encoded[order.argsort()]
+
+    @property
+    def _ends_at_highest(self) -> bool:
+        """Whether a text's embedding is that of the tokens up to its highest id (causal towers)."""
+        tower = getattr(self.model, "text", self.model)
+        return self.trims_text and pooling(tower)[0] == "argmax"
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> torch.Tensor:
         """Captions -> (N, d) L2-normalised float32 on the device.

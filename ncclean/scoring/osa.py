@@ -18,8 +18,9 @@ import torch
 from ncclean.errors import InputError
 
 WEIGHT_FUNCTIONS = ("high_degree", "linear", "cosine")
-# Noise images or captions that are drawn and encoded at a time.
-_STEP = 32
+# Noise images and captions to begin with, and how many are drawn and encoded at a time then.
+_FIRST = 32
+_STEP = 64
 
 
 class ShiftEstimator(Protocol):
@@ -121,7 +122,7 @@ def estimate_shift(
         )
     if pairs < 2:
         raise InputError(f"pairs must be at least 2 to estimate a shift, got {pairs}")
-    first = min(_STEP, pairs) if tolerance > 0 else pairs
+    first = min(_FIRST, pairs) if tolerance > 0 else pairs
     image_seed, text_seed = torch.randint(
         1 << 62, (2,), generator=torch.Generator().manual_seed(seed)
     ).tolist()

@@ -55,12 +55,13 @@ class ScoreLayout:
 
     def files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
         """Every file that a run with this identity may write, but for its manifest."""
+        work, is_single_file = self.work, self.is_single_file
         for fields in identity["shards"]:
-            shard = ShardRef(**fields)
-            yield self.part(shard)
-            if not self.is_single_file:
-                yield self.final(shard)
-        if self.is_single_file:
+            name = ShardRef(**fields).part_name
+            yield work / name
+            if not is_single_file:
+                yield self.out / name
+        if is_single_file:
             yield self.out
 
     def taken(self) -> UPath | None:

@@ -16,7 +16,7 @@ from upath import UPath
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ResumeError
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.differences import check_same, differences
+from ncclean.storage.differences import differences
 from ncclean.storage.layout import COMMAND, ScoreLayout
 from ncclean.storage.run_record import RunRecord
 
@@ -137,18 +137,6 @@ class Manifest:
             for shard in self.identity.shards
             if shard.name not in self.done or self.done[shard.name].error is not None
         ]
-
-    def check_same_run(
-        self, model: dict[str, str], options: dict[str, Any], shards: Sequence[ShardRef]
-    ) -> None:
-        """Raise `ResumeError`, spelling out every difference, unless the run is this one."""
-        place = self._record.base if self._record is not None else "the output"
-        before = self.identity.to_json()
-        check_same(place, self._differences(before, {"model": model, "options": options}, shards))
-
-    def replace_shards(self, shards: list[ShardRef]) -> None:
-        """Take over what has changed about shards that are not done."""
-        self.identity = dataclasses.replace(self.identity, shards=shards)
 
     def flush(self) -> None:
         """Make sure that what was recorded outlives a crash."""

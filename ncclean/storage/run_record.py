@@ -87,12 +87,14 @@ class RunRecord:
         """
         now = json.loads(json.dumps(identity))
         record = cls(path, command, now, base or path.parent, files)
-        if not exists(path):
+        is_new = not exists(path)
+        if is_new:
             record._check_free(taken)
         try:
             before = record._read(on_entry)
             if before is None:
-                record._check_free(taken)
+                if not is_new:  # a crash has left a record without a run
+                    record._check_free(taken)
                 record._begin()
             elif overwrite or record._is_cleared:
                 record._check_free(None, before)
@@ -239,9 +241,11 @@ class RunRecord:
     def _check_free(
         self, taken: Callable[[], UPath | None] | None, before: Identity | None = None
     ) -> None:
-        own = set() if before is None else set(map(absolute, self._listed(before)))
-        paths = [path for path in self.files(self.identity) if absolute(path) not in own]
-        in_the_way = next(iter(stores.present_files(paths)), None) or (taken() if taken else None)
+        present = stores.present_files(self.files(self.identity))
+        if present and before is not None:
+            own = set(map(absolute, self._listed(before)))
+            present = [path for path in present if absolute(path) not in own]
+        in_the_way = next(iter(present), None) or (taken() if taken else None)
         if in_the_way is not None:
             raise refusal(in_the_way, self.command)
 

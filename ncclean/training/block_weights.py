@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.models.estimator import Estimator
 from ncclean.scoring.disncl import mutual_match
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.training.objectives.bayes import posterior_mean_weights
@@ -42,3 +44,40 @@ def block_beliefs(
         "bayes_weight": (weights[0] + weights[1]) / 2,
     }
     return {name: values.float().cpu().numpy() for name, values in by_method.items()}
+
+
+def training_beliefs(
+    estimator: Estimator,
+    loader: WeightedLoader,
+    forget_percent: float,
+    bayes: BayesOptions,
+    seed: int,
+) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+    """Uids, truth (1, 0 or -1 for unknown) and beliefs of the N pairs of a loader, each (N,).
+
+    The blocks are the loader's batches. `selection_weight` and `selection_retain` are what the
+    selection says of a pair. A pair that the loader shows twice counts once.
+    """
+    uids: list[str] = []
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, batch in enumerate(loader.epoch(0)):
+        beliefs = block_beliefs(
+            estimator.encode_image(batch.pixels),
+            estimator.encode_text(batch.captions),
+            estimator.scale,
+            forget_percent=forget_percent,
+            bayes=bayes,
+            seed=seed + number,
+        )
+        uids += batch.uids
+        unknown = np.full(len(batch.uids), -1.0)
+        beliefs["is_noisy"] = unknown if batch.is_noisy is None else batch.is_noisy.numpy()
+        beliefs["selection_weight"] = batch.weights.numpy()
+        beliefs["selection_retain"] = (~batch.is_forget).float().numpy()
+        for name, values in beliefs.items():
+            columns.setdefault(name, []).append(values)
+    first = sorted({uid: place for place, uid in reversed(list(enumerate(uids)))}.values())
+    by_pair = {
+        name: np.concatenate(values).astype(float)[first] for name, values in columns.items()
+    }
+    return [uids[place] for place in first], by_pair.pop("is_noisy"), by_pair

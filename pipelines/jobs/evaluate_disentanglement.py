@@ -45,7 +45,9 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
         raise InputError(f"{len(image)} pairs could be read; {_FEWEST} are the least")
     progress.say("measuring the halves")
     parts = head_parts(heads, image, text)
-    report = disentanglement_report(parts, [scene_facts(each) for each in metadata], command.seed)
+    report = disentanglement_report(
+        parts, [scene_facts(record) for record in metadata], command.seed
+    )
     if command.plot is not None:
         save_figure(report, projected(parts, seed=command.seed), Path(command.plot))
     return report
@@ -66,9 +68,9 @@ def _features(
     metadata: list[dict[str, Any]] = []
 
     def encode() -> None:
-        pixels = torch.stack([each for each, _ in held])
-        found = encode_features(estimator, pixels, [caption for _, caption in held])
-        features.append(tuple(each.cpu() for each in found))
+        pixels = torch.stack([crop for crop, _ in held])
+        batch = encode_features(estimator, pixels, [caption for _, caption in held])
+        features.append(tuple(half.cpu() for half in batch))
         held.clear()
 
     with reader:

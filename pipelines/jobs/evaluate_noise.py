@@ -9,13 +9,7 @@ import dataclasses
 from pathlib import Path
 
 from ncclean.errors import InputError
-from ncclean.evaluation.noise_evaluation import (
-    NoiseEvaluation,
-    ScoreEvaluation,
-    ScoreFigure,
-    evaluate_score,
-    figure_of,
-)
+from ncclean.evaluation.noise_evaluation import NoiseEvaluation
 from ncclean.evaluation.noise_figure import save_figure
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore
 from ncclean.evaluation.truth_table import TruthTable
@@ -26,36 +20,22 @@ from ..progress import Progress
 
 
 def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
-    """Compare every score and rule of a table with the truth in it.
+    """Compare every score and rule of a table with the truth in it, and draw it if asked to.
 
     Raises `InputError` if the table has no truth, or a column or rule that it is asked for.
     """
     progress.say("comparing scores and rules with the truth")
     table = TruthTable.open(command.scores, command.join, command.memory_limit)
-    rate, source = table.noise_rate()
-    evaluations: list[ScoreEvaluation] = []
-    figures: list[ScoreFigure] = []
     columns = _columns(command, table.columns)
-    for number, score in enumerate(columns, start=1):
+    rules = [rule for rule in RULES if set(rule.columns) <= set(table.columns)]
+    rules += [Rule(sql, sql) for sql in command.rule]
+
+    def on_score(number: int) -> None:
         progress.advance(number, len(columns), "scores")
-        scores, unscored = table.read(score)
-        if not len(scores.values):
-            continue
-        evaluations.append(evaluate_score(scores, score, table.kinds, rate, source, unscored))
-        figures.append(figure_of(scores, score, table.kinds))
-    if not evaluations:
+
+    evaluation, figures = table.evaluate(columns, rules, on_score)
+    if not evaluation.scores:
         raise InputError(f"{command.scores[0]} has no score to evaluate")
-    evaluation = NoiseEvaluation(
-        clean=int(table.pairs[0]),
-        noisy=dict(zip(table.kinds, table.pairs[1:].tolist(), strict=True)),
-        unscored=table.unscored,
-        unknown=table.unknown,
-        noise_rate=rate,
-        noise_rate_source=source,
-        scores=evaluations,
-        rules=table.rules(_rules(command, table.columns)),
-        calibration=table.calibration(),
-    )
     if command.plot is not None:
         save_figure(evaluation, figures, Path(command.plot))
     return evaluation
@@ -78,8 +58,3 @@ def _columns(command: EvaluateNoise, there: dict[str, str]) -> list[NoiseScore]:
     for name, threshold in command.thresholds.items():
         scores[name] = dataclasses.replace(scores[name], threshold=threshold, below=False)
     return list(scores.values())
-
-
-def _rules(command: EvaluateNoise, there: dict[str, str]) -> list[Rule]:
-    built_in = [rule for rule in RULES if set(rule.columns) <= set(there)]
-    return [*built_in, *(Rule(sql, sql, ()) for sql in command.rule)]

@@ -22,7 +22,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.pair_weights import WeightReport, compare_beliefs
 from ncclean.models.estimator import Estimator
 from ncclean.storage.catalog import connect
-from ncclean.training.block_weights import block_beliefs
+from ncclean.training.block_weights import training_beliefs
 
 from ..command import build
 from ..evaluate_weights import EvaluateWeights
@@ -85,31 +85,11 @@ def _trained(
     )
     # The posterior is that of fresh u's: the memory of a run belongs to its last steps.
     bayes = dataclasses.replace(trained.objective.bayes, moving_average=None)
-    uids: list[str] = []
-    columns: dict[str, list[np.ndarray]] = {}
-    for number, batch in enumerate(loader.epoch(0)):
-        blocks = block_beliefs(
-            estimator.encode_image(batch.pixels),
-            estimator.encode_text(batch.captions),
-            estimator.scale,
-            forget_percent=trained.objective.ncu.forget_percent,
-            bayes=bayes,
-            seed=command.seed + number,
-        )
-        uids += batch.uids
-        unknown = np.full(len(batch.uids), -1.0)
-        truth = unknown if batch.is_noisy is None else batch.is_noisy.numpy()
-        given = {"is_noisy": truth, "selection_weight": batch.weights.numpy(),
-                 "selection_retain": (~batch.is_forget).float().numpy()}  # fmt: skip
-        for name, values in (given | blocks).items():
-            columns.setdefault(name, []).append(values)
-    joined = {name: np.concatenate(values).astype(float) for name, values in columns.items()}
-    # Some are shown twice in place of samples that cannot be read.
-    first = sorted({uid: place for place, uid in reversed(list(enumerate(uids)))}.values())
-    kept = {name: values[first] for name, values in joined.items()}
+    percent = trained.objective.ncu.forget_percent
+    uids, truth, beliefs = training_beliefs(estimator, loader, percent, bayes, command.seed)
     if selection is None:
-        del kept["selection_weight"], kept["selection_retain"]
-    return [uids[place] for place in first], kept.pop("is_noisy"), kept
+        del beliefs["selection_weight"], beliefs["selection_retain"]
+    return uids, truth, beliefs
 
 
 def _scored(uids: list[str], scores: Sequence[str]) -> dict[str, np.ndarray]:
@@ -119,8 +99,7 @@ def _scored(uids: list[str], scores: Sequence[str]) -> dict[str, np.ndarray]:
             "SELECT uid, osa_weight, 1 - noise_probability, ncu_confidence, disncl_clean::FLOAT "
             "FROM scores WHERE status = 'ok'"
         ).fetchall()
-    known = {uid: values for uid, *values in rows}
-    missing = [None] * 4
-    found = np.array([known.get(uid, missing) for uid in uids], dtype=float)
+    by_uid = {uid: values for uid, *values in rows}
+    table = np.array([by_uid.get(uid, [None] * 4) for uid in uids], dtype=float)
     names = ("osa_weight", "clean_probability", "ncu_confidence", "disncl_clean")
-    return {f"scores.{name}": found[:, place] for place, name in enumerate(names)}
+    return {f"scores.{name}": table[:, place] for place, name in enumerate(names)}

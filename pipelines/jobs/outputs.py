@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
 
-from ..command import Command, identity
+from ..command import Command, identity, input_labels
 from ..display import finite
 
 _ASIDE = ".ncclean-writing-"
@@ -39,7 +41,10 @@ def open_record(
         return folder if folder.exists() else None
 
     now = identity(command) if run is None else run
-    return RunRecord.open(UPath(path), command.name, now, overwrite=overwrite, taken=anything)
+    compare = partial(differences, labels=input_labels(now))
+    return RunRecord.open(
+        UPath(path), command.name, now, overwrite=overwrite, taken=anything, compare=compare
+    )
 
 
 def finished(record: RunRecord) -> dict[str, Any] | None:

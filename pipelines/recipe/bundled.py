@@ -14,11 +14,11 @@ FOLDER = Path(__file__).parent.parent / "recipes"
 
 def bundled_recipes() -> dict[str, str]:
     """What each bundled recipe does, by name."""
-    found = {}
+    recipes = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text("utf-8"))
-        found[path.stem] = str(content.get("about") or "")
-    return found
+        recipes[path.stem] = str(content.get("about") or "")
+    return recipes
 
 
 def find_recipe(name: str) -> Path:
@@ -31,7 +31,7 @@ def find_recipe(name: str) -> Path:
     inside = FOLDER / f"{name}.yaml"
     if inside.is_file():
         return inside
-    names = sorted(each.stem for each in FOLDER.glob("*.yaml"))
+    names = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise RecipeError(

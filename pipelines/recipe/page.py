@@ -90,18 +90,18 @@ def _link(folder: RunFolder, path: str) -> str | None:
 
 def _leads(records: Mapping[str, StageRecord]) -> list[tuple[str, str, str]]:
     """The noise rate if there is one, then the first figure of the last stages that have one."""
-    found = [
+    leads = [
         ("noise rate", record.figures["noise rate"], name)
         for name, record in records.items()
         if "noise rate" in record.figures
     ][:1]
     for name, record in reversed(list(records.items())):
-        if len(found) == _LEADS:
+        if len(leads) == _LEADS:
             break
         figure = next(iter(record.figures.items()), None)
         if figure is not None and record.command in ("select", "finetune", "export"):
-            found.append((figure[0], figure[1], name))
-    return found
+            leads.append((figure[0], figure[1], name))
+    return leads
 
 
 @lru_cache(maxsize=1)

@@ -36,7 +36,7 @@ def fill(value: Any, meaning: Callable[[str], Any]) -> Any:
     whole = _REFERENCE.fullmatch(value)
     if whole is not None:
         return meaning(whole[1].strip())
-    return _REFERENCE.sub(lambda found: str(meaning(found[1].strip())), value)
+    return _REFERENCE.sub(lambda match: str(meaning(match[1].strip())), value)
 
 
 def written(name: str) -> str:

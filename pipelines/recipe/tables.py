@@ -1,4 +1,4 @@
-"""The results of a run as tables: the noise that scores found, and what models can do."""
+"""The results of a run as tables: the noise that scores results, and what models can do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .folder import StageRecord
 from .load import Recipe
 
 _MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
-# What is shown of each task; all of it is in the results.
+# What is shown of result task; all of it is in the results.
 _LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
 KIND_NAMES = {
     ALL: "all noise",
@@ -30,21 +30,21 @@ def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterato
     for name, record in records.items():
         if record.done and record.command == "evaluate noise":
             yield from _noise_tables(name, record.result)
-    found = [
-        each
+    results = [
+        result
         for record in records.values()
         if record.done and record.command in _MODEL_COMMANDS
-        for each in record.result["results"]
+        for result in record.result["results"]
     ]
-    if found:
-        yield _model_table(recipe, found)
+    if results:
+        yield _model_table(recipe, results)
 
 
-def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[Table]:
-    kinds = list(found["noisy"])
-    heads = tuple(f"{KIND_NAMES.get(k, k)} ({found['noisy'][k]:,})" for k in kinds)
+def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
+    kinds = list(evaluation["noisy"])
+    heads = tuple(f"{KIND_NAMES.get(k, k)} ({evaluation['noisy'][k]:,})" for k in kinds)
     rows = []
-    for score in found["scores"]:
+    for score in evaluation["scores"]:
         by_kind = {one["kind"]: one["report"]["auroc"] for one in score["kinds"]}
         rows.append((score["column"], *(decimal(by_kind.get(kind)) for kind in kinds)))
     yield Table(f"{stage}: AUROC against clean pairs", ("score", *heads), tuple(rows))
@@ -54,24 +54,24 @@ def _noise_tables(stage: str, found: Mapping[str, Any]) -> Iterator[Table]:
             *(share(rule["noise_caught"].get(kind)) for kind in kinds),
             share(None if rule["clean_kept"] is None else 1 - rule["clean_kept"]),
         )
-        for rule in found["rules"]
+        for rule in evaluation["rules"]
     )
     if rules:
         title = f"{stage}: share flagged as noisy"
         yield Table(title, ("rule", *heads, "clean pairs"), rules)
 
 
-def _model_table(recipe: Recipe, found: list[Mapping[str, Any]]) -> Table:
-    """A row for each leading figure of each data set, a column for each model."""
+def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
+    """A row for result leading figure of result data set, a column for result model."""
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
-    for each in found:
-        name = _model_name(recipe, each)
+    for result in results:
+        name = _model_name(recipe, result)
         models += [name] if name not in models else []
         for metric in _LEADING:
-            value = each["metrics"].get(metric)
+            value = result["metrics"].get(metric)
             if value is not None:
-                row = rows.setdefault(f"{each['dataset']} {metric}", {})
+                row = rows.setdefault(f"{result['dataset']} {metric}", {})
                 row[name] = percentage(metric, value)
     return Table(
         "Models on held-out data",

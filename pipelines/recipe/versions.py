@@ -12,10 +12,10 @@ _PACKAGES = ("torch", "open_clip_torch", "torchvision", "numpy", "pyarrow", "duc
 
 def versions() -> dict[str, str]:
     """The versions of ncclean, Python and the libraries that results may depend on."""
-    found = {"ncclean": ncclean.__version__, "python": platform.python_version()}
+    packages = {"ncclean": ncclean.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return packages

@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from ncclean_pipelines.finetune import FinetuneRequest
-from ncclean_pipelines.recipe.settings import with_settings
+from ncclean_pipelines.command import build, parse_settings
+from ncclean_pipelines.finetune import Finetune
 
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.disentanglement import (
@@ -36,7 +36,8 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES, in_space
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.disncl_objective import Disncl
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.options import TrainOptions
+from ncclean.training.trainer import Trainer
 
 DIM, VALUES, CODE = 128, 4, 8
 KINDS = {"shared": 6, "image only": 3, "caption only": 3}
@@ -115,10 +116,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, as in a recipe")
     parser.add_argument("--epochs", type=int, default=10)
     arguments = parser.parse_args()
-    request = FinetuneRequest(method="disncl", shards=[], out="unused")
-    options = dataclasses.replace(
-        with_settings("finetune", request, arguments.set).objective.disncl, freeze_towers=True
-    )
+    unused = {"method": "disncl", "shards": [], "out": "unused"}
+    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
+    options = dataclasses.replace(command.objective_options.disncl, freeze_towers=True)
     world = World()
     objective = Disncl(options, learning_rate=5e-4, epochs=arguments.epochs)
     with tempfile.TemporaryDirectory() as folder:

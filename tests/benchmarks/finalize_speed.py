@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from corpora import usual_captions
 from measure import Setting, take_turns
-from ncclean_pipelines.score import ScoreRequest, finalize_only
+from ncclean_pipelines.score import Score
 from results import Row, Target
 
 import ncclean
@@ -70,7 +70,7 @@ def _finalize(prepared: Path, out: Path) -> None:
     for part in prepared.glob("*.parquet"):
         os.link(part, layout.work / part.name)
     shutil.copy(prepared / NAME, layout.manifest)
-    finalize_only(ScoreRequest(shards=[], out=str(out)))
+    Score(shards=[], out=str(out), finalize_only=True).run()
 
 
 def _write_run(folder: Path, parts: int) -> None:

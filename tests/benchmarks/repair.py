@@ -27,19 +27,20 @@ from typing import Any, cast
 import open_clip
 import pyarrow.parquet as pq
 import torch
-from ncclean_pipelines import train_demo
-from ncclean_pipelines.score import ScoreRequest, score
-from ncclean_pipelines.select import SelectRequest, select
+import train_demo
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
 from open_clip.model import CLIP
 from repair_arms import DEFAULTS, PATIENT, PATIENT_NOISE, TABLES, Arm, Setting, Start
 from torch import nn
 
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, retrieval_pair, zeroshot_sample
-from ncclean.data.weighted_loader import LoaderCounts, LoaderOptions, TrainBatch, WeightedLoader
+from ncclean.data.weighted_loader import LoaderCounts, TrainBatch, WeightedLoader
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.evaluation.zeroshot import classifier_weights, zeroshot_accuracy
 from ncclean.models.estimator import Estimator
@@ -48,9 +49,9 @@ from ncclean.models.text_tower import token_lengths
 from ncclean.selection.policy import Policy
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Objective, Saved
-from ncclean.training.objectives.ncu import NcuOptions
-from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
-from ncclean.training.trainer import Trainer, TrainOptions
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.options import NcuOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.trainer import Trainer
 
 JUDGE = "demo"  # the estimator whose scores select and weigh
 # 16 px patches: a quarter of the cost of the bundled models, which have 8 px.
@@ -202,16 +203,18 @@ class Corpora:
         if not out.exists():
             scores = self._folder / f"scores-{noise:.0%}.parquet"
             if not scores.exists():
-                score(ScoreRequest(
-                    shards=[str(self.shards(noise))], out=str(scores), model=JUDGE,
+                Score(
+                    shards=[str(self.shards(noise))],
+                    out=str(scores),
+                    model=JUDGE,
                     options=ScoreOptions(forget_percent=100 * noise),
-                ))  # fmt: skip
+                ).run()
             policy = {
                 "clean": Policy(method="noise-probability"),
                 "weights": Policy(weights="osa_weight"),
                 "split": Policy(method="ncu", with_forget=True),
             }[kind]
-            select(SelectRequest(scores=[str(scores)], out=str(out), policy=policy))
+            Select(scores=[str(scores)], out=str(out), policy=policy).run()
         return out
 
     def start(self, start: Start) -> Estimator:

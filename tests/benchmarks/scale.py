@@ -122,9 +122,9 @@ def write(folder: Path, rows: int) -> None:
 
 
 def finalize(folder: Path) -> None:
-    from ncclean_pipelines.score import ScoreRequest, finalize_only
+    from ncclean_pipelines.score import Score
 
-    finalize_only(ScoreRequest(shards=[], out=str(folder / "scores")))
+    Score(shards=[], out=str(folder / "scores"), finalize_only=True).run()
 
 
 def query(folder: Path, sql: str) -> None:
@@ -135,18 +135,17 @@ def query(folder: Path, sql: str) -> None:
 
 def select(folder: Path) -> None:
     """The best 30 % by the product's own select."""
-    from ncclean_pipelines.select import SelectRequest, select
+    from ncclean_pipelines.select import Select
 
     from ncclean.selection.policy import Policy
 
-    summary = select(
-        SelectRequest(
-            scores=[str(folder / "scores")],
-            out=str(folder / "selection.parquet"),
-            policy=Policy(score="similarity", keep_fraction=0.3),
-            memory_limit=LIMIT,
-        )
+    command = Select(
+        scores=[str(folder / "scores")],
+        out=str(folder / "selection.parquet"),
+        policy=Policy(score="similarity", keep_fraction=0.3),
+        memory_limit=LIMIT,
     )
+    summary = command.run().summary
     if summary.kept != round(0.3 * summary.rows):
         raise AssertionError(f"{summary.kept} selected of {summary.rows}")
 

@@ -11,8 +11,8 @@ and a model card with held-out figures. Under 20 minutes on two cores. Needs tor
 Two things make so short a training possible. Muon takes half the samples of AdamW (R@1 of 1,000
 after 100,000 samples: 34 to 40 % against 19 %). And while the learning rate is high, the image
 tower is also asked for the facts of the scene (which shapes, colours, textures, how many): the
-contrastive loss alone learns colours first and shapes hardly at all. The model to repair does without it:
-facts that no caption tells would cure what it is meant to suffer from.
+contrastive loss alone learns colours first and shapes hardly at all. The model to repair does
+without it: facts that no caption tells would cure what it is meant to suffer from.
 """
 
 from __future__ import annotations

@@ -62,11 +62,15 @@ def test_duplicates_are_told_apart_by_row_and_never_scored_twice(tmp_path):
 
 
 def test_incomplete_samples_do_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncclean.data.tar._WAITING_SAMPLES", 3)
+    monkeypatch.setattr("ncclean.data.sample_groups._WAITING_SAMPLES", 3)
     members = [(f"{number}.jpg", hostile.JPEG) for number in range(10)]
-    samples, reader, _ = read(tmp_path, hostile.tar_bytes(members))
-    assert [s.status.value for s in samples] == ["caption_missing"] * 10
-    assert len(reader._waiting) <= 3
+    late = [("0.txt", b"too late"), ("8.txt", b"in time")]
+    samples, _, _ = read(tmp_path, hostile.tar_bytes(members + late))
+    statuses = {(sample.row, sample.key): sample.status.value for sample in samples}
+    assert statuses.pop((8, "8")) == "ok"
+    assert statuses.pop((10, "0")) == "duplicate_key"
+    assert set(statuses.values()) == {"caption_missing"}
+    assert len(statuses) == 9
 
 
 def test_caption_key_names_a_member_or_a_json_field(tmp_path):

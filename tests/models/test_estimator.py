@@ -127,6 +127,20 @@ def test_embeddings_do_not_depend_on_the_batch(architecture):
     assert torch.equal(estimator.encode_text(captions[7:8])[0], text[7])
 
 
+def test_random_tokens_are_encoded_as_open_clip_does(architecture):
+    """Whatever the tower does with them: ids after the one it pools at may be left out."""
+    _, folder = architecture
+    estimator = Estimator.load(str(folder), precision="fp32", device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    size = (40, estimator.context_length)
+    tokens = torch.randint(0, estimator.vocab_size, size, generator=generator)
+    with torch.no_grad():
+        expected = estimator.model.encode_text(tokens, normalize=True)
+    assert (estimator.encode_tokens(tokens) - expected).abs().max() < 1e-5
+    assert torch.equal(estimator.encode_tokens(tokens), estimator.encode_tokens(tokens))
+    assert len(estimator.encode_tokens(tokens[:0])) == 0
+
+
 def test_no_captions(demo_estimator):
     assert demo_estimator.encode_text([]).shape == (0, 128)
 

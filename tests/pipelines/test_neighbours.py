@@ -178,14 +178,15 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_threshold": 1.5}, "--image-threshold is a cosine above 0 and at most 1, got 1.5"),
-        ({"text_threshold": 0.0}, "--text-threshold is a cosine"),
-        ({"linkage": "single"}, "--linkage takes representative or components, got 'single'"),
-        ({"k": 0}, "--k lies between 1 and 1,000, got 0"),
-        ({"out": "n"}, "--out of neighbours is a Parquet file, got 'n'"),
-        ({"recall": 2.0}, "--recall must lie between 0 and 1"),
-        ({"seed": -1}, "--seed must not be negative"),
-        ({"index": "lsh"}, "--index takes auto, flat, ivf or hnsw"),
+        ({"image_threshold": 1.5}, "--image-threshold must be at most 1, got 1.5"),
+        ({"text_threshold": 0.0}, "--text-threshold must be above 0, got 0"),
+        ({"linkage": "single"}, "--linkage takes representative, components, got 'single'"),
+        ({"k": 0}, "--k must be at least 1, got 0"),
+        ({"k": 1001}, "--k must be at most 1000, got 1001"),
+        ({"out": "n"}, "--out takes a file ending in .parquet, got n"),
+        ({"recall": 2.0}, "--recall must be at most 1, got 2"),
+        ({"seed": -1}, "--seed must be at least 0, got -1"),
+        ({"index": "lsh"}, "--index takes auto, flat, ivf, hnsw, got 'lsh'"),
     ],
 )
 def test_values_out_of_range(options, message):

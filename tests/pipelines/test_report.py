@@ -138,7 +138,7 @@ def test_a_shard_that_breaks_off_is_exit_code_1_and_named(tmp_path):
     ("arguments", "message"),
     [
         (["nowhere.parquet"], "nowhere.parquet does not exist"),
-        (["{scores}", "--pairs", "301"], "--pairs takes 0 to 300"),
+        (["{scores}", "--pairs", "301"], "Invalid value for '--pairs'"),
         (["{scores}", "--shards", "nowhere"], "nowhere does not exist"),
         (["{scores}", "more.tar"], "more.tar is a shard, not a score table"),
         (["{other}"], "is not a score table: it has no column"),

@@ -262,3 +262,13 @@ def test_forget_mask_of_a_table_is_that_of_the_functions(scored):
     mask = forget_mask(torch.tensor(block.ncu_confidence.to_numpy()), 10)
     assert (mask.numpy() == (block.ncu_split == "forget").to_numpy()).all()
     assert clean_confidence(torch.eye(2), 1.0).shape == (2,)
+
+
+def test_an_image_beyond_max_pixels_has_a_row_that_says_so(corpus, tmp_path):
+    out = tmp_path / "scores.parquet"
+    command(corpus / "00000.tar", out, max_pixels=64 * 64).run()
+    table = read(out).to_pandas()
+    is_large = table.width * table.height > 64 * 64
+    assert is_large.any()
+    assert set(table.status[is_large]) == {"image_too_large"}
+    assert not (table.status[~is_large] == "image_too_large").any()
