@@ -34,7 +34,7 @@ def test_inject_then_again_with_another_rate(tmp_path):
     assert "1 shards to write" in result.stderr
     refused = run(*command, "--rate", "0.4")
     assert refused.exit_code == 2
-    assert "the noise was ncr 0.5, is ncr 0.4" in refused.stderr
+    assert "--noise ncr was 0.5, is 0.4" in refused.stderr
     assert run(*command, "--rate", "0.5", "--quiet").stdout == ""
 
 
