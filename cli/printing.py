@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LEAST_PROSE = 24
+_END = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")  # blanks and the codes of styles between them
 _STYLES = {"warning": "yellow", "error": "red", "aside": "dim", "strong": "bold"}
 
 
@@ -63,7 +65,8 @@ def _print_table(console: Console, table: Table) -> None:
     for number, (head, width) in enumerate(zip(heads, widths, strict=True)):
         is_prose = table.last_left and number == len(heads) - 1
         is_left = is_prose or number < table.left
-        drawn.add_column(Text(head), justify="left" if is_left else "right", width=width)
+        justify: Any = "left" if is_left else "right"
+        drawn.add_column(Text(head), justify=justify, width=width, overflow="fold")
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     # Lines that the terminal breaks, rather than figures cut off.
@@ -72,8 +75,9 @@ def _print_table(console: Console, table: Table) -> None:
     with console.capture() as printed:
         console.print(drawn)
     console.width = terminal
-    # Blanks at the end of short lines would be lines of their own on a narrow terminal.
-    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+    # Blanks at the end of a short line would be a line of their own.
+    for line in printed.get().splitlines():
+        console.file.write(_END.sub(lambda end: "".join(end[0].split()), line) + "\n")
 
 
 def column_widths(heads: Sequence[str], table: Table, available: int, separator: int) -> list[int]:
@@ -85,8 +89,7 @@ def column_widths(heads: Sequence[str], table: Table, available: int, separator:
     words = [max(map(cell_len, head.split()), default=0) for head in heads]
     widths = list(map(max, widest, words))
     if table.last_left or not table.heads:
-        longest = max((cell_len(word) for line in cells[-1] for word in line.split()), default=0)
-        widths[-1] = max(words[-1], longest, min(widths[-1], _LEAST_PROSE))
+        widths[-1] = max(words[-1], min(widths[-1], _LEAST_PROSE))
     natural = [max(cell_len(head), cell) for head, cell in zip(heads, widest, strict=True)]
     for _ in range(available - sum(widths) - separator * len(widths)):
         tightest = max(range(len(heads)), key=lambda n: natural[n] / max(widths[n], 1))
