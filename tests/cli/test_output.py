@@ -170,5 +170,6 @@ def test_interrupted_is_130_with_the_hint_of_the_command(monkeypatch):
     monkeypatch.setattr(Finetune, "run", stop)
     found = run("finetune", "--shards", "x", "--out", "o")
     assert found.exit_code == 130
-    assert found.stderr == "ncclean: interrupted: run the same command with --resume to go on\n"
+    assert Finetune.resume_hint
+    assert found.stderr == f"ncclean: interrupted: {Finetune.resume_hint}\n"
     assert found.stdout == ""
