@@ -23,7 +23,7 @@ from .score import Score
 from .select import Select
 from .synth import Synth
 
-# In the order of `ncclean --help`.
+# In the order of docs/cli.md.
 COMMANDS: dict[str, type[Command]] = {
     kind.name: kind
     for kind in (
