@@ -163,6 +163,7 @@ def test_debug_shows_the_traceback(tmp_path):
         assert "Traceback" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_training_run_names_the_shards_that_broke_off(tmp_path):
     write_corpus(tmp_path / "s", CorpusOptions(pairs=80, shard_size=40), 1)
     whole = (tmp_path / "s" / "00001.tar").read_bytes()
@@ -175,6 +176,7 @@ def test_a_training_run_names_the_shards_that_broke_off(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_interrupted_says_how_to_resume(tmp_path, kind):
     write_corpus(tmp_path / "shards", CorpusOptions(pairs=20_000, shard_size=500), 2)
     command = [sys.executable, "-c", START, "score", tmp_path / "shards", "--out", tmp_path / "s"]

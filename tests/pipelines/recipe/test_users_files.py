@@ -138,6 +138,7 @@ def test_files_that_were_there_first(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_a_changed_run_and_one_from_the_stage(data, first_start, tmp_path, name):
     case = CASES[name]
     run(recipe(case, data, tmp_path))
@@ -156,6 +157,7 @@ def test_a_changed_run_and_one_from_the_stage(data, first_start, tmp_path, name)
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.slow
 def test_an_interrupted_run(data, first_start, tmp_path, name, changed):
     case = CASES[name]
     with pytest.raises(KeyboardInterrupt):
@@ -173,6 +175,7 @@ def test_an_interrupted_run(data, first_start, tmp_path, name, changed):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_while_it_replaced_another(data, first_start, tmp_path, name):
     case = CASES[name]
     run(recipe(case, data, tmp_path))
