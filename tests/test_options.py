@@ -64,7 +64,8 @@ def test_values_out_of_range_are_refused_with_the_flag(values, message):
     ],
 )
 def test_values_in_range_are_taken(values):
-    Kitchen(**values)
+    kitchen = Kitchen(**values)
+    assert {name: getattr(kitchen, name) for name in values} == values
 
 
 def test_parameters_tell_what_a_field_takes():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ _WAITING_BYTES = 256 << 20
 _LATE = -1  # row of a group that seems to be metadata of a sample finished before
 
 
-class Group:
+class Group(ABC):
     """The members of one sample as far as they have been read, by extension."""
 
     __slots__ = ("is_cut", "is_repeat", "key", "members", "row")
@@ -39,14 +40,14 @@ class Group:
         self.is_repeat = False  # another sample with this key finished before
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Bytes of the members."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_caption(self) -> bool:
         """Whether a caption is among the members, usable or not."""
-        raise NotImplementedError
 
 
 G = TypeVar("G", bound=Group)

@@ -132,9 +132,10 @@ def test_both_and_stages_pass_reports_on():
     assert list(map(str, second)) == ["score: finalizing", "1 of 2 samples, stage score"]
 
 
-def test_silence_takes_everything():
+def test_silence_takes_everything_and_prints_nothing(capsys):
     SILENT.say("finalizing")
     SILENT.advance(1, 2, "samples", shards="1/8")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_facts_as_text():

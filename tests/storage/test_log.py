@@ -21,7 +21,7 @@ def path(request, tmp_path):
     if request.param == "file":
         yield UPath(tmp_path / "work" / "manifest.jsonl")
         return
-    place = UPath(f"memory://{tmp_path.name}/work/manifest.jsonl")
+    place = UPath(f"memory://{tmp_path.name}/run/manifest.jsonl")
     yield place
     place.fs.store.clear()
 
