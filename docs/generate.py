@@ -59,6 +59,7 @@ The Parquet key-value metadata of each final file records how it was made. All v
 `caption_key` only if given |
 | `shift`, `shift_source` | boundary of OSA as a number, and where it came from: `noise`, \
 `shuffled` or `given` |
+| `osa_function` | shape of `osa_weight` above it: `high_degree`, `linear` or `cosine` |
 | `noise_rate`, `noise_rate_low`, `noise_rate_high` | estimated share of mismatched pairs and its \
 95 % interval; `nan` where it could not be estimated |
 | `ncclean_version`, `schema_version` | versions of ncclean and of this schema |

@@ -9,6 +9,8 @@ from ncclean.data.options import MAX_PIXELS
 from ncclean.errors import InputError
 from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
 
+WeightFunction = Literal["high_degree", "linear", "cosine"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(Options):

@@ -62,6 +62,13 @@ class Finetune(Command):
         "ViT-B-32"
     )
     pretrained: Pretrained = "laion2b_s34b_b79k"
+    init: Annotated[
+        Literal["pretrained", "random"],
+        Option(
+            "Start from the model's weights, or train from scratch: `random`, where --model is any "
+            "architecture of open_clip, a model's folder or a json that describes one."
+        ),
+    ] = "pretrained"
     batch_size: Annotated[int, Option("Pairs of a step, all GPUs together.", low=2)] = 256
     objective: ObjectiveOptions = field(default_factory=ObjectiveOptions)
     disncl_variant: Annotated[
@@ -89,6 +96,8 @@ class Finetune(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.is_from_scratch:
+            object.__setattr__(self, "pretrained", None)
         options = parameters(type(self))
         changed = [name for name, p in options.items() if value_of(self, p) != p.default]
         self.check_given(dict.fromkeys(changed) | {"method": self.method})
@@ -110,6 +119,10 @@ class Finetune(Command):
                     f"{parameter.flag} is an option of --method {' and '.join(methods)}, and does "
                     f"nothing with {method}: leave it out",
                 )
+
+    @property
+    def is_from_scratch(self) -> bool:
+        return self.init == "random"
 
     @property
     def objective_options(self) -> ObjectiveOptions:

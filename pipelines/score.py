@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import ClusterOptions, ScoreOptions, parse_shift
+from ncclean.config import ClusterOptions, ScoreOptions, WeightFunction, parse_shift
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
@@ -62,6 +62,13 @@ class Score(Command):
     shift: Annotated[str | float, Option("Boundary of OSA: `noise`, `shuffled` or a cosine.")] = (
         "noise"
     )
+    osa_function: Annotated[
+        WeightFunction,
+        Option(
+            "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
+            "`linear` or `cosine`."
+        ),
+    ] = "high_degree"
     precision: Annotated[
         str, Option("`auto`, `fp32`, `bf16` or `fp16`; auto is bf16 where native.")
     ] = "auto"

@@ -28,6 +28,14 @@ class LoaderOptions(Options):
     chunk: Annotated[
         int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)
     ] = 8192
+    batch_noise: Annotated[
+        float,
+        Option(
+            "Share of the captions to permute, anew in each batch: an experiment's noise.",
+            low=0,
+            high=1,
+        ),
+    ] = 0.0
     shuffle: Annotated[bool, Option("Another order in each epoch.", is_listed=False)] = True
     drop_last: Annotated[bool, Option("Leave a batch out that is not full.", is_listed=False)] = (
         True

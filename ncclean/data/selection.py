@@ -67,6 +67,19 @@ class SelectionReader:
                 counts[name] = counts.get(name, 0) + entry["counts"].as_py()
         return counts
 
+    def has_weights(self) -> bool:
+        """Whether any pair weighs something else than 1."""
+        return self._holds(ds.field("weight") != 1.0)
+
+    def has_forget_set(self) -> bool:
+        """Whether any pair is marked to be forgotten."""
+        return self._holds(ds.field("split") == FORGET)
+
+    def _holds(self, condition: ds.Expression) -> bool:
+        return any(
+            len(batch) for batch in self._dataset.to_batches(columns=["shard"], filter=condition)
+        )
+
     def samples(self, shard: str) -> dict[str, SelectedSample]:
         """The selected samples of one shard by key."""
         table = self._dataset.to_table(columns=list(COLUMNS), filter=ds.field("shard") == shard)

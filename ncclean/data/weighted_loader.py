@@ -31,29 +31,12 @@ from ncclean.data.rank_samples import RankSamples, RawSample
 from ncclean.data.read_ahead import ReadAhead
 from ncclean.data.selection import Selection
 from ncclean.data.shards import ShardRef
+from ncclean.data.train_batch import TrainBatch as TrainBatch
+from ncclean.data.train_batch import with_batch_noise
 from ncclean.errors import InputError
 
 _BATCHES_AHEAD = 3
 _CHUNKS_AHEAD = 1
-
-
-@dataclass
-class TrainBatch:
-    """One rank's share of a step.
-
-    `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
-    `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
-    `features` are (B, d) image and text embeddings in place of the pixels, see
-    `ncclean.training.feature_cache`.
-    """
-
-    pixels: torch.Tensor
-    captions: list[str]
-    uids: list[str]
-    weights: torch.Tensor
-    is_forget: torch.Tensor
-    is_noisy: torch.Tensor | None = None
-    features: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass
@@ -173,7 +156,7 @@ class WeightedLoader:
                 good.append(next(replacements))
             else:
                 good.append(sample)
-        return TrainBatch(
+        batch = TrainBatch(
             pixels=torch.stack([pixels for _, pixels in good]),
             captions=[raw.caption for raw, _ in good],
             uids=[raw.chosen.uid for raw, _ in good],
@@ -181,6 +164,7 @@ class WeightedLoader:
             is_forget=torch.tensor([raw.chosen.is_forget for raw, _ in good]),
             is_noisy=torch.tensor([raw.is_noisy for raw, _ in good], dtype=torch.int8),
         )
+        return with_batch_noise(batch, self.options.batch_noise, seed)
 
     def _replacements(
         self, epoch: int, chunk: _Chunk, spare: Iterator[int], seed: int

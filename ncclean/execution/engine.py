@@ -27,6 +27,7 @@ class ModelRequest:
     device: str = "auto"
     compiled: bool = False
     space: str | None = None
+    random_seed: int | None = None
 
     def load(self) -> Estimator:
         """Load it here. Raises `ModelError` if it cannot be."""
@@ -37,6 +38,7 @@ class ModelRequest:
             device=self.device,
             compiled=self.compiled,
             space=self.space,
+            random_seed=self.random_seed,
         )
 
 

@@ -20,17 +20,23 @@ from ncclean.models.checkpoint import ModelSource
 
 def build(
     source: ModelSource,
+    seed: int = 0,
 ) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
-    """The model, its tokenizer and its preprocessing. Raises `ModelError`."""
+    """The model, its tokenizer and its preprocessing; `seed` is that of random weights.
+
+    Raises `ModelError`.
+    """
     import open_clip
 
     try:
-        with _quiet():
+        with _quiet(), torch.random.fork_rng():
+            torch.manual_seed(seed)
             model = open_clip.create_model(
                 source.name,
                 pretrained=source.pretrained,
-                require_pretrained=source.checkpoint is None,
-                load_weights=source.checkpoint is None,
+                require_pretrained=source.checkpoint is None and not source.is_random,
+                load_weights=source.checkpoint is None and not source.is_random,
+                pretrained_text=not source.is_random,
                 weights_only=True,
             )
             if source.checkpoint is not None:

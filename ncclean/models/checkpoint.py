@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ BUNDLED = ("demo", "demo-noisy")
 # open_clip's names of the files of a model folder.
 CONFIG_NAME = "open_clip_config.json"
 WEIGHTS_NAME = "open_clip_model.safetensors"
+_CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class ModelSource:
     """`name` and `pretrained` as open_clip takes them; `label` and `tag` as the table records them.
 
     `checkpoint` is a weights file to load into the architecture of a `local-dir:` name instead of
-    the one that open_clip would pick from the folder.
+    the one that open_clip would pick from the folder. With `is_random` no weights are read.
     """
 
     name: str
@@ -35,6 +38,7 @@ class ModelSource:
     label: str
     tag: str
     checkpoint: str | None = None
+    is_random: bool = False
 
     @property
     def folder(self) -> Path | None:
@@ -65,6 +69,42 @@ def resolve(model: str, pretrained: str | None) -> ModelSource:
             return ModelSource(f"local-dir:{path.parent}", None, model, path.name, str(path))
         return ModelSource(infer_architecture(path), str(path), model, path.name)
     return _named(model, pretrained)
+
+
+def architecture(model: str) -> ModelSource:
+    """An architecture without weights: a name of open_clip's, a model's folder, or a json file.
+
+    The file is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`, `text_cfg`), or the
+    `open_clip_config.json` of a model. Raises `ModelError` for anything else.
+    """
+    path = Path(model.removeprefix("local-dir:"))
+    if path.name == CONFIG_NAME:
+        path = path.parent
+    if (path / CONFIG_NAME).is_file():
+        return ModelSource(f"local-dir:{path}", None, model, "random", is_random=True)
+    if model in BUNDLED:
+        return dataclasses.replace(resolve(model, None), tag="random", is_random=True)
+    name = _registered(path) if path.suffix == ".json" and path.is_file() else model
+    _check_name(name)
+    return ModelSource(name, None, model, "random", is_random=True)
+
+
+def _registered(path: Path) -> str:
+    """The name by which open_clip knows the configuration in a file from now on."""
+    import open_clip
+
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    missing = [key for key in _CONFIG_KEYS if not isinstance(config, dict) or key not in config]
+    if missing:
+        raise ModelError(f"{path} describes no open_clip model: it has no {missing[0]}")
+    known = open_clip.get_model_config(path.stem)
+    if known is not None and known != config:
+        raise ModelError(f"{path.stem} is another model of open_clip's: rename {path}")
+    open_clip.add_model_config(path)
+    return path.stem
 
 
 def infer_architecture(checkpoint: Path) -> str:
@@ -112,7 +152,8 @@ def _local_folder(folder: Path, label: str) -> ModelSource:
     return ModelSource(f"local-dir:{folder}", None, label, "local")
 
 
-def _named(model: str, pretrained: str | None) -> ModelSource:
+def _check_name(model: str) -> None:
+    """Raise `ModelError` if open_clip has no such architecture."""
     import open_clip
 
     names = open_clip.list_models()
@@ -122,6 +163,12 @@ def _named(model: str, pretrained: str | None) -> ModelSource:
         raise ModelError(
             f"no model called {model!r}{hint} (also: local-dir:DIR, a checkpoint file)"
         )
+
+
+def _named(model: str, pretrained: str | None) -> ModelSource:
+    import open_clip
+
+    _check_name(model)
     tags = open_clip.list_pretrained_tags_by_model(model)
     if not pretrained:
         raise ModelError(f"{model} needs --pretrained: a checkpoint file, or one of {_some(tags)}")

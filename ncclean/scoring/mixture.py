@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ncclean.scoring.double import doubled
 from ncclean.scoring.null import BINS, Histogram
 
 # Losses spread over orders of magnitude, near 0 for a confident model: the bins are equal in
@@ -38,7 +39,7 @@ def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
 def loss_histogram(losses: torch.Tensor) -> Histogram:
     """Histogram of (N,) losses over 4096 bins that are equal in their logarithm."""
     span = math.log(_HIGHEST / _LOWEST)
-    place = (losses.detach().double().clamp(_LOWEST, _HIGHEST) / _LOWEST).log() / span
+    place = (doubled(losses.detach()).clamp(_LOWEST, _HIGHEST) / _LOWEST).log() / span
     return Histogram.of(2 * place - 1)
 
 
@@ -59,7 +60,7 @@ class LossMixture:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
 
-        values = losses.detach().double().cpu().numpy().reshape(-1, 1)
+        values = losses.detach().cpu().double().numpy().reshape(-1, 1)
         if len(values) < 2 or not np.isfinite(values).all():
             raise ValueError("a mixture needs at least two losses, all finite")
         fitted = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, random_state=0)
@@ -87,7 +88,7 @@ class LossMixture:
 
     def clean_posterior(self, losses: torch.Tensor) -> torch.Tensor:
         """(N,) losses -> (N,) float32 posterior of the low-mean component."""
-        values = losses.detach().double()[:, None]
+        values = doubled(losses.detach())[:, None]
         means, variances, shares = (
             torch.from_numpy(field).to(values)
             for field in (self.means, self.variances, self.shares)

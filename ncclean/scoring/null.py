@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from ncclean.scoring.double import doubled
+
 BINS = 4096
 _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
@@ -41,7 +43,7 @@ class Histogram:
         flat = values.detach().float().flatten()
         index = ((flat + 1) * (BINS / 2)).floor().clamp_(0, BINS - 1).long()
         counts = torch.bincount(index, minlength=BINS)
-        units = round(float(flat.double().sum()) / SUM_UNIT)
+        units = round(float(doubled(flat).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
     def __iadd__(self, other: Histogram) -> Histogram:
@@ -123,7 +125,7 @@ def _counts(histogram: Histogram | np.ndarray | torch.Tensor) -> np.ndarray:
 
 
 def _interpolate(values: torch.Tensor, at: np.ndarray, table: np.ndarray) -> torch.Tensor:
-    out = np.interp(values.detach().double().cpu().numpy(), at, table)
+    out = np.interp(values.detach().cpu().double().numpy(), at, table)
     return torch.as_tensor(out, dtype=torch.float32).to(values.device)
 
 

@@ -11,13 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 
+from ncclean.config import WeightFunction
 from ncclean.errors import InputError
+from ncclean.scoring.double import doubled
 
-WEIGHT_FUNCTIONS = ("high_degree", "linear", "cosine")
+WEIGHT_FUNCTIONS = get_args(WeightFunction)
 # Noise images and captions to begin with, and how many are drawn and encoded at a time then.
 _FIRST = 32
 _STEP = 64
@@ -88,7 +90,7 @@ def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
     encodings give what m n pairs say. It is a two-sample U-statistic: its variance is
     var_i(v_i . t_bar) / m + var_j(v_bar . t_j) / n.
     """
-    image, text = image.double(), text.double()
+    image, text = doubled(image), doubled(text)
     mean_image, mean_text = image.mean(dim=0), text.mean(dim=0)
     return AllPairsMean(
         mean=float(mean_image @ mean_text),

@@ -1,7 +1,7 @@
 """Parts to the final table: fix the shift, fit the null, fill the calibrated columns.
 
-Needs no model and no images; repeatable with another shift. Reads the parts of a run, or the
-final table itself once the parts are gone.
+Needs no model and no images; repeatable with another shift or weight. Reads the parts of a run, or
+the final table itself once the parts are gone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from upath import UPath
 
 from ncclean import schema, stores
 from ncclean.atomic import published
+from ncclean.config import WeightFunction
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.scoring.mixture import LossMixture, pair_losses
@@ -42,6 +43,7 @@ class Calibration:
 
     shift: float
     shift_source: str
+    osa_function: WeightFunction
     null: NullModel | None
     mixture: LossMixture | None
     scale: float
@@ -54,6 +56,7 @@ class Calibration:
             **{name: value for name, value in identity.options.items() if value is not None},
             "shift": self.shift,
             "shift_source": self.shift_source,
+            "osa_function": self.osa_function,
             "noise_rate": self.null.noise_rate if self.null else math.nan,
             "noise_rate_low": self.null.noise_rate_low if self.null else math.nan,
             "noise_rate_high": self.null.noise_rate_high if self.null else math.nan,
@@ -66,9 +69,12 @@ class Calibration:
         return {name: str(value) for name, value in fields.items()}
 
 
-def calibrate(manifest: Manifest, shift: str | float) -> Calibration:
+def calibrate(
+    manifest: Manifest, shift: str | float, osa_function: WeightFunction = "high_degree"
+) -> Calibration:
     """From the histograms of all parts, fit what depends on the whole corpus.
 
+    `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
     Raises `InputError` if the shift asked for needs the estimator and was never estimated.
     """
     matched, mismatched = manifest.distributions.matched, manifest.distributions.mismatched
@@ -79,6 +85,7 @@ def calibrate(manifest: Manifest, shift: str | float) -> Calibration:
     return Calibration(
         shift=value,
         shift_source=source,
+        osa_function=osa_function,
         null=NullModel.fit(matched, mismatched, seed) if fitted else None,
         mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
         scale=float(manifest.identity.model["scale"]),
@@ -150,7 +157,7 @@ def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
     """The table with the columns that depend on the whole corpus filled."""
     similarity, mask = _scored(table, "similarity")
-    weight = cleanliness_weight(similarity, calibration.shift)
+    weight = cleanliness_weight(similarity, calibration.shift, calibration.osa_function)
     values: dict[str, torch.Tensor | None] = {
         "osa_weight": weight,
         "osa_noisy": weight == 0,

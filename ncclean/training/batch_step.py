@@ -99,20 +99,30 @@ class BatchStep:
             reported.update(self._finite(losses, phase))
             return losses
 
+        # What the towers draw (dropout, patches) belongs to the step, so that a resumed run needs
+        # no state of a generator. Ranks draw for pairs of their own.
+        torch.manual_seed(_step_seed(self._seed, number, self._ranks.rank))
         with self._attention():
             backward_in_pieces(list(rows), encode, terms, self.scaler.scale)
-        self.scaler.unscale_(optimizer)
+        # Averaged before anyone looks for an overflow: a rank that found none in its own share
+        # would take the step that another one skips.
         average_gradients(trained, self._ranks)
+        self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(trained, self._clip_norm)
-        if not torch.isfinite(norm) and not self.scaler.is_enabled():
-            raise TrainingError(f"the gradient is not finite in phase {phase.name}; {_ADVICE}")
+        if not torch.isfinite(norm):
+            self._check_overflow(phase)
         self.scaler.step(optimizer)
         self.scaler.update()
-        with torch.no_grad():
-            scale = getattr(self._model, "logit_scale", None)
-            if scale is not None:
+        scale = getattr(self._model, "logit_scale", None)
+        if scale is not None and scale.requires_grad:
+            with torch.no_grad():
                 scale.clamp_(0, math.log(_LARGEST_SCALE))
         return reported, float(norm)
+
+    def _check_overflow(self, phase: Phase) -> None:
+        """A gradient that is not finite is skipped as long as a smaller loss scale may mend it."""
+        if not self.scaler.is_enabled() or self.scaler.get_scale() < 1:
+            raise TrainingError(f"the gradient is not finite in phase {phase.name}; {_ADVICE}")
 
     def _terms(self, whole: Embeddings, facts: GlobalBatch, phase: Phase) -> Terms:
         """The terms of the whole batch, or this rank's share of them where that is enough."""
@@ -162,7 +172,7 @@ class BatchStep:
         )
 
 
-def _step_seed(seed: int, step: int) -> int:
-    """A seed of 63 bits for each step of a run; neighbouring steps have unrelated ones."""
-    digest = hashlib.blake2b(f"{seed} {step}".encode(), digest_size=8).digest()
+def _step_seed(*numbers: int) -> int:
+    """A seed of 63 bits for a run's seed and step; neighbouring steps have unrelated ones."""
+    digest = hashlib.blake2b(" ".join(map(str, numbers)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ncclean.data.weighted_loader import LoaderCounts, TrainBatch, WeightedLoader
+from ncclean.data.train_batch import TrainBatch, with_batch_noise
+from ncclean.data.weighted_loader import LoaderCounts, WeightedLoader
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
@@ -20,16 +21,22 @@ class CachedFeatures:
     """Replaces a loader: its pairs as batches of features.
 
     A pair belongs to the rank that encoded it, and is shuffled among that rank's. The loader should
-    neither augment nor shuffle nor drop the last batch.
+    neither augment nor shuffle nor drop the last batch, nor bring noise: `batch_noise` is drawn
+    here, anew in each epoch.
     """
 
     def __init__(
-        self, estimator: Estimator, loader: WeightedLoader, batch_size: int, seed: int = 0
+        self,
+        estimator: Estimator,
+        loader: WeightedLoader,
+        batch_size: int,
+        seed: int = 0,
+        batch_noise: float = 0.0,
     ) -> None:
         batches = list(_encoded(estimator, loader))
         self.counts: LoaderCounts = loader.counts
         self._all = _joined(batches)
-        self._batch_size, self._seed = batch_size, seed
+        self._batch_size, self._seed, self._batch_noise = batch_size, seed, batch_noise
         self.samples = len(self._all.uids)
         self.steps_per_epoch = self.samples // batch_size
         if not self.steps_per_epoch:
@@ -37,9 +44,12 @@ class CachedFeatures:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """The batches of an epoch from `first_step` on."""
-        order = np.random.default_rng([self._seed, epoch]).permutation(self.samples)
+        rng = np.random.default_rng([self._seed, epoch])
+        order = rng.permutation(self.samples)
+        seeds = rng.integers(1 << 62, size=self.steps_per_epoch).tolist()
         for step in range(first_step, self.steps_per_epoch):
-            yield _rows(self._all, order[step * self._batch_size : (step + 1) * self._batch_size])
+            rows = order[step * self._batch_size : (step + 1) * self._batch_size]
+            yield with_batch_noise(_rows(self._all, rows), self._batch_noise, seeds[step])
 
 
 @torch.no_grad()

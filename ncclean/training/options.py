@@ -312,6 +312,12 @@ class ObjectiveOptions(Options):
         int,
         Option("Passes of ncu's first phase, which learns the prompt.", low=0, methods=("ncu",)),
     ] = 2
+    softclip_temperature: Annotated[
+        float,
+        Option(
+            "Of the similarities that soften softclip's targets.", above=0, methods=("softclip",)
+        ),
+    ] = 0.07
     ncu: NcuOptions = field(default_factory=NcuOptions)
     bayes: BayesOptions = field(default_factory=BayesOptions)
     disncl: DisnclOptions = field(default_factory=DisnclOptions)

@@ -22,7 +22,7 @@ def parameter_groups(
     for name, parameter in model.named_parameters():
         if name.split(".")[-1] in _SCALES:
             groups["scale"].append(parameter)
-        elif name.startswith("visual."):
+        elif _is_visual(name):
             groups["image"].append(parameter)
         else:
             groups["text"].append(parameter)
@@ -42,6 +42,15 @@ def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -
     for name, parameters in groups.items():
         for parameter in parameters:
             parameter.requires_grad_(name in phase.learning_rates)
+
+
+def set_training_mode(model: nn.Module, phase: Phase) -> None:
+    """Put the towers that train in training mode and frozen ones in evaluation mode.
+
+    A frozen tower is a fixed function: no dropout, and BatchNorm keeps its statistics.
+    """
+    for name, module in model.named_modules():
+        module.training = ("image" if _is_visual(name) else "text") in phase.learning_rates
 
 
 def make_optimizer(
@@ -75,3 +84,8 @@ def set_learning_rates(
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor
     return factor
+
+
+def _is_visual(name: str) -> bool:
+    """Whether a module or parameter of an open_clip model belongs to the image tower."""
+    return name.split(".")[0] == "visual"

@@ -50,13 +50,15 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
     """Replace each gradient by its mean over the ranks, in one exchange per dtype.
 
+    The dtypes come in the order of the parameters, which is the same on every rank.
+
     With embeddings gathered with gradients each rank holds the gradient of the global loss times
     the number of ranks, of its own share of the embeddings: the mean is the gradient.
     """
     if ranks.size == 1:
         return
     held = [p.grad for p in parameters if p.grad is not None]
-    for dtype in {gradient.dtype for gradient in held}:
+    for dtype in dict.fromkeys(gradient.dtype for gradient in held):
         same = [gradient for gradient in held if gradient.dtype == dtype]
         flat = torch.cat([gradient.flatten() for gradient in same])
         distributed.all_reduce(flat)

@@ -35,6 +35,7 @@ from ncclean.training.parameter_groups import (
     make_optimizer,
     parameter_groups,
     set_learning_rates,
+    set_training_mode,
 )
 from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import RunLog
@@ -135,7 +136,6 @@ class Trainer:
         Raises `TrainingError`, before the step is taken, if a term or the gradient is not finite.
         """
         position, state = self._restore(resume)
-        torch.manual_seed(self.options.seed + self._ranks.rank)
         log = (
             RunLog(self.folder, position.total_steps, self.options.tensorboard)
             if self._ranks.is_first and self.folder is not None
@@ -144,12 +144,12 @@ class Trainer:
         for path in log.files() if log is not None else ():
             self._on_file(path)
         saved = time.monotonic()
-        self._model.train()
         try:
             for number, phase in enumerate(self.objective.phases):
                 if number < position.phase:
                     continue
                 freeze_all_but(self._groups, phase)
+                set_training_mode(self._model, phase)
                 optimizer = make_optimizer(
                     self._groups,
                     phase,
@@ -243,11 +243,11 @@ class Trainer:
         )
 
     def _is_due(self, position: Position, saved: float) -> bool:
+        """By the clock of the first rank too: it alone saves, and the others need not know."""
         every = self.options.save_steps
         if every is not None and position.total_steps % every == 0:
             return True
-        # Ranks have clocks of their own: only a run of one may go by the minutes.
-        return self._ranks.size == 1 and time.monotonic() - saved > 60 * self.options.save_minutes
+        return time.monotonic() - saved > 60 * self.options.save_minutes
 
     def _save(self, position: Position, optimizer: torch.optim.Optimizer | None) -> None:
         if not self._ranks.is_first or self.folder is None:
@@ -259,7 +259,6 @@ class Trainer:
             "adversaries": self._step.adversaries.state_dict() if self._step.adversaries else None,
             "scaler": self._step.scaler.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
-            "random": torch.get_rng_state(),
         }
         folder = self.folder / "checkpoints"
         self._on_file(checkpoint_path(folder, position))

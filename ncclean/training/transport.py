@@ -12,14 +12,21 @@ of K underflows however small epsilon is.
 
 from __future__ import annotations
 
+import itertools
+import logging
+
+import numpy as np
 import torch
 
 from ncclean.errors import InfeasibleError
+
+logger = logging.getLogger(__name__)
 
 # Share of the total mass by which sums of float32 marginals may disagree.
 _ROUNDING = 1e-5
 # Share of the total mass that proves a violation; the sums behind it are taken in float64.
 _PROOF = 1e-6
+_unconverged = itertools.count(1)
 
 
 @torch.no_grad()
@@ -39,7 +46,7 @@ def masked_sinkhorn(
     to rounding; a problem is done when its row sums are off by at most `tolerance` in all. Leading
     dimensions are problems of their own (mask and marginals broadcast over them): each stops by
     itself, so its plan does not depend on the others. After `max_iterations` the plan is returned
-    as it is. No gradients are recorded.
+    as it is, and the log says so. No gradients are recorded.
 
     Raises `InfeasibleError`, with the row or column at fault, if the marginals differ in mass, or
     a row or column holds more than all that it may be joined with. That several rows together do
@@ -78,10 +85,13 @@ def masked_sinkhorn(
         f = torch.where(is_done, f, _potential(log_rows, row_mass))
         column_mass = torch.logsumexp(log_kernel + f.unsqueeze(2), dim=1)
         g = torch.where(is_done, g, _potential(log_columns, column_mass))
-    for problem in (~is_done[:, 0]).nonzero()[:, 0].tolist():
+    unfinished = (~is_done[:, 0]).nonzero()[:, 0].tolist()
+    for problem in unfinished:
         # Where no plan exists, the rows that hold too much fall behind in every iteration.
         behind = log_rows[problem] - (f + row_mass)[problem]
         _check_sets(allowed[problem], rows[problem], columns[problem], behind)
+    if unfinished:
+        _log_unconverged(max_iterations, float(error.max()), tolerance)
     return (log_kernel + f.unsqueeze(2) + g.unsqueeze(1)).exp().reshape(shape)
 
 
@@ -130,22 +140,38 @@ def _check_sets(
     A proof by Hall's condition, whatever the order; the order makes it likely to be found. By
     complement it also covers sets of columns: the other rows then hold too much.
     """
-    order = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
-    ordered = allowed[order]
-    held = rows[order].double().cumsum(0)
+    order = behind.nan_to_num(nan=-torch.inf).argsort(descending=True).cpu().numpy()
+    # In NumPy, since not every device has float64.
+    ordered = allowed.cpu().numpy()[order]
+    held = rows.cpu().numpy().astype(np.float64)[order].cumsum()
     # A column counts from the first row on that may use it.
-    first = ordered.to(torch.uint8).argmax(dim=0)
-    used = ordered.any(dim=0)
-    joins = torch.zeros_like(held).index_add_(0, first[used], columns[used].double())
-    excess = held - joins.cumsum(0)
+    first, used = ordered.argmax(axis=0), ordered.any(axis=0)
+    joins = np.bincount(
+        first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(held)
+    )
+    excess = held - joins.cumsum()
     most = int(excess.argmax())
     if excess[most] > _PROOF * held[-1]:
-        names = order[: most + 1].sort().values.tolist()
+        names = sorted(order[: most + 1].tolist())
         listed = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
         raise InfeasibleError(
             f"no transport plan exists: {len(names)} rows ({listed}) hold {held[most]:.6g}, but "
             f"the columns that the mask leaves them hold {held[most] - excess[most]:.6g}"
         )
+
+
+def _log_unconverged(iterations: int, error: float, tolerance: float) -> None:
+    """A warning now and then: a run that never converges would fill the terminal with them."""
+    count = next(_unconverged)
+    logger.log(
+        logging.WARNING if count & (count - 1) == 0 else logging.DEBUG,
+        "transport did not converge in %d iterations: the rows of the plan are off by %.2g of its "
+        "mass, where %.2g is the tolerance (%d such plans so far)",
+        iterations,
+        error,
+        tolerance,
+        count,
+    )
 
 
 def _where(problem: int, problems: int) -> str:

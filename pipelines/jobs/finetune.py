@@ -20,7 +20,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
 from ncclean.execution.paths import absolute, absolute_model
-from ncclean.models.checkpoint import resolve
+from ncclean.models.checkpoint import architecture, resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.saving import write_model
 from ncclean.storage.run_record import RunRecord
@@ -110,12 +110,32 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
 
 
 def _shards(command: Finetune) -> list[ShardRef]:
-    """Raises `InputError` if the selection is about others."""
+    """Raises `InputError` if the selection is about others, or lacks what the method reads."""
     shards = resolve_shards(command.shards)
+    selection = SelectionReader(command.selection) if command.selection is not None else None
+    _check_selection(command, selection)
     if command.selection is not None:
-        SelectionReader(command.selection)  # says it better if it is not a selection
         check_same_corpus([command.selection], shards)
     return shards
+
+
+def _check_selection(command: Finetune, selection: SelectionReader | None) -> None:
+    """Raise `InputError` where the method would silently train as if it were another one."""
+    if command.method == "osa" and not (selection and selection.has_weights()):
+        found = "there is no --selection" if selection is None else "those of --selection are all 1"
+        raise InputError(
+            f"--method osa needs weights, and {found}: make one with `ncclean select SCORES "
+            "--weights osa_weight`"
+        )
+    reads_split = command.method in ("ncu", "gradient_ascent")
+    if not (reads_split and command.objective.ncu.split == "table"):
+        return
+    if not (selection and selection.has_forget_set()):
+        found = "there is no --selection" if selection is None else "--selection marks no pair"
+        raise InputError(
+            f"--split table needs to know which pairs to forget, and {found}: make one with "
+            "`ncclean select SCORES --method ncu --with-forget`"
+        )
 
 
 def _seen_from_nodes(command: Finetune, shards: list[ShardRef]) -> Finetune:
@@ -142,6 +162,7 @@ def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> Fi
         pretrained=command.pretrained,
         precision=command.precision,
         device=rank_device(command.device),
+        random_seed=command.seed if command.is_from_scratch else None,
     ).load()
     objective = make_objective(command.method, command.objective_options, estimator.tokenize)
     training = dataclasses.replace(command.training, seed=command.seed)
@@ -163,7 +184,11 @@ def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> Fi
         position = trainer.run(resume=True, on_step=on_step)
         if record is not None:
             trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
-            source = resolve(command.model, command.pretrained)
+            source = (
+                architecture(command.model)
+                if command.is_from_scratch
+                else resolve(command.model, command.pretrained)
+            )
             with written_aside(out, record) as aside:
                 write_model(trained, source, estimator.tokenizer, aside)
                 if isinstance(objective, Saved):
@@ -194,7 +219,9 @@ def _loader(
     )
     is_frozen = command.method == "disncl" and command.objective.disncl.freeze_towers
     if is_frozen:
-        options = dataclasses.replace(options, augment=False, shuffle=False, drop_last=False)
+        options = dataclasses.replace(
+            options, augment=False, shuffle=False, drop_last=False, batch_noise=0.0
+        )
     loader = WeightedLoader(
         shards,
         selection,
@@ -205,7 +232,8 @@ def _loader(
     )
     if not is_frozen:
         return loader
-    return CachedFeatures(estimator, loader, options.batch_size, options.seed)
+    noise = command.loader.batch_noise
+    return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise)
 
 
 def _write_params(command: Finetune, record: RunRecord) -> None:

@@ -253,7 +253,7 @@ def _finalize(
     samples_per_second: float | None,
 ) -> ScoreSummary:
     progress.say("finalizing")
-    calibration = calibrate(manifest, command.shift)
+    calibration = calibrate(manifest, command.shift, command.osa_function)
     (engine.finalize if engine is not None else finalize)(_layout(command), manifest, calibration)
     return summarize(
         manifest,

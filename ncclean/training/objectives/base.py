@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ncclean.models.text_tower import encode_text
+from ncclean.training.objectives.similarity import normalized
 
 Embeddings = dict[str, torch.Tensor]
 Terms = dict[str, torch.Tensor]
@@ -167,8 +168,9 @@ class PairObjective:
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
         """L2-normalised `image` and `text`."""
-        image = model.encode_image(pixels, normalize=True)  # type: ignore[operator]
-        return {"image": image.float(), "text": encode_text(model, tokens).float()}
+        image = model.encode_image(pixels)  # type: ignore[operator]
+        text = encode_text(model, tokens, normalize=False)
+        return {"image": normalized(image), "text": normalized(text)}
 
 
 class PerPairObjective(PairObjective, ABC):

@@ -17,6 +17,7 @@ from ncclean.training.objectives.ncu import (
     unlearning_terms,
 )
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
+from ncclean.training.objectives.similarity import normalized
 
 HARDEST_NEGATIVE, UNLEARNING = "HN", "UL"
 # The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN where both towers have 5e-5 in UL.
@@ -80,11 +81,11 @@ class Ncu:
     ) -> Embeddings:
         """L2-normalised `image`, `text` and `negative`."""
         assert self._negative is not None, "modules() comes first"
-        image = model.encode_image(pixels, normalize=True)  # type: ignore[operator]
+        image = model.encode_image(pixels)  # type: ignore[operator]
         return {
-            "image": image.float(),
-            "text": encode_text(model, tokens).float(),
-            "negative": self._negative(model, tokens).float(),
+            "image": normalized(image),
+            "text": normalized(encode_text(model, tokens, normalize=False)),
+            "negative": self._negative(model, tokens),
         }
 
     def terms(

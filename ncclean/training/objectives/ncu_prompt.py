@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ncclean.errors import InputError
@@ -21,6 +20,7 @@ from ncclean.models.open_clip_internals import (
     text_tower_of,
 )
 from ncclean.models.text_tower import encode_text, token_lengths
+from ncclean.training.objectives.similarity import normalized
 
 PREFIXES = ("the image has no", "this picture lacks")  # the paper's examples
 _SPREAD = 0.02
@@ -70,7 +70,7 @@ class NegativePrompt(nn.Module):
         embedded = embed_tokens(tower, tokens)
         context = self.context.to(embedded.dtype).expand(len(tokens), -1, -1)
         embedded = torch.cat([embedded[:, :start], context, embedded[:, start + length :]], dim=1)
-        return F.normalize(encode_embedded(tower, embedded, tokens, end), dim=-1)
+        return normalized(encode_embedded(tower, embedded, tokens, end))
 
 
 class NegativePrefixes(nn.Module):
@@ -112,7 +112,7 @@ class NegativePrefixes(nn.Module):
             prefixed, _ = insert_tokens(
                 model, tokens[rows], prefix.expand(len(rows), -1), self.start
             )
-            embeddings = encode_text(model, prefixed)
+            embeddings = normalized(encode_text(model, prefixed, normalize=False))
             if encoded is None:
                 encoded = embeddings.new_zeros(len(tokens), embeddings.shape[1])
             encoded = encoded.index_copy(0, rows, embeddings)

@@ -97,11 +97,16 @@ class SoftClip(PairObjective):
 
     name = "softclip"
 
+    def __init__(self, phases: tuple[Phase, ...], temperature: float) -> None:
+        super().__init__(phases)
+        self._temperature = temperature
+
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """`contrastive`, softened."""
-        return {"contrastive": softclip_loss(embeddings["image"], embeddings["text"], scale)}
+        image, text = embeddings["image"], embeddings["text"]
+        return {"contrastive": softclip_loss(image, text, scale, temperature=self._temperature)}
 
 
 class CyClip(PairObjective):
@@ -167,7 +172,7 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
     "bayes": lambda options, _: Bayes(_phases(options), options.bayes),
     "disncl": _disncl,
     "gradient_ascent": lambda options, _: GradientAscent(_phases(options), options.ncu),
-    "softclip": lambda options, _: SoftClip(_phases(options)),
+    "softclip": lambda options, _: SoftClip(_phases(options), options.softclip_temperature),
     "cyclip": lambda options, _: CyClip(_phases(options)),
     "rince": lambda options, _: Rince(_phases(options, train_scale=False)),
     "decl": lambda options, _: Decl(_phases(options), options.bayes.moving_average),

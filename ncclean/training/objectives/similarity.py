@@ -1,12 +1,20 @@
-"""Products of embeddings that no autocast rounds.
+"""Norms and products of embeddings that no autocast rounds.
 
 A logit is a cosine times up to 100: rounded to bfloat16 it is off by a third and more. The losses
-are a small part of a step, so they always take their products in float32 or better.
+are a small part of a step, so they always take norms and products in float32 or better.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
+
+
+def normalized(features: torch.Tensor) -> torch.Tensor:
+    """(N, d) features of a tower -> (N, d) L2-normalised embeddings, in float32 or better."""
+    precise = features.to(torch.promote_types(features.dtype, torch.float32))
+    with torch.autocast(features.device.type, enabled=False):
+        return F.normalize(precise, dim=-1)
 
 
 def cosines(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
