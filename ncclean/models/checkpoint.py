@@ -74,8 +74,8 @@ def resolve(model: str, pretrained: str | None) -> ModelSource:
 def architecture(model: str) -> ModelSource:
     """An architecture without weights: a name of open_clip's, a model's folder, or a json file.
 
-    The file is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`, `text_cfg`), or the
-    `open_clip_config.json` of a model. Raises `ModelError` for anything else.
+    The file is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`, `text_cfg`) or
+    the `open_clip_config.json` of a model. Raises `ModelError` for anything else.
     """
     path = Path(model.removeprefix("local-dir:"))
     if path.name == CONFIG_NAME:

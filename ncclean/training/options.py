@@ -315,7 +315,9 @@ class ObjectiveOptions(Options):
     softclip_temperature: Annotated[
         float,
         Option(
-            "Of the similarities that soften softclip's targets.", above=0, methods=("softclip",)
+            "softclip: temperature of the similarities that soften the targets.",
+            above=0,
+            methods=("softclip",),
         ),
     ] = 0.07
     ncu: NcuOptions = field(default_factory=NcuOptions)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,8 +75,8 @@ class BatchSource(Protocol):
 class Trainer:
     """One run in a folder: `checkpoints/`, `results.jsonl`, TensorBoard.
 
-    Without a folder it writes nothing. Trains `estimator.model` in place; `averaged` is its moving
-    average, if one was asked for.
+    Without a folder it writes nothing. Trains `estimator.model` in place, and `own`, the modules of
+    the objective; `averaged` is the model's moving average, if one was asked for.
     """
 
     def __init__(
@@ -96,10 +97,10 @@ class Trainer:
         self._model = estimator.model
         with torch.random.fork_rng():
             torch.manual_seed(options.seed)  # the same start on every rank, and in every run
-            self._own = objective.modules(self._model)
-        for module in self._own.values():
+            self.own = objective.modules(self._model)
+        for module in self.own.values():
             module.to(estimator.device)
-        self._groups = parameter_groups(self._model, self._own)
+        self._groups = parameter_groups(self._model, self.own)
         self._step = BatchStep(
             estimator,
             objective,
@@ -235,7 +236,8 @@ class Trainer:
                 "loss": report.loss,
                 **{f"loss/{name}": value for name, value in report.terms.items()},
                 "scale": report.scale,
-                "gradient_norm": report.gradient_norm,
+                # Of a step that half precision skipped there is no norm.
+                "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
                 "samples_per_second": round(report.samples_per_second, 1),
                 "skipped": sum(self.loader.counts.skipped.values()),
                 **(self.objective.statistics() if isinstance(self.objective, Observed) else {}),
@@ -254,7 +256,7 @@ class Trainer:
             return
         state: dict[str, Any] = {
             "model": self._model.state_dict(),
-            "own": {name: module.state_dict() for name, module in self._own.items()},
+            "own": {name: module.state_dict() for name, module in self.own.items()},
             "optimizer": optimizer.state_dict() if optimizer is not None else None,
             "adversaries": self._step.adversaries.state_dict() if self._step.adversaries else None,
             "scaler": self._step.scaler.state_dict(),
@@ -273,7 +275,7 @@ class Trainer:
         position, state = newest
         try:
             self._model.load_state_dict(state["model"])
-            for name, module in self._own.items():
+            for name, module in self.own.items():
                 module.load_state_dict(state["own"][name])
             self._step.scaler.load_state_dict(state["scaler"])
             if self.averaged is not None and state["averaged"] is not None:

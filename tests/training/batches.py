@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from open_clip.model import CLIP
+from open_clip.tokenizer import SimpleTokenizer
 
+from ncclean.data.decode import Preprocessing
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.base import Objective
@@ -21,11 +25,39 @@ LINEAR = {"epochs": 1, "learning_rate": 0.1, "eps": 1.0}
 WORDS = ("red", "blue", "green", "black", "star", "ring", "heart", "arrow")
 
 
+TINY: dict[str, Any] = {
+    "embed_dim": 8,
+    "vision_cfg": {"image_size": 16, "layers": 1, "width": 16, "head_width": 8, "patch_size": 8},
+    "text_cfg": {
+        "context_length": 16, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1,
+    },
+}  # fmt: skip
+
+
+def tiny_estimator(precision: str = "fp32", **vision: Any) -> Estimator:
+    """A CLIP of one layer with seeded random weights, for what does not depend on the model."""
+    torch.manual_seed(0)
+    settings = {**TINY, "vision_cfg": {**TINY["vision_cfg"], **vision}}
+    size = settings["vision_cfg"]["image_size"]
+    model = CLIP(**settings)
+    with torch.no_grad():
+        model.logit_scale.fill_(4.0)  # random towers embed alike: a larger scale tells pairs apart
+    return Estimator(
+        model,
+        SimpleTokenizer(context_length=16),
+        Preprocessing((size, size), (0.5,) * 3, (0.5,) * 3),
+        precision=precision,
+    )
+
+
 class FixedBatches:
     """A loader of `steps` random batches; a rank sees its share of the rows of each."""
 
-    def __init__(self, steps: int = 4, rows: int = 12, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, steps: int = 4, rows: int = 12, ranks: Ranks | None = None, size: int = 64
+    ) -> None:
         self.steps_per_epoch = steps
+        self._size = size
         self.counts = LoaderCounts()
         self._rows, self._ranks = rows, ranks or Ranks()
 
@@ -35,7 +67,9 @@ class FixedBatches:
 
     def _batch(self, seed: int) -> TrainBatch:
         generator = torch.Generator().manual_seed(seed)
-        pixels = torch.randint(0, 256, (self._rows, 3, 64, 64), generator=generator).byte()
+        pixels = torch.randint(
+            0, 256, (self._rows, 3, self._size, self._size), generator=generator
+        ).byte()
         picks = torch.randint(len(WORDS), (self._rows, 4), generator=generator)
         mine = torch.arange(self._rows).chunk(self._ranks.size)[self._ranks.rank]
         return TrainBatch(
@@ -56,13 +90,14 @@ def train(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     ranks: Ranks | None = None,
+    estimator: Estimator | None = None,
     resume: bool = False,
     stop_after: int | None = None,
     settings: dict[str, object] | None = None,
     **options: object,
 ) -> dict[str, torch.Tensor]:
     """The weights after training; `stop_after` breaks the run off, as a crash would."""
-    estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    estimator = estimator or Estimator.load("demo-noisy", precision="fp32", device="cpu")
     given = {
         "learning_rate": learning_rate,
         "epochs": epochs,
@@ -73,7 +108,7 @@ def train(
     trainer = Trainer(
         estimator,
         chosen,
-        FixedBatches(ranks=ranks),
+        FixedBatches(ranks=ranks, size=estimator.image_size[0]),
         TrainOptions(tensorboard=False, log_steps=1, **options),
         folder,
         ranks,

@@ -252,3 +252,16 @@ def test_the_game_does_not_depend_on_the_world_size(ranks_folder):
 def test_one_process_is_left_alone():
     tensor = torch.randn(3, 2, requires_grad=True)
     assert gather_with_gradients(tensor) is tensor
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_gradients_are_exchanged_in_the_order_of_the_parameters(order, monkeypatch):
+    """Two ranks that went through the dtypes in different orders would add up unlike things."""
+    kinds = [(torch.float32, torch.float64, torch.bfloat16)[place] for place in order]
+    exchanged = []
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: exchanged.append(flat.dtype))
+    parameters = [nn.Parameter(torch.ones(2, dtype=kind)) for kind in (*kinds, kinds[0])]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    average_gradients(parameters, Ranks(0, 2))
+    assert exchanged == kinds

@@ -49,7 +49,7 @@ def _softclip_to(still_image: torch.Tensor, still_text: torch.Tensor):
             (still_image, scale * image @ text.T),
             (still_text, scale * text @ image.T),
         ):
-            target = 0.5 * torch.eye(len(still)) + 0.5 * (3.0 * still @ still.T).softmax(1)
+            target = 0.5 * torch.eye(len(still)) + 0.5 * (still @ still.T / 0.07).softmax(1)
             total = total - (target * logits.log_softmax(1)).sum(1).mean() / 2
         return total
 

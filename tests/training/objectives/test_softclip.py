@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.softclip import softclip_loss
+from ncclean.training.objectives.softclip import softclip_loss, softened_targets
 from tests.training.objectives.samples import embeddings
 
 
@@ -34,3 +34,24 @@ def test_targets_are_not_trained_through():
     first = torch.tensor([1.0, 0.6]).softmax(0)
     pull = ((first - torch.tensor([0.75, 0.25])) + (first - torch.tensor([0.25, 0.75]))) / 4
     assert torch.allclose(image.grad, torch.stack([pull, torch.zeros(2)], dim=1), atol=1e-6)
+
+
+def test_targets_have_a_temperature_of_their_own():
+    """Cosine .5 at temperature .25: the other gets sigmoid(-2) of the soft half."""
+    modality = torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5]])
+    other = 0.5 / (1 + math.exp(2))
+    expected = torch.tensor([[1 - other, other], [other, 1 - other]])
+    assert torch.allclose(softened_targets(modality, 0.5, 0.25), expected)
+
+
+def test_targets_stay_soft_at_a_large_scale():
+    """At a trained CLIP's scale of 100 the targets of the scale itself would be hard."""
+    image, text = embeddings(2)
+    soft = softclip_loss(image, text, 100.0, temperature=0.07)
+    hard = softclip_loss(image, text, 100.0, temperature=0.01)
+    by_hand = sum(
+        -(softened_targets(own, 0.5, 0.07) * (100 * own @ other.T).log_softmax(1)).sum(1).mean() / 2
+        for own, other in ((image, text), (text, image))
+    )
+    assert soft.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    assert abs(soft - hard) > 0.1

@@ -1,0 +1,105 @@
+"""Two processes in one run: half precision that overflows on one of them, and who saves when."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+
+from ncclean.training.objectives.base import PairObjective, whole_model
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.options import ObjectiveOptions, TrainOptions
+from ncclean.training.process_group import Ranks, joined_ranks
+from ncclean.training.trainer import Trainer
+from tests.training.batches import FixedBatches, tiny_estimator
+
+
+class SteepForTheLast(PairObjective):
+    """Gradients that half precision cannot hold at first, of the pairs of the last rank alone."""
+
+    name = "steep"
+
+    def terms(self, embeddings, scale, batch, phase):
+        cosines = (embeddings["image"] * embeddings["text"]).sum(dim=1)
+        factors = torch.ones(len(cosines))
+        factors[len(cosines) // 2 :] = 30.0
+        return {"steep": (factors * cosines).sum()}
+
+
+def run_rank(rank: int, size: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    with joined_ranks(torch.device("cpu")) as ranks:
+        overflow(ranks, Path(folder))
+        save_by_the_clock(ranks, Path(folder))
+
+
+def overflow(ranks: Ranks, folder: Path) -> None:
+    """Weights and loss scales of this rank after each of ten steps in half precision."""
+    estimator = tiny_estimator("fp16")
+    objective = SteepForTheLast(whole_model(1e-3, 10))
+    batches = FixedBatches(steps=1, ranks=ranks, size=16)
+    trainer = Trainer(estimator, objective, batches, TrainOptions(tensorboard=False), None, ranks)
+    norms = []
+    trainer.run(on_step=lambda report: norms.append(report.gradient_norm))
+    state = {name: value.clone() for name, value in estimator.model.state_dict().items()}
+    torch.save({"weights": state, "norms": norms}, folder / f"overflow-{ranks.rank}.pt")
+
+
+def save_by_the_clock(ranks: Ranks, folder: Path) -> None:
+    """The checkpoints that are there after each step, where every step is overdue."""
+    options = TrainOptions(tensorboard=False, save_minutes=0.0, keep=1)
+    objective = make_objective("clip", ObjectiveOptions(learning_rate=1e-3, epochs=1))
+    run = folder / "run"
+    trainer = Trainer(
+        tiny_estimator(), objective, FixedBatches(ranks=ranks, size=16), options, run, ranks
+    )
+    found: list[list[str]] = []
+    trainer.run(on_step=lambda report: found.append(names(run / "checkpoints")))
+    if ranks.is_first:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(run_rank, (2, port, str(folder)), nprocs=2)
+    return folder
+
+
+def test_an_overflow_on_one_rank_is_skipped_by_all(folder):
+    """Else the rank that saw none in its own share takes the step, with what is not a number."""
+    first, second = (torch.load(folder / f"overflow-{rank}.pt") for rank in range(2))
+    assert not math.isfinite(first["norms"][0])
+    assert math.isfinite(first["norms"][-1])
+    start = tiny_estimator().model.state_dict()
+    for name, value in first["weights"].items():
+        assert torch.equal(value, second["weights"][name]), name
+        if name != "attn_mask":
+            assert torch.isfinite(value).all(), name
+    moved = [
+        name for name, value in first["weights"].items() if not torch.equal(value, start[name])
+    ]
+    assert "visual.proj" in moved
+
+
+def test_the_first_rank_saves_by_its_clock(folder):
+    found = json.loads((folder / "found.json").read_text())
+    # A step is reported before it is saved: so one checkpoint from the second step on.
+    assert found == [[], *([f"step_{step:08d}.pt"] for step in (1, 2, 3))]
