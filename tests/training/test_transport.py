@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import linprog
 
 from ncclean.errors import InfeasibleError, NccleanError
+from ncclean.training import transport
 from ncclean.training.transport import masked_sinkhorn
 
 
@@ -194,3 +195,17 @@ def test_options_are_checked():
         masked_sinkhorn(*arguments, max_iterations=0)
     with pytest.raises(ValueError, match="negative"):
         masked_sinkhorn(arguments[0], arguments[1], torch.tensor([1.5, -0.5]), arguments[3])
+
+
+def test_a_plan_that_did_not_converge_is_logged(caplog, monkeypatch):
+    """Not every one of them: a run has thousands."""
+    monkeypatch.setattr(transport, "_unconverged", itertools.count(1))
+    cost, mask = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)), torch.ones(8, 8)
+    even = torch.full((8,), 1 / 8)
+    masked_sinkhorn(cost, mask, even, even)
+    assert caplog.messages == []
+    with caplog.at_level("WARNING"):
+        for _ in range(9):
+            masked_sinkhorn(cost, mask, even, even, epsilon=0.001, max_iterations=1)
+    assert len(caplog.messages) == 4  # the first, second, fourth and eighth
+    assert "transport did not converge in 1 iterations" in caplog.messages[0]

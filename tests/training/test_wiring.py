@@ -31,7 +31,7 @@ from tests.training.batches import FixedBatches, tiny_estimator
 
 ROWS, RATE, SEED = 12, 1.0, 3
 DECAY, NORM, TOLERANCE = 0.01, 1e6, 1e-3
-# A step in proportion to the gradient, see `batches.LINEAR`, of any length; decay is seen beside it.
+# Steps that grow with the gradient, see `batches.LINEAR`; decay is seen beside them.
 TRAINING = TrainOptions(eps=1.0, weight_decay=DECAY, clip_norm=NORM, tensorboard=False, seed=SEED)
 
 

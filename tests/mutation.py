@@ -1,0 +1,243 @@
+"""Breaks the code on purpose, one place at a time, and reports which breaks the tests catch.
+
+    python tests/mutation.py --count 100 --seed 0 --jobs 2 [--out report.json] [--only training]
+
+Draws breaks from the trainer, the objectives and the scores: an operator turned, a constant
+changed, a call left out, a statement removed, a condition turned, a keyword dropped. Each is made
+in a copy of the tree, where the tests of that package run until one fails. A break that no test
+catches is printed with its line: either the tests lack something, or the line does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Queue
+
+ROOT = Path(__file__).parents[1]
+# The tests of a package, those that break soonest first.
+TESTS = {
+    "ncclean/training": ["tests/training"],
+    "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
+}
+_SECONDS = 900.0
+_COPIED = ("ncclean", "cli", "pipelines", "tests", "docs", "pyproject.toml", "README.md")
+
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult,
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+@dataclass
+class Break:
+    """One change of one line; `caught` is None if the tests took too long."""
+
+    path: str
+    line: int
+    what: str
+    source: str
+    caught: bool | None = None
+    by: str = ""
+    seconds: float = 0.0
+
+
+def variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Other forms of a node, each with a description."""
+    changed = copy.deepcopy(node)
+    if isinstance(changed, ast.BinOp) and type(changed.op) in _ARITHMETIC:
+        changed.op = _ARITHMETIC[type(changed.op)]()
+        yield changed, "operator"
+    elif isinstance(changed, ast.Compare) and type(changed.ops[0]) in _COMPARISONS:
+        changed.ops[0] = _COMPARISONS[type(changed.ops[0])]()
+        yield changed, "comparison"
+    elif isinstance(changed, ast.UnaryOp) and isinstance(
+        changed.op, (ast.USub, ast.Not, ast.Invert)
+    ):
+        yield changed.operand, "sign or negation"
+    elif isinstance(changed, ast.Constant) and isinstance(changed.value, (bool, int, float)):
+        value = changed.value
+        changed.value = not value if isinstance(value, bool) else value * 2 + 1
+        yield changed, "constant"
+    elif isinstance(changed, (ast.IfExp, ast.If)):
+        changed.test = ast.UnaryOp(ast.Not(), changed.test)
+        yield changed, "condition"
+    elif isinstance(changed, ast.Call):
+        # x.detach() -> x and f(x) -> x: the method or function is left out.
+        if isinstance(changed.func, ast.Attribute) and not isinstance(changed.func.value, ast.Name):
+            yield changed.func.value, f"without .{changed.func.attr}()"
+        elif isinstance(changed.func, ast.Attribute) and not changed.args and not changed.keywords:
+            yield changed.func.value, f"without .{changed.func.attr}()"
+        if changed.keywords:
+            shorter = copy.deepcopy(changed)
+            dropped = shorter.keywords.pop()
+            yield shorter, f"without the keyword {dropped.arg}"
+    elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call):
+        yield ast.Pass(), "statement removed"
+    elif isinstance(changed, ast.AugAssign):
+        yield ast.Pass(), "statement removed"
+
+
+def breaks(path: Path) -> Iterator[tuple[Break, str]]:
+    """All breaks of a file, with the whole changed text."""
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if not hasattr(node, "lineno") or _is_idle(node, parents):
+            continue
+        for changed, what in variants(node):
+            segment = ast.get_source_segment(text, node)
+            if segment is None:
+                continue
+            new = ast.unparse(ast.fix_missing_locations(changed))
+            if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp)):
+                new = f"({new})"
+            if isinstance(changed, ast.If):
+                new = new.replace("\n", "\n" + " " * node.col_offset)
+            replaced = _replaced(text, node, new)
+            try:
+                ast.parse(replaced)
+            except SyntaxError:
+                continue
+            place = Break(
+                str(path.relative_to(ROOT)),
+                node.lineno,
+                f"{what}: {' '.join(new.split())[:90]}",
+                text.splitlines()[node.lineno - 1].strip(),
+            )
+            yield place, replaced
+
+
+def _is_idle(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether a node is text for people: annotations, errors, logs, names, imports."""
+    while node in parents:
+        parent = parents[node]
+        if isinstance(parent, (ast.Raise, ast.Assert, ast.JoinedStr, ast.ImportFrom, ast.Import)):
+            return True
+        if isinstance(parent, ast.Call) and ast.unparse(parent.func).startswith("logger"):
+            return True
+        if isinstance(parent, (ast.arg, ast.AnnAssign)) and parent.annotation is node:
+            return True
+        if isinstance(parent, ast.FunctionDef) and (
+            node is parent.returns or node in parent.decorator_list
+        ):
+            return True
+        if isinstance(parent, ast.Subscript) and ast.unparse(parent.value) == "Annotated":
+            return True
+        node = parent
+    return False
+
+
+def _replaced(text: str, node: ast.AST, new: str) -> str:
+    """The text with a node's own characters exchanged; columns count bytes of UTF-8."""
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+    end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+    whole = text.encode()
+    return (whole[:begin] + new.encode() + whole[end:]).decode()
+
+
+def try_break(place: Break, text: str, tree: Path) -> None:
+    """Run the tests on a copy of the tree with the break; it is mended afterwards."""
+    target = tree / place.path
+    package = next(name for name in TESTS if place.path.startswith(name))
+    before, start = target.read_text("utf-8"), time.monotonic()
+    target.write_text(text, "utf-8")
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *_first(place),
+             *TESTS[package]],
+            cwd=tree, capture_output=True, text=True, timeout=_SECONDS,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        place.caught = run.returncode != 0
+        failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        place.by = failed[0][:160] if failed else ""
+    except subprocess.TimeoutExpired:
+        place.caught, place.by = None, "took too long"
+    finally:
+        target.write_text(before, "utf-8")
+        place.seconds = round(time.monotonic() - start, 1)
+
+
+def _first(place: Break) -> list[str]:
+    """The tests of the module itself, which break soonest."""
+    name = Path(place.path).stem
+    own = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob(f"test_{name}.py")]
+    if place.path.startswith("ncclean/training"):
+        own.append("tests/training/test_wiring.py")
+    return own
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="part of the paths to break")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    files = [path for package in TESTS for path in sorted((ROOT / package).rglob("*.py"))]
+    everything = [each for path in files if arguments.only in str(path) for each in breaks(path)]
+    drawn = random.Random(arguments.seed).sample(everything, min(arguments.count, len(everything)))
+    print(f"{len(everything):,} breaks, {len(drawn)} drawn", flush=True)
+    trees: Queue[Path] = Queue()
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(arguments.jobs):
+            tree = Path(scratch) / str(number)
+            for name in _COPIED:
+                source = ROOT / name
+                (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(tree) / name)
+            trees.put(tree)
+
+        def run(each: tuple[Break, str]) -> None:
+            tree = trees.get()
+            try:
+                try_break(*each, tree)
+            finally:
+                trees.put(tree)
+            place = each[0]
+            verdict = {True: "caught", False: "MISSED", None: "slow"}[place.caught]
+            print(
+                f"{verdict} {place.path}:{place.line} {place.what}\n    {place.source}\n"
+                f"    {place.by} ({place.seconds:.0f} s)",
+                flush=True,
+            )
+
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(run, drawn))
+    caught = sum(place.caught is True for place, _ in drawn)
+    print(f"{caught} of {len(drawn)} caught")
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps([asdict(place) for place, _ in drawn], indent=1) + "\n")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main()
