@@ -81,18 +81,19 @@ def variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         changed.test = ast.UnaryOp(ast.Not(), changed.test)
         yield changed, "condition"
     elif isinstance(changed, ast.Call):
-        # x.detach() -> x and f(x) -> x: the method or function is left out.
-        if isinstance(changed.func, ast.Attribute) and not isinstance(changed.func.value, ast.Name):
-            yield changed.func.value, f"without .{changed.func.attr}()"
-        elif isinstance(changed.func, ast.Attribute) and not changed.args and not changed.keywords:
-            yield changed.func.value, f"without .{changed.func.attr}()"
+        function = changed.func
+        # x.detach() -> x, but not torch.zeros(3) -> torch.
+        if isinstance(function, ast.Attribute) and (
+            not isinstance(function.value, ast.Name) or not (changed.args or changed.keywords)
+        ):
+            yield function.value, f"without .{function.attr}()"
         if changed.keywords:
             shorter = copy.deepcopy(changed)
             dropped = shorter.keywords.pop()
             yield shorter, f"without the keyword {dropped.arg}"
-    elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call):
-        yield ast.Pass(), "statement removed"
-    elif isinstance(changed, ast.AugAssign):
+    elif isinstance(changed, ast.AugAssign) or (
+        isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call)
+    ):
         yield ast.Pass(), "statement removed"
 
 

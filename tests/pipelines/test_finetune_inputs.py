@@ -114,7 +114,7 @@ def stepped(model, batch, loss):
 
 def assert_same(found, expected):
     for name, value in expected.items():
-        assert torch.allclose(found[name], value, atol=1e-6), name
+        assert torch.allclose(found[name], value, atol=2e-5), name
 
 
 def test_the_weights_of_a_selection_reach_the_model(shards, model, batch, selection, tmp_path):
@@ -122,11 +122,10 @@ def test_the_weights_of_a_selection_reach_the_model(shards, model, batch, select
     chosen = selection(tmp_path / "s.parquet", weights.tolist())
     command(shards, model, tmp_path / "run", method="osa", selection=chosen).run()
     found = weights_of(tmp_path / "run")
-    assert_same(
-        found, stepped(model, batch, lambda v, t, s: (weights * pair_losses(v, t, s)).mean())
-    )
+    expected = stepped(model, batch, lambda v, t, s: (weights * pair_losses(v, t, s)).mean())
+    assert_same(found, expected)
     unweighted = stepped(model, batch, lambda v, t, s: pair_losses(v, t, s).mean())
-    assert not torch.allclose(found["visual.proj"], unweighted["visual.proj"], atol=1e-5)
+    assert not torch.allclose(found["visual.proj"], unweighted["visual.proj"], atol=1e-4)
 
 
 def test_the_marks_of_a_selection_reach_the_model(shards, model, batch, selection, tmp_path):
@@ -232,9 +231,11 @@ def test_batch_noise_is_drawn_anew_in_each_epoch(shards, model):
     loader = WeightedLoader(resolve_shards([str(shards)]), None, preprocessing, options)
 
     def spoilt(epoch):
-        batches = list(loader.epoch(epoch))
         return {
-            uid for b in batches for uid, bad in zip(b.uids, b.is_noisy, strict=True) if bad == 1
+            uid
+            for batch in loader.epoch(epoch)
+            for uid, bad in zip(batch.uids, batch.is_noisy.tolist(), strict=True)
+            if bad == 1
         }
 
     first = spoilt(0)
