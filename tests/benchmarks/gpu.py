@@ -10,7 +10,6 @@ product rate over the towers' operations per pair.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import open_clip
 import torch
+from records import make_record, write_record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -203,7 +203,8 @@ def main() -> None:
         results.append(figures)
         print({k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()})
     if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        settings = {"batch_size": args.batch_size, "pairs": args.pairs, "threads": args.threads}
+        write_record(args.json, make_record(results, settings=settings))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -23,15 +24,22 @@ _PACKAGES = (
 
 
 def machine_facts() -> dict[str, object]:
-    """Facts for the report."""
+    """Processor, cores and system."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{package: version(package) for package in _PACKAGES},
     }
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that speed or results depend on."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):  # gpu.py needs few of them
+            versions[package] = version(package)
+    return versions
 
 
 class OtherProcesses:

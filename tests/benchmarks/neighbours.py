@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from records import make_record, write_record
 
 _CONCEPTS, _TOPICS, _LATENT = 20_000, 200, 96
 _SHARD = 50_000
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--options", nargs="*", default=[], help="of the command, without dashes")
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="write a record")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
         folder = Path(name)
@@ -186,6 +188,10 @@ def main() -> None:
             "output_mb": round(out.stat().st_size / 1e6, 1),
         }
         print(json.dumps(results, indent=2))
+        if args.json is not None:
+            settings = {name: getattr(args, name) for name in ("pairs", "dim", "index", "options")}
+            seeds = [args.seed]
+            write_record(args.json, make_record([results], settings=settings, seeds=seeds))
 
 
 if __name__ == "__main__":

@@ -1,135 +1,177 @@
-"""The rows of the tables of `repair.py`: which objective, on which pairs, from which model."""
+"""The tables of `repair.py`: which arms, on corpora with which noise, from which model.
+
+All arms of a table take the same number of optimiser steps at the same batch size, so an arm on
+fewer pairs sees them more often.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.disncl import DisnclOptions
 
-PATIENT_NOISE = 0.4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A model that arms go on from: trained on a corpus of `noise`, rendered with `corpus_seed`."""
-
-    name: str
-    noise: float
-    corpus_seed: int
-
-
-PATIENT = Start(name="patient", noise=PATIENT_NOISE, corpus_seed=0)
-NOVICE = Start(name="novice", noise=0.0, corpus_seed=1)
+LEFT_ALONE, CLIP_ON_ALL, ORACLE = "left alone", "clip on all", "oracle"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One row of a table: an objective with options, on all pairs, on a selection or on none."""
+    """One row of a table: an objective with options, on some pairs; without method, no training.
+
+    `pairs`: `all`; `clean`, those that are clean in truth; `repaired`, all with the captions that
+    their images had before the noise; `selected`, `weighted` or `split` by the score table of
+    `judge`, which is the bundled estimator or the `start` itself. `forget` is the percentage that
+    NCU and gradient ascent forget: a number, the share that is noisy in truth, or what the score
+    table of `judge` estimates. `first_share` is the first phase's share of the steps where a method
+    has two, by default the setting's.
+    """
 
     name: str
     method: str | None = "clip"
+    pairs: Literal["all", "clean", "repaired", "selected", "weighted", "split"] = "all"
+    judge: Literal["demo", "itself"] = "demo"
+    forget: float | Literal["truth", "estimate"] = "truth"
+    learning_rate: float | None = None
+    first_share: float | None = None
+    first_phase_alone: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     ncu: dict[str, Any] = field(default_factory=dict)
-    selection: str | None = None  # `clean`, `weights` or `split`
-    noise: float = PATIENT_NOISE
-    start: Start = PATIENT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all runs share. NCU has `prompt_epochs` of the epochs for its first phase."""
+    """What all runs of a table share.
 
-    pairs: int
-    start_samples: int
-    epochs: int
-    prompt_epochs: int
-    batch_size: int
-    learning_rate: float
+    `first_share` is the first phase's share of the steps, `held_out` the images of each held-out
+    set.
+    """
+
+    pairs: int = 16_000
+    start_samples: int = 200_000
+    steps: int = 125
+    batch_size: int = 256
+    learning_rate: float = 2e-4
+    first_share: float = 0.5
+    held_out: int = 1000
 
 
-DEFAULTS: dict[str, Any] = {
-    "pairs": 16_000,
-    "start_samples": 200_000,
-    "epochs": 2,
-    "prompt_epochs": 1,
-    "batch_size": 256,
-    "learning_rate": 2e-4,
-}
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rows; the noise of its corpora, each a mapping of kinds to shares; where all start.
 
+    `noisy` starts have learnt the corpus as it is, `clean` ones another corpus without noise.
+    """
+
+    arms: tuple[Arm, ...]
+    noises: tuple[dict[str, float], ...] = ({"ncr": 0.4},)
+    start: Literal["noisy", "clean"] = "noisy"
+    setting: Setting = field(default_factory=Setting)
+
+
+CONTROLS = (
+    Arm(name=LEFT_ALONE, method=None),
+    Arm(name=CLIP_ON_ALL),
+    Arm(name=ORACLE, pairs="clean"),
+)
 REPAIR = (
-    Arm(name="patient", method=None),
-    Arm(name="clip, noisy pairs"),
-    Arm(name="clip, selected pairs", selection="clean"),
-    Arm(name="osa", method="osa", selection="weights"),
-    Arm(name="gradient_ascent", method="gradient_ascent"),
+    Arm(name=LEFT_ALONE, method=None),
+    Arm(name=CLIP_ON_ALL),
+    Arm(name="clip, selected", pairs="selected"),
+    Arm(name="clip, selected by itself", pairs="selected", judge="itself"),
+    Arm(name="osa", method="osa", pairs="weighted"),
+    Arm(name="osa, weights by itself", method="osa", pairs="weighted", judge="itself"),
     Arm(name="softclip", method="softclip"),
+    Arm(name="gradient_ascent", method="gradient_ascent"),
+    Arm(name="gradient_ascent, forget 10 %", method="gradient_ascent", forget=10.0),
     Arm(name="ncu", method="ncu"),
+    Arm(name="ncu, forget 10 %", method="ncu", forget=10.0),
+    Arm(name="ncu, forget its own estimate", method="ncu", forget="estimate", judge="itself"),
+    Arm(name="ncu, learning rate 5e-5", method="ncu", learning_rate=5e-5),
+    Arm(name="ncu, first phase alone", method="ncu", first_phase_alone=True),
+    Arm(name="ncu, nothing to forget", method="ncu", forget=0.0),
     Arm(name="ncu, textual prefixes (V1)", method="ncu", ncu={"negative": "prefixes"}),
     Arm(name="ncu, largest distance (V2)", method="ncu", ncu={"relation": "distance"}),
     Arm(name="ncu, false negatives only (V3)", method="ncu", ncu={"unlearn": "false_negatives"}),
     Arm(name="ncu, false positives only (V4)", method="ncu", ncu={"unlearn": "false_positives"}),
-    Arm(name="clip, clean pairs (oracle)", noise=0.0),
+    Arm(name="clip, captions put right", pairs="repaired"),
+    Arm(name=ORACLE, pairs="clean"),
 )
 # Beyond the papers: who says what to forget, and how much the last column may take.
 VARIANTS = (
+    *CONTROLS,
+    Arm(name="ncu", method="ncu"),
     Arm(name="ncu, last column by share", method="ncu", ncu={"last_column": "forget_share"}),
-    Arm(name="ncu, split by the score table", method="ncu", ncu={"split": "table"},
-        selection="split"),
-)  # fmt: skip
-_NOISES = (0.0, 0.2, 0.4, 0.6)
-_ROBUST: dict[str, dict[str, Any]] = {
-    "clip": {"method": "clip"},
-    "rince": {"method": "rince"},
-    "decl": {"method": "decl"},
-    "bayes, paper": {"method": "bayes", "options": {"bayes": BayesOptions(mode="paper")}},
-    "bayes, strict": {"method": "bayes", "options": {"bayes": BayesOptions(mode="strict")}},
-    "bayes, proper prior": {
-        "method": "bayes",
-        "options": {"bayes": BayesOptions(mode="proper_prior")},
-    },
-}
+    Arm(
+        name="ncu, last column by share, forget 10 %",
+        method="ncu",
+        forget=10.0,
+        ncu={"last_column": "forget_share"},
+    ),
+    Arm(name="ncu, split by the score table", method="ncu", pairs="split", ncu={"split": "table"}),
+    Arm(
+        name="ncu, split by its own score table",
+        method="ncu",
+        pairs="split",
+        judge="itself",
+        ncu={"split": "table"},
+    ),
+    # As the defaults of `finetune` share them out: 2 and 8 epochs.
+    Arm(name="ncu, a fifth of the steps for the prompt", method="ncu", first_share=0.2),
+)
+_NOISES = ({}, {"ncr": 0.2}, {"ncr": 0.4}, {"ncr": 0.6})
 ROBUST = (
-    Arm(name="novice", method=None, start=NOVICE),
+    *CONTROLS,
+    Arm(name="rince", method="rince"),
+    Arm(name="decl", method="decl"),
     *(
-        Arm(name=f"{name}, {noise:.0%} noise", noise=noise, start=NOVICE, **fields)
-        for noise in _NOISES
-        for name, fields in _ROBUST.items()
+        Arm(name=f"bayes, {mode}", method="bayes", options={"bayes": BayesOptions(mode=mode)})
+        for mode in ("paper", "strict", "proper_prior")
     ),
 )
 # Table 4 of the Bayesian paper; 10 is the default.
-PRIOR = tuple(
-    Arm(
-        name=f"bayes, paper, negatives' prior {prior}",
-        method="bayes",
-        options={"bayes": BayesOptions(mode="paper", a_neg=prior)},
-        start=NOVICE,
-    )
-    for prior in (1, 5, 20)
+PRIOR = (
+    *CONTROLS,
+    *(
+        Arm(
+            name=f"bayes, paper, a_neg = {a_neg:g}",
+            method="bayes",
+            options={"bayes": BayesOptions(mode="paper", a_neg=a_neg)},
+        )
+        for a_neg in (1.0, 5.0, 10.0, 20.0)
+    ),
 )
 _DISNCL: dict[str, dict[str, Any]] = {
-    "alignment": {"disentangle": False, "soften": False},
-    "alignment, L_Dis": {"soften": False, "regularize": False},
-    "alignment, L_Dis, L_soft": {"regularize": False},
-    "alignment, L_Dis, L_soft, L_reg": {},
+    "disncl: alignment alone": {"disentangle": False, "soften": False},
+    "+ L_Dis": {"soften": False, "regularize": False},
+    "+ L_Dis + L_soft": {"regularize": False},
+    "+ L_Dis + L_soft + L_reg": {},
 }
 # Heads on the frozen towers, measured in the invariant space.
-DISNCL = tuple(
-    Arm(
-        name=f"{name}, {noise:.0%} noise",
-        method="disncl",
-        options={"disncl": DisnclOptions(freeze_towers=True, warmup_epochs=2, **terms)},
-        noise=noise,
-        start=NOVICE,
-    )
-    for noise in _NOISES
-    for name, terms in _DISNCL.items()
+DISNCL = (
+    Arm(name=LEFT_ALONE, method=None),
+    *(
+        Arm(
+            name=name,
+            method="disncl",
+            options={"disncl": DisnclOptions(freeze_towers=True, **terms)},
+        )
+        for name, terms in _DISNCL.items()
+    ),
 )
+# One pass over the pairs.
+_NOVICE = Setting(start_samples=100_000, batch_size=128)
 TABLES = {
-    "repair": REPAIR,
-    "variants": VARIANTS,
-    "robust": ROBUST,
-    "prior": PRIOR,
-    "disncl": DISNCL,
+    "cost": Table(arms=CONTROLS, noises=_NOISES[1:]),
+    "repair": Table(arms=REPAIR),
+    "variants": Table(arms=VARIANTS),
+    "robust": Table(arms=ROBUST, noises=_NOISES, start="clean", setting=_NOVICE),
+    "prior": Table(arms=PRIOR, noises=_NOISES[2:3], start="clean", setting=_NOVICE),
+    "disncl": Table(
+        arms=DISNCL,
+        noises=_NOISES,
+        start="clean",
+        # Two passes of alignment, four of all terms.
+        setting=Setting(start_samples=100_000, steps=372, learning_rate=5e-4, first_share=1 / 3),
+    ),
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from records import make_record, write_record
 from rich.console import Console
 from rich.table import Table
 
@@ -55,8 +55,6 @@ class Row:
 class Report:
     """All rows by benchmark, in the order in which they were measured."""
 
-    machine: dict[str, object]
-    command: str
     quick: bool
     rows: dict[str, list[Row]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -104,15 +102,13 @@ class Report:
         ]
         for row in rows:
             row["target"] = str(Target(**row["target"])) if row["target"] else None
-        content = {
-            "machine": self.machine,
-            "command": self.command,
-            "quick": self.quick,
-            "seconds": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
-            "other_processes": self.other_processes,
-            "rows": rows,
-        }
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        record = make_record(
+            rows,
+            settings={"quick": self.quick},
+            seconds={name: round(seconds, 1) for name, seconds in self.seconds.items()},
+            other_processes=self.other_processes,
+        )
+        write_record(path, record)
 
 
 def _short(value: float) -> str:

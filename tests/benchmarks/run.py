@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shlex
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ import score_speed
 import synth_speed
 import training
 import transport_speed
-from machine import OtherProcesses, machine_facts
+from machine import OtherProcesses
 from measure import Setting
 from results import Report, Row
 
@@ -51,7 +50,7 @@ _NEED_DEMO = ("score", "command", "end-to-end", "memory", "training")
 def main() -> None:
     arguments = _parse()
     logging.basicConfig(level=logging.ERROR)  # open_clip warns of the random weights, as meant
-    report = Report(machine_facts(), _command_line(), arguments.quick)
+    report = Report(arguments.quick)
     try:
         with tempfile.TemporaryDirectory(prefix="ncclean-benchmarks-") as scratch:
             setting = Setting(arguments.quick, arguments.demo_model, Path(scratch))
@@ -83,12 +82,6 @@ def _parse() -> argparse.Namespace:
         except ModelError as error:
             parser.error(f"--demo-model: {error}")
     return arguments
-
-
-def _command_line() -> str:
-    """The command as typed, less the folders of absolute paths: reports get published."""
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    return shlex.join(["python", *words])
 
 
 if __name__ == "__main__":

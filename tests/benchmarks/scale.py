@@ -227,7 +227,12 @@ def main() -> None:
         run(results, "top 30 % selection", "select", folder)
         run(results, f"manifest of {args.shards:,} shards", "manifest", folder, args.shards)
     finally:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        # Here, since the steps are processes of their own that should load no more than they need.
+        from records import make_record, write_record
+
+        rows = [{"step": name, **figures} for name, figures in results.items()]
+        settings = {"rows": args.rows, "shards": args.shards, "memory_limit": LIMIT}
+        write_record(args.json, make_record(rows, settings=settings))
         shutil.rmtree(folder)
 
 

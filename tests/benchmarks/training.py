@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
-from machine import OtherProcesses, machine_facts
+from machine import OtherProcesses
 from measure import Setting
 from results import Report, Row, Target
 from towers import Towers, demo_towers, random_vit_b_32
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     towers = random_vit_b_32() if arguments.model is None else demo_towers(arguments.model)
-    report = Report(machine_facts(), "python tests/benchmarks/training.py", quick=False)
+    report = Report(quick=False)
     others = OtherProcesses()
     with tempfile.TemporaryDirectory(prefix="ncclean-training-") as scratch:
         rows = measure(towers, Path(scratch), arguments.rounds, arguments.steps)

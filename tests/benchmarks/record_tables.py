@@ -1,0 +1,109 @@
+"""Records of detection and scale as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Record = Mapping[str, Any]
+_KINDS = {"ncr": "permuted", "hard": "one wrong word", "junk": "boilerplate"}
+
+
+def selection_table(record: Record) -> Iterator[str]:
+    """`detection.py selection`: what each policy keeps."""
+    yield from heading(
+        "policy", "pairs kept", "clean", *_KINDS.values(), "expected mismatched",
+        "true (permuted, boilerplate)",
+    )  # fmt: skip
+    for row in record["rows"]:
+        kept, pairs = row["kept_by_kind"], row["pairs_by_kind"]
+        shares = [percent(kept[kind] / pairs[kind]) for kind in ("clean", *_KINDS)]
+        yield line(
+            row["policy"], f"{row['kept']:,}", *shares, f"{row['expected_mismatched']:,.0f}",
+            f"{row['mismatched']:,}",
+        )  # fmt: skip
+
+
+def detection_table(record: Record) -> Iterator[str]:
+    """`detection.py neighbours`: AUROC of each column by kind, average precision in parentheses."""
+    noisy = record["noisy"]
+    yield from heading("score", *(f"{name} ({noisy[kind]:,})" for kind, name in _KINDS.items()))
+    rows = record["rows"]
+    for column in dict.fromkeys(row["column"] for row in rows):
+        by_kind = {row["kind"]: row for row in rows if row["column"] == column}
+        cells = [
+            f"{by_kind[kind]['auroc']:.4f} ({by_kind[kind]['average_precision']:.3f})"
+            for kind in _KINDS
+        ]
+        yield line(f"`{column}`", *cells)
+
+
+def flagged_table(record: Record) -> Iterator[str]:
+    """`detection.py neighbours`: what each rule flags."""
+    yield from heading("rule, share flagged", *_KINDS.values(), "matched")
+    by_rule = {row["rule"]: row for row in record["rules"]}
+    for rule in ("noise_probability >= 0.5", "NOT disncl_clean", "NOT mutual_nearest"):
+        flagged = by_rule[rule]["flagged"]
+        shares = [percent(flagged[kind]) for kind in _KINDS]
+        yield line(f"`{rule}`", *shares, percent(by_rule[rule]["flagged_clean"]))
+
+
+def scale_table(record: Record) -> Iterator[str]:
+    """`scale.py`: what each step takes."""
+    yield from heading("step", "time", "peak memory", "disk")
+    for row in record["rows"]:
+        disk = f"{row['bytes_per_row']:.0f} bytes a row" if "bytes_per_row" in row else ""
+        if "manifest_mb" in row:
+            disk = f"{row['manifest_mb']:.0f} MB"
+        yield line(row["step"], f"{row['seconds']:.1f} s", f"{row['peak_gb']:.2f} GB", disk)
+
+
+def training_table(record: Record) -> Iterator[str]:
+    """`training.py`: the time of a step, relative to `clip`."""
+    yield from heading("objective", "ratio", "target")
+    for row in record["rows"]:
+        if row["name"].startswith("step, "):
+            ratio = f"{row['ratio']:.2f}"
+            yield line(row["name"].removeprefix("step, "), ratio, row["target"] or "")
+
+
+def benchmark_table(record: Record) -> Iterator[str]:
+    """`run.py`: every measurement; `met` says whether it reaches its target."""
+    yield from heading("benchmark", "measured", "value", "ratio", "target", "met")
+    met = {True: "yes", False: "**no**", None: ""}
+    for row in record["rows"]:
+        ratio = f"{row['ratio']:.2f}x" if row["ratio"] is not None else ""
+        yield line(
+            row["benchmark"], row["name"], f"{short(row['value'])} {row['unit']}", ratio,
+            row["target"] or "", met[row["passed"]],
+        )  # fmt: skip
+
+
+def gpu_table(record: Record) -> Iterator[str]:
+    """`gpu.py`: pairs/s of each model."""
+    columns = ("decode_only", "model_only", "end_to_end", "arithmetic_limit")
+    yield from heading("model", *(column.replace("_", " ") for column in columns))
+    for row in record["rows"]:
+        yield line(row["model"], *(f"{row[column]:,.0f}" for column in columns))
+
+
+def percent(share: float) -> str:
+    """Two digits after the point where it is near 0 or 1, else one."""
+    digits = 2 if min(share, 1 - share) < 0.05 and 0 < share < 1 else 1
+    return f"{100 * share:.{digits}f} %"
+
+
+def short(value: float) -> str:
+    """Three significant digits, none after the point from 1,000 on."""
+    return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def heading(*names: str) -> Iterator[str]:
+    """The first two lines of a table."""
+    yield line(*names)
+    yield "|" + "---|" * len(names)
+
+
+def line(*cells: str) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cells) + " |"

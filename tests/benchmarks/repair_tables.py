@@ -1,0 +1,80 @@
+"""The rows of `repair.py` as Markdown: means and standard deviations over the corpora."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from record_tables import heading, line
+
+METRICS = ("retrieval", "rsum", "shape", "colour", "texture", "count")
+BASELINE = "clip on all"
+
+Row = Mapping[str, Any]
+
+
+def metrics_table(rows: Sequence[Row], metrics: Sequence[str] = METRICS) -> Iterator[str]:
+    """An arm a line: each metric in percent, and what `rsum` has over `clip` on all."""
+    several_noises = len({noise_name(row["noise"]) for row in rows}) > 1
+    names = ["noise"] * several_noises + ["arm", *metrics, f"rsum over {BASELINE}"]
+    yield from heading(*names)
+    for noise in _in_order(noise_name(row["noise"]) for row in rows):
+        here = [row for row in rows if noise_name(row["noise"]) == noise]
+        for arm in _in_order(row["arm"] for row in here):
+            found = [row for row in here if row["arm"] == arm]
+            cells = [spread(percent(row, name) for row in found) for name in metrics]
+            gain = spread(differences(here, arm, "rsum"), signed=True)
+            yield line(*[noise] * several_noises, arm, *cells, gain)
+
+
+def noise_table(rows: Sequence[Row], metric: str) -> Iterator[str]:
+    """An arm a line, a noise a column: one metric in percent."""
+    noises = _in_order(noise_name(row["noise"]) for row in rows)
+    yield from heading("arm", *noises)
+    for arm in _in_order(row["arm"] for row in rows):
+        cells = [
+            spread(
+                percent(row, metric)
+                for row in rows
+                if row["arm"] == arm and noise_name(row["noise"]) == noise
+            )
+            for noise in noises
+        ]
+        yield line(arm, *cells)
+
+
+def differences(rows: Sequence[Row], arm: str, metric: str) -> list[float]:
+    """What an arm has over `clip` on all, corpus by corpus, in percent; none for that arm."""
+    if arm == BASELINE:
+        return []
+    baseline = {row["corpus"]: percent(row, metric) for row in rows if row["arm"] == BASELINE}
+    return [
+        percent(row, metric) - baseline[row["corpus"]]
+        for row in rows
+        if row["arm"] == arm and row["corpus"] in baseline
+    ]
+
+
+def percent(row: Row, metric: str) -> float:
+    """`rsum` is in percent already."""
+    value = float(row[metric])
+    return value if metric == "rsum" else 100 * value
+
+
+def spread(values: Iterator[float] | Sequence[float], *, signed: bool = False) -> str:
+    """Mean and standard deviation; empty without values."""
+    numbers = list(values)
+    if not numbers:
+        return ""
+    mean = f"{statistics.mean(numbers):{'+' if signed else ''}.1f}"
+    return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.1f}"
+
+
+def noise_name(noise: Mapping[str, float]) -> str:
+    """`ncr 40 %, hard 10 %`; `none` without noise."""
+    return ", ".join(f"{kind} {100 * share:g} %" for kind, share in noise.items()) or "none"
+
+
+def _in_order(names: Iterator[str]) -> list[str]:
+    return list(dict.fromkeys(names))
