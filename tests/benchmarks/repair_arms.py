@@ -109,7 +109,7 @@ PRIOR = tuple(
     for prior in (1, 5, 20)
 )
 _DISNCL: dict[str, dict[str, Any]] = {
-    "alignment": {"disentangle": False, "soften": False},
+    "alignment": {"disentangle": "none", "soften": False},
     "alignment, L_Dis": {"soften": False, "regularize": False},
     "alignment, L_Dis, L_soft": {"regularize": False},
     "alignment, L_Dis, L_soft, L_reg": {},

@@ -11,6 +11,7 @@ from ncclean.training.adversary import Adversaries
 from ncclean.training.objectives.base import GlobalBatch
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
+    control_terms,
     discriminator_terms,
     encoder_terms,
     invariant_cosines,
@@ -58,7 +59,7 @@ def test_untrained_discriminators_see_nothing():
     assert terms["exclusive"].item() == pytest.approx(0.5 * 2 * nothing, abs=1e-5)
     assert terms["leaks"].item() == pytest.approx(-0.5 * 1.1 * 2 * nothing, abs=1e-5)
     assert terms["overlap"].item() == pytest.approx(-2 * nothing, abs=1e-5)
-    apart = (given["image_invariant"] - given["text_invariant"]).square().sum(dim=1).mean()
+    apart = 2 - 2 * invariant_cosines(given).diagonal().mean()
     assert terms["compression"].item() == pytest.approx(0.5 * 0.1 * apart.item(), abs=1e-6)
     for term in discriminator_terms(given, made).values():
         assert term.item() == pytest.approx(nothing, abs=1e-5)
@@ -93,7 +94,7 @@ def test_only_clean_pairs_count():
 
 
 def test_entangled_control_and_extremes():
-    terms = encoder_terms(parts(), discriminators(), DisnclOptions(disentangle=False))
+    terms = control_terms(parts(), None, DisnclOptions())
     assert set(terms) == {"align", "soft"}
     everything = set(encoder_terms(parts(), discriminators(), DisnclOptions()))
     for option, left_out in (("soften", {"soft"}), ("regularize", {"overlap"})):
@@ -195,8 +196,9 @@ def test_opponents_are_of_phase_two_alone(objective):
     made, _, phase = objective
     assert made.adversaries(made.phases[0]) == {}
     assert set(made.adversaries(phase)) == {"discriminators"}
-    control = Disncl(DisnclOptions(disentangle=False))
-    assert control.adversaries(control.phases[1]) == {}
+    for control in ("reconstruction", "none"):
+        made = Disncl(DisnclOptions(disentangle=control))
+        assert made.adversaries(made.phases[1]) == {}
 
 
 def test_frozen_towers_train_heads_alone():
