@@ -106,13 +106,13 @@ class Discriminators(nn.ModuleDict):
         super().__init__(
             {name: Discriminator(width(a), width(b), hidden_dim) for name, (a, b) in PAIRS.items()}
         )
-        self._form = form
+        self.form = form
 
     def logits(
         self, name: str, embeddings: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) embeddings."""
-        first, second = (seen(embeddings[side], self._form) for side in PAIRS[name])
+        first, second = (seen(embeddings[side], self.form) for side in PAIRS[name])
         joint, shuffled = self[name](first, second)
         return joint, shuffled
 
