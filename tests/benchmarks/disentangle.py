@@ -1,7 +1,7 @@
 """Can DisNCL's losses take apart what they should? On features whose parts are known.
 
     python tests/benchmarks/disentangle.py [--arms NAME ...] [--seeds 0 1 2] [--out RECORD.json]
-        [--set NAME=VALUE ...] [--epochs 10] [--pairs 8000]
+        [--set NAME=VALUE ...] [--epochs 10] [--pairs 4000] [--workers 2]
 
 Features of an image and of a caption are random nonlinear mixtures of six facts that both have and
 of three that each has alone, four values each, and a little noise; 40 % of the pairs are
@@ -18,12 +18,14 @@ import argparse
 import dataclasses
 import datetime
 import json
+import multiprocessing
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ from ncclean.training.trainer import Trainer
 
 DIM, VALUES, CODE = 128, 4, 8
 KINDS = {"shared": 6, "image only": 3, "caption only": 3}
-HELD_OUT, NOISE, BATCH = 2_000, 0.4, 256
+HELD_OUT, NOISE, BATCH = 2_000, 0.4, 128
 SIDES = {"image": "image only", "text": "caption only"}
 
 
@@ -161,7 +163,7 @@ ARMS = {
     "raw": Arm({"discriminator_input": "raw"}),
     "reconstruction": Arm({"disentangle": "reconstruction"}),
     "none": Arm({"disentangle": "none"}),
-    **{f"beta1 {beta1:g}": Arm({"beta1": beta1}) for beta1 in (0.0, 0.1, 1.0, 10.0, 50.0)},
+    **{f"beta1 {beta1:g}": Arm({"beta1": beta1}) for beta1 in (0.0, 1.0, 10.0)},
     **{
         f"raw distance, beta1 {beta1:g}": Arm({"beta1": beta1}, RawDistance) for beta1 in (0.1, 1.0)
     },
@@ -174,37 +176,54 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, as in a recipe")
     parser.add_argument("--epochs", type=int, default=10, help="of phase two")
-    parser.add_argument("--pairs", type=int, default=8_000)
+    parser.add_argument("--pairs", type=int, default=4_000)
+    parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--out", type=Path, help="record to write, as JSON")
     arguments = parser.parse_args()
-    unused = {"method": "disncl", "shards": [], "out": "unused"}
-    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
-    base = dataclasses.replace(command.objective_options.disncl, freeze_towers=True)
-    world = World()
-    held_out = world.pairs(HELD_OUT, 0.0, 2)
     record = facts_of_run(arguments)
+    held_out = World().pairs(HELD_OUT, 0.0, 2)
     record["features"] = contents({side: getattr(held_out, side) for side in SIDES}, held_out)
     record["cells"] = []
-    for seed in arguments.seeds:
-        for arm in arguments.arms:
-            start = time.perf_counter()
-            options = dataclasses.replace(base, **ARMS[arm].options)
-            training = world.pairs(arguments.pairs, NOISE, 1_000 + seed)
-            objective = trained(ARMS[arm].objective, options, training, arguments.epochs, seed)
-            values = {
-                **objective.statistics(),
-                **lengths(objective, training),
-                **measured(objective, held_out),
-            }
-            seconds = round(time.perf_counter() - start)
-            print(f"{arm}, seed {seed}: {seconds} s", file=sys.stderr)
-            cell = {"arm": arm, "options": dict(ARMS[arm].options), "seed": seed}
-            rounded = {name: round(value, 4) for name, value in values.items()}
-            record["cells"].append({**cell, "seconds": seconds, "values": rounded})
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.workers, context, torch.set_num_threads, (1,)) as workers:
+        futures = [
+            workers.submit(measured_cell, arm, seed, arguments)
+            for seed in arguments.seeds
+            for arm in arguments.arms
+        ]
+        for future in futures:
+            cell = future.result()
+            print(f"{cell['arm']}, seed {cell['seed']}: {cell['seconds']} s", file=sys.stderr)
+            record["cells"].append(cell)
             if arguments.out:
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)
                 arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print("\n".join(table(record)))
+
+
+def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train an arm with a seed of its own pairs, order and start; measure it."""
+    start = time.perf_counter()
+    unused = {"method": "disncl", "shards": [], "out": "unused"}
+    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
+    options = dataclasses.replace(
+        command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
+    )
+    world = World()
+    training = world.pairs(arguments.pairs, NOISE, 1_000 + seed)
+    objective = trained(ARMS[arm].objective, options, training, arguments.epochs, seed)
+    values = {
+        **objective.statistics(),
+        **lengths(objective, training),
+        **measured(objective, world.pairs(HELD_OUT, 0.0, 2)),
+    }
+    return {
+        "arm": arm,
+        "options": dict(ARMS[arm].options),
+        "seed": seed,
+        "seconds": round(time.perf_counter() - start),
+        "values": {name: round(value, 4) for name, value in values.items()},
+    }
 
 
 def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -221,9 +240,11 @@ def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
         "is_modified": bool(git("status", "--porcelain", "--untracked-files=no")),
         "date": datetime.date.today().isoformat(),
         "machine": machine_facts(),
+        "workers": arguments.workers,
         "pairs": arguments.pairs,
         "held_out": HELD_OUT,
         "noise": NOISE,
+        "batch_size": BATCH,
         "epochs": arguments.epochs,
         "seeds": arguments.seeds,
         "settings": arguments.set,
