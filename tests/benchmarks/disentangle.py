@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.disncl import clean_pairs, invariant_cosines
 from ncclean.training.objectives.disncl_objective import Disncl
-from ncclean.training.options import DisnclOptions, TrainOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 
 DIM, VALUES, CODE = 128, 4, 8
@@ -170,8 +170,9 @@ ARMS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The arguments of this script and of `disentangle_clip.py`."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["information"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, as in a recipe")
@@ -179,15 +180,29 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4_000)
     parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--out", type=Path, help="record to write, as JSON")
-    arguments = parser.parse_args()
-    record = facts_of_run(arguments)
+    return parser
+
+
+def main() -> None:
+    arguments = parser_of(__doc__ or "").parse_args()
+    record = facts_of_run(arguments, "disentangle.py")
     held_out = World().pairs(HELD_OUT, 0.0, 2)
     record["features"] = contents({side: getattr(held_out, side) for side in SIDES}, held_out)
+    run_cells(record, measured_cell, arguments)
+    print("\n".join(table(record)))
+
+
+def run_cells(
+    record: dict[str, Any],
+    cell_of: Callable[[str, int, argparse.Namespace], dict[str, Any]],
+    arguments: argparse.Namespace,
+) -> None:
+    """Fill in the record's cells, each arm with each seed; write it after each one."""
     record["cells"] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.workers, context, torch.set_num_threads, (1,)) as workers:
         futures = [
-            workers.submit(measured_cell, arm, seed, arguments)
+            workers.submit(cell_of, arm, seed, arguments)
             for seed in arguments.seeds
             for arm in arguments.arms
         ]
@@ -198,35 +213,30 @@ def main() -> None:
             if arguments.out:
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)
                 arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-    print("\n".join(table(record)))
 
 
 def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train an arm with a seed of its own pairs, order and start; measure it."""
     start = time.perf_counter()
-    unused = {"method": "disncl", "shards": [], "out": "unused"}
-    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
-    options = dataclasses.replace(
-        command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
-    )
     world = World()
     training = world.pairs(arguments.pairs, NOISE, 1_000 + seed)
-    objective = trained(ARMS[arm].objective, options, training, arguments.epochs, seed)
-    values = {
-        **objective.statistics(),
-        **lengths(objective, training),
-        **measured(objective, world.pairs(HELD_OUT, 0.0, 2)),
-    }
+    objective = trained(arm, training, seed, arguments)
+    values = lengths(objective, training) | measured(objective, world.pairs(HELD_OUT, 0.0, 2))
+    return cell(arm, seed, time.perf_counter() - start, objective.statistics() | values)
+
+
+def cell(arm: str, seed: int, seconds: float, values: Mapping[str, float]) -> dict[str, Any]:
+    """A cell of a record."""
     return {
         "arm": arm,
         "options": dict(ARMS[arm].options),
         "seed": seed,
-        "seconds": round(time.perf_counter() - start),
+        "seconds": round(seconds),
         "values": {name: round(value, 4) for name, value in values.items()},
     }
 
 
-def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
+def facts_of_run(arguments: argparse.Namespace, script: str) -> dict[str, Any]:
     """What the figures of a record depend on."""
 
     def git(*words: str) -> str:
@@ -235,7 +245,7 @@ def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
 
     quoted = [f'"{word}"' if " " in word else word for word in sys.argv[1:]]
     return {
-        "command": " ".join(["python tests/benchmarks/disentangle.py", *quoted]),
+        "command": " ".join([f"python tests/benchmarks/{script}", *quoted]),
         "commit": git("rev-parse", "HEAD"),
         "is_modified": bool(git("status", "--porcelain", "--untracked-files=no")),
         "date": datetime.date.today().isoformat(),
@@ -251,11 +261,14 @@ def facts_of_run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def trained(
-    kind: type[Disncl], options: DisnclOptions, pairs: Known, epochs: int, seed: int
-) -> Disncl:
-    """The objective after training its heads on the pairs."""
-    objective = kind(options, learning_rate=5e-4, epochs=epochs)
+def trained(arm: str, pairs: Known, seed: int, arguments: argparse.Namespace) -> Disncl:
+    """The objective of an arm after training its heads on the pairs."""
+    unused = {"method": "disncl", "shards": [], "out": "unused"}
+    command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
+    options = dataclasses.replace(
+        command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
+    )
+    objective = ARMS[arm].objective(options, learning_rate=5e-4, epochs=arguments.epochs)
     with tempfile.TemporaryDirectory() as folder:
         # The towers of this model are never used; its embeddings have the right length.
         Trainer(
