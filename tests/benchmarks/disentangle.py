@@ -240,14 +240,16 @@ def facts_of_run(arguments: argparse.Namespace, script: str) -> dict[str, Any]:
     """What the figures of a record depend on."""
 
     def git(*words: str) -> str:
-        folder = Path(__file__).parent
-        return subprocess.check_output(["git", *words], cwd=folder, text=True).strip()
+        root = Path(__file__).parents[2]
+        return subprocess.check_output(["git", *words], cwd=root, text=True).strip()
+
+    code = ("ncclean", "pipelines", "tests/benchmarks")
 
     quoted = [f'"{word}"' if " " in word else word for word in sys.argv[1:]]
     return {
         "command": " ".join([f"python tests/benchmarks/{script}", *quoted]),
         "commit": git("rev-parse", "HEAD"),
-        "is_modified": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "is_modified": bool(git("status", "--porcelain", "--", *code)),
         "date": datetime.date.today().isoformat(),
         "machine": machine_facts(),
         "workers": arguments.workers,
