@@ -115,12 +115,14 @@ class Parameter:
         """Raise `OptionError` for a value out of range."""
         option = self.option
         for one in value if isinstance(value, list | tuple) else [value]:
-            if one is None or isinstance(one, bool):
+            if one is None:
                 continue
             if self.choices and one not in self.choices:
                 raise OptionError(
                     self.name, f"{self.flag} takes {', '.join(self.choices)}, got {one!r}"
                 )
+            if isinstance(one, bool):
+                continue
             if option.endings and not str(one).lower().endswith(option.endings):
                 endings = ", ".join(option.endings)
                 raise OptionError(

@@ -63,6 +63,10 @@ def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Sho
         yield f"mutual information of {name}: {value:.3f} nats"
     recalls = ", ".join(f"{space} {share(value)}" for space, value in report.retrieval.items())
     yield f"recall at 1, mean of both directions: {recalls}; chance {share(report.chance)}"
+    yield (
+        f"recall at 1, exclusive, after a linear map from image to caption: "
+        f"{share(report.fitted_retrieval)}; chance {share(2 * report.chance)}"
+    )
     if not report.facts:
         yield "the shards do not say what the pairs show: no facts to probe"
     else:

@@ -181,9 +181,12 @@ class BayesOptions(Options):
 class DisnclOptions(Options):
     """DisNCL's options; the defaults are the paper's.
 
-    `disentangle=False` leaves L_Dis and L_reg out, the paper's entangled control; with `soften` and
-    `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V. `reverse`,
-    `mask_noisy` and `bounded_adversary` are the variants of the functions of these losses.
+    `disentangle="reconstruction"` is the paper's entangled control (Fig. 4): both halves together
+    must give the features back, in place of L_Dis and L_reg. `none` leaves these out; with `soften`
+    and `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V.
+    `discriminator_input="raw"` is the paper's: discriminators, decoders and compression then see
+    lengths as well as directions. `reverse`, `mask_noisy` and `bounded_adversary` are the variants
+    of the functions of these losses.
     `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
     `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
     `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
@@ -202,7 +205,13 @@ class DisnclOptions(Options):
             "disncl: passes of its first phase, which only aligns.", name="alignment_epochs", low=0
         ),
     ] = 5
-    disentangle: Annotated[bool, Option("disncl: with or without L_Dis and L_reg.")] = True
+    disentangle: Annotated[
+        Literal["information", "reconstruction", "none"],
+        Option(
+            "disncl: how halves are made: `information` (L_Dis and L_reg), `reconstruction` (the "
+            "paper's entangled control) or `none`."
+        ),
+    ] = "information"
     hidden_dim: Annotated[
         int, Option("disncl: width of the heads and discriminators.", low=1, is_listed=False)
     ] = 256
@@ -265,6 +274,14 @@ class DisnclOptions(Options):
         Literal["all", "hardest"],
         Option("disncl: negatives of the first phase, `all` or the `hardest`.", is_listed=False),
     ] = "all"
+    discriminator_input: Annotated[
+        Literal["directions", "raw"],
+        Option(
+            "disncl: what its discriminators, decoders and compression see: `directions`, or `raw` "
+            "features and halves (the paper's).",
+            is_listed=False,
+        ),
+    ] = "directions"
     tower_rate: Annotated[
         float,
         Option(

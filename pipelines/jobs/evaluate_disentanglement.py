@@ -40,7 +40,7 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
         f"local-dir:{folder}", None, precision=command.precision, device=command.device
     )
     progress.say(f"encoding {command.pairs:,} pairs at most")
-    image, text, metadata = _features(estimator, command)
+    image, text, metadata = encoded_pairs(estimator, command)
     if len(image) < _FEWEST:
         raise InputError(f"{len(image)} pairs could be read; {_FEWEST} are the least")
     progress.say("measuring the halves")
@@ -53,7 +53,7 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
     return report
 
 
-def _features(
+def encoded_pairs(
     estimator: Estimator, command: EvaluateDisentanglement
 ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
     """(N, d) features of the first pairs that can be read, and their json."""

@@ -1,24 +1,37 @@
 """Can DisNCL's losses take apart what they should? On features whose parts are known.
 
-    python tests/benchmarks/disentangle.py [--set NAME=VALUE ...] [--epochs 10]
+    python tests/benchmarks/disentangle.py [--arms NAME ...] [--seeds 0 1 2] [--out RECORD.json]
+        [--set NAME=VALUE ...] [--epochs 10] [--pairs 4000] [--workers 2]
 
 Features of an image and of a caption are random nonlinear mixtures of six facts that both have and
-of three that each has alone, four values each, and a little noise; 40 % of 16,000 pairs are
+of three that each has alone, four values each, and a little noise; 40 % of the pairs are
 mismatched. No tower can lose a fact here, as a CLIP model does with what captions never say: what
 the halves hold afterwards is the losses' doing alone. The heads train as with `finetune
 --freeze-towers`. Then, on 2,000 new pairs: how well linear probes read each kind of fact from each
-part (0 is chance), and which share of a part's variance each kind explains.
+part (0 is chance), which share of a part's variance each kind explains, retrieval, and information
+between the halves. `ARMS` are the objectives to compare; an arm is trained once for each seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
+import json
+import multiprocessing
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from machine import machine_facts
 from ncclean_pipelines.command import build, parse_settings
 from ncclean_pipelines.finetune import Finetune
 
@@ -26,6 +39,7 @@ from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.disentanglement import (
     PARTS,
     explained,
+    fitted_recall,
     head_parts,
     leading_components,
     probe,
@@ -35,13 +49,16 @@ from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES, in_space
 from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
+from ncclean.training.objectives.disncl import clean_pairs, invariant_cosines
 from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 
 DIM, VALUES, CODE = 128, 4, 8
 KINDS = {"shared": 6, "image only": 3, "caption only": 3}
-PAIRS, HELD_OUT, NOISE, BATCH = 16_000, 2_000, 0.4, 256
+HELD_OUT, NOISE, BATCH = 2_000, 0.4, 128
+SIDES = {"image": "image only", "text": "caption only"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +112,7 @@ class World:
 class KnownFeatures(CachedFeatures):
     """Pairs as if towers had encoded them."""
 
-    def __init__(self, known: Known, batch_size: int) -> None:
+    def __init__(self, known: Known, batch_size: int, seed: int) -> None:
         count = len(known.image)
         self._all = TrainBatch(
             pixels=torch.empty(0),
@@ -107,57 +124,230 @@ class KnownFeatures(CachedFeatures):
             features=(known.image.half(), known.text.half()),
         )
         self.counts = LoaderCounts()
-        self._batch_size, self._seed, self.samples = batch_size, 0, count
+        self._batch_size, self._seed, self.samples = batch_size, seed, count
         self.steps_per_epoch = count // batch_size
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+class RawDistance(Disncl):
+    """The compression of raw halves beside discriminators that see directions: a control.
+
+    Short halves satisfy it, and no other term sees their length.
+    """
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """Those of DisNCL, the compression replaced."""
+        terms = super().terms(embeddings, scale, batch, phase)
+        if "compression" in terms:
+            clean = clean_pairs(invariant_cosines(embeddings))
+            apart = embeddings["image_invariant"] - embeddings["text_invariant"]
+            squared = apart[clean].square().sum() / max(1, int(clean.sum()))
+            terms["compression"] = self.options.gamma * self.options.beta1 * squared
+        return terms
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """An objective to compare: options that differ from the defaults."""
+
+    options: Mapping[str, Any]
+    objective: type[Disncl] = Disncl
+
+
+_STRONG = {"bounded_adversary": True, "gamma": 0.1, "beta2": 1.0, "discriminator_steps": 3}
+ARMS = {
+    "information": Arm({}),
+    "bounded adversary": Arm({"bounded_adversary": True}),
+    "stronger opponents": Arm(_STRONG),
+    "raw": Arm({"discriminator_input": "raw"}),
+    "reconstruction": Arm({"disentangle": "reconstruction"}),
+    "none": Arm({"disentangle": "none"}),
+    **{f"beta1 {beta1:g}": Arm({"beta1": beta1}) for beta1 in (0.0, 1.0, 10.0)},
+    **{
+        f"raw distance, beta1 {beta1:g}": Arm({"beta1": beta1}, RawDistance) for beta1 in (0.1, 1.0)
+    },
+}
+
+
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The arguments of this script and of `disentangle_clip.py`."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["information"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, as in a recipe")
-    parser.add_argument("--epochs", type=int, default=10)
-    arguments = parser.parse_args()
+    parser.add_argument("--epochs", type=int, default=10, help="of phase two")
+    parser.add_argument("--pairs", type=int, default=4_000)
+    parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--out", type=Path, help="record to write, as JSON")
+    return parser
+
+
+def main() -> None:
+    arguments = parser_of(__doc__ or "").parse_args()
+    record = facts_of_run(arguments, "disentangle.py")
+    held_out = World().pairs(HELD_OUT, 0.0, 2)
+    record["features"] = contents({side: getattr(held_out, side) for side in SIDES}, held_out)
+    run_cells(record, measured_cell, arguments)
+    print("\n".join(table(record)))
+
+
+def run_cells(
+    record: dict[str, Any],
+    cell_of: Callable[[str, int, argparse.Namespace], dict[str, Any]],
+    arguments: argparse.Namespace,
+) -> None:
+    """Fill in the record's cells, each arm with each seed; write it after each one."""
+    record["cells"] = []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.workers, context, torch.set_num_threads, (1,)) as workers:
+        futures = [
+            workers.submit(cell_of, arm, seed, arguments)
+            for seed in arguments.seeds
+            for arm in arguments.arms
+        ]
+        for future in futures:
+            cell = future.result()
+            print(f"{cell['arm']}, seed {cell['seed']}: {cell['seconds']} s", file=sys.stderr)
+            record["cells"].append(cell)
+            if arguments.out:
+                arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train an arm with a seed of its own pairs, order and start; measure it."""
+    start = time.perf_counter()
+    world = World()
+    training = world.pairs(arguments.pairs, NOISE, 1_000 + seed)
+    objective = trained(arm, training, seed, arguments)
+    values = lengths(objective, training) | measured(objective, world.pairs(HELD_OUT, 0.0, 2))
+    return cell(arm, seed, time.perf_counter() - start, objective.statistics() | values)
+
+
+def cell(arm: str, seed: int, seconds: float, values: Mapping[str, float]) -> dict[str, Any]:
+    """A cell of a record."""
+    return {
+        "arm": arm,
+        "options": dict(ARMS[arm].options),
+        "seed": seed,
+        "seconds": round(seconds),
+        "values": {name: round(value, 4) for name, value in values.items()},
+    }
+
+
+def facts_of_run(arguments: argparse.Namespace, script: str) -> dict[str, Any]:
+    """What the figures of a record depend on."""
+
+    def git(*words: str) -> str:
+        root = Path(__file__).parents[2]
+        return subprocess.check_output(["git", *words], cwd=root, text=True).strip()
+
+    code = ("ncclean", "pipelines", "tests/benchmarks")
+
+    quoted = [f'"{word}"' if " " in word else word for word in sys.argv[1:]]
+    return {
+        "command": " ".join([f"python tests/benchmarks/{script}", *quoted]),
+        "commit": git("rev-parse", "HEAD"),
+        "is_modified": bool(git("status", "--porcelain", "--", *code)),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine_facts(),
+        "workers": arguments.workers,
+        "pairs": arguments.pairs,
+        "held_out": HELD_OUT,
+        "noise": NOISE,
+        "batch_size": BATCH,
+        "epochs": arguments.epochs,
+        "seeds": arguments.seeds,
+        "settings": arguments.set,
+    }
+
+
+def trained(arm: str, pairs: Known, seed: int, arguments: argparse.Namespace) -> Disncl:
+    """The objective of an arm after training its heads on the pairs."""
     unused = {"method": "disncl", "shards": [], "out": "unused"}
     command = build(Finetune, {**unused, **parse_settings(Finetune, arguments.set)})
-    options = dataclasses.replace(command.objective_options.disncl, freeze_towers=True)
-    world = World()
-    objective = Disncl(options, learning_rate=5e-4, epochs=arguments.epochs)
+    options = dataclasses.replace(
+        command.objective_options.disncl, freeze_towers=True, **ARMS[arm].options
+    )
+    objective = ARMS[arm].objective(options, learning_rate=5e-4, epochs=arguments.epochs)
     with tempfile.TemporaryDirectory() as folder:
         # The towers of this model are never used; its embeddings have the right length.
         Trainer(
             Estimator.load("demo", None),
             objective,
-            KnownFeatures(world.pairs(PAIRS, NOISE, 1), BATCH),
-            TrainOptions(tensorboard=False, save_minutes=1e6),
+            KnownFeatures(pairs, BATCH, seed),
+            TrainOptions(tensorboard=False, save_minutes=1e6, seed=seed),
             Path(folder),
         ).run()
-    print(", ".join(f"{name} {value:.3f}" for name, value in objective.statistics().items()))
-    report(objective, world.pairs(HELD_OUT, 0.0, 2))
+    return objective
 
 
-def report(objective: Disncl, known: Known) -> None:
-    """Probes, retrieval and information, as Markdown."""
+def halves(objective: Disncl, known: Known) -> dict[str, torch.Tensor]:
+    """The parts of pairs by the heads of the objective."""
     heads = objective._heads
     assert heads is not None
-    parts = head_parts(heads.eval(), known.image, known.text)
-    print("| facts | " + " | ".join(name.replace("_", " ") for name in PARTS) + " |")
-    print("|---|" + "---|" * len(PARTS))
-    reduced = {name: leading_components(parts[name].numpy()) for name in PARTS}
-    for kind, labels in known.facts.items():
-        cells = []
-        for name in PARTS:
-            read = statistics.mean(probe(reduced[name], column.numpy()) for column in labels.T)
-            cells.append(f"{read:.2f}, {explained(parts[name].numpy(), labels.numpy()):.0%}")
-        print(f"| {kind} | " + " | ".join(cells) + " |")
+    return head_parts(heads.eval(), known.image, known.text)
+
+
+def lengths(objective: Disncl, known: Known) -> dict[str, float]:
+    """Cosine and mean length of the invariant halves of the clean pairs of the training set."""
+    parts = halves(objective, known)
+    image, text = (parts[f"{side}_invariant"][known.is_noisy == 0] for side in SIDES)
+    return {
+        "cosine/clean": float(F.cosine_similarity(image, text).mean()),
+        "length/invariant": float(torch.cat([image, text]).norm(dim=1).mean()),
+        "distance/clean": float((image - text).square().sum(dim=1).mean()),
+    }
+
+
+def measured(objective: Disncl, known: Known) -> dict[str, float]:
+    """Probes, shares of variance, retrieval and information of held-out pairs, by name."""
+    parts = halves(objective, known)
+    values = contents({name: parts[name] for name in PARTS if name not in SIDES}, known)
     for space in SPACES:
         image, text = (
             in_space(parts[f"{side}_invariant"], parts[f"{side}_exclusive"], space)
-            for side in ("image", "text")
+            for side in SIDES
         )
-        recalls = recall_at_k(image, text, torch.arange(HELD_OUT), ks=(1,))
-        print(f"recall at 1, {space}: {recalls['image_to_text_R@1']:.1%}")
-    for side in ("image", "text"):
-        found = mutual_information(parts[f"{side}_invariant"], parts[f"{side}_exclusive"])
-        print(f"information between the {side} halves: {found:.2f} nats")
+        recalls = recall_at_k(image, text, torch.arange(len(image)), ks=(1,))
+        both = (recalls["image_to_text_R@1"], recalls["text_to_image_R@1"])
+        values[f"recall/{space}"] = statistics.mean(both)
+    values["recall/exclusive, fitted"] = fitted_recall(
+        parts["image_exclusive"], parts["text_exclusive"]
+    )
+    for side in SIDES:
+        values[f"information/{side}"] = mutual_information(
+            parts[f"{side}_invariant"], parts[f"{side}_exclusive"]
+        )
+    return values
+
+
+def contents(parts: Mapping[str, torch.Tensor], known: Known) -> dict[str, float]:
+    """How well the facts of its side are read from each part, and how much of it they are."""
+    values = {}
+    for name, part in parts.items():
+        reduced = leading_components(part.numpy())
+        for kind, facts in (("shared", "shared"), ("own", SIDES[name.split("_")[0]])):
+            labels = known.facts[facts].numpy()
+            read = statistics.mean(probe(reduced, column) for column in labels.T)
+            values[f"probe/{kind}/{name}"] = round(read, 4)
+            values[f"variance/{kind}/{name}"] = round(explained(part.numpy(), labels), 4)
+    return values
+
+
+def table(record: Mapping[str, Any]) -> list[str]:
+    """Mean and standard deviation over seeds of every value, by arm, as Markdown."""
+    arms = list(dict.fromkeys(cell["arm"] for cell in record["cells"]))
+    lines = ["| | " + " | ".join(arms) + " |", "|---|" + "---|" * len(arms)]
+    for name in record["cells"][0]["values"]:
+        columns = []
+        for arm in arms:
+            found = [c["values"][name] for c in record["cells"] if c["arm"] == arm]
+            spread = f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else ""
+            columns.append(f"{statistics.mean(found):.3f}{spread}")
+        lines.append(f"| {name} | " + " | ".join(columns) + " |")
+    return lines
 
 
 if __name__ == "__main__":

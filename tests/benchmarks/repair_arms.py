@@ -142,7 +142,7 @@ PRIOR = (
     ),
 )
 _DISNCL: dict[str, dict[str, Any]] = {
-    "disncl: alignment alone": {"disentangle": False, "soften": False},
+    "disncl: alignment alone": {"disentangle": "none", "soften": False},
     "+ L_Dis": {"soften": False, "regularize": False},
     "+ L_Dis + L_soft": {"regularize": False},
     "+ L_Dis + L_soft + L_reg": {},

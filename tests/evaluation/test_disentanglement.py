@@ -11,6 +11,7 @@ from ncclean.evaluation.disentanglement import (
     PARTS,
     disentanglement_report,
     explained,
+    fitted_recall,
     head_parts,
     probe,
 )
@@ -52,6 +53,7 @@ def test_a_perfect_model_is_recognised(report):
     assert report.retrieval["invariant"] > 0.9
     assert report.retrieval["exclusive"] < 0.05
     assert report.chance == 1 / PAIRS
+    assert report.fitted_retrieval < 0.05
     owners = {
         "shared": {"image", "image_invariant", "text", "text_invariant"},
         "image only": {"image", "image_exclusive"},
@@ -95,7 +97,17 @@ def test_a_leak_is_seen(perfect):
     )
     found = disentanglement_report(leaking, [None] * PAIRS)
     assert min(found.information.values()) > 0.5
+    assert found.fitted_retrieval > 0.2
     assert found.facts == []
+
+
+def test_a_map_finds_what_cosines_of_halves_that_were_never_aligned_do_not():
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(400, 6, generator=generator)
+    turned = image @ torch.linalg.qr(torch.randn(6, 6, generator=generator)).Q
+    assert fitted_recall(image, turned) > 0.95
+    assert fitted_recall(image, torch.randn(400, 6, generator=generator)) < 0.05
+    assert fitted_recall(torch.zeros(400, 6), turned) < 0.05
 
 
 def test_probe_scale():

@@ -88,6 +88,26 @@ def test_evidence_and_beliefs(run, corpus, tmp_path):
     assert report["noisy"] == sum(bool(each) for each in table["is_noisy"].to_pylist())
 
 
+def test_the_entangled_control_is_measured_too(corpus, tmp_path):
+    """Trained from the command line; its decoders are not part of the model."""
+    out = tmp_path / "control"
+    runs = (
+        ["finetune", "--method", "disncl", "--disentangle", "reconstruction", "--freeze-towers",
+         "--shards", str(corpus), "--model", "demo", "--batch-size", "128", "--epochs", "1",
+         "--alignment-epochs", "2", "--out", str(out), "--set", "dim=32"],
+        ["evaluate", "disentanglement", str(out), "--shards", str(corpus), "--pairs", "60",
+         "--json"],
+    )  # fmt: skip
+    for arguments in runs:
+        found = CliRunner().invoke(app, arguments)
+        assert found.exit_code == 0, found.output
+    assert read_results(out)[-1]["loss/reconstruction"] > 0
+    assert {"retrieval", "fitted_retrieval", "information"} <= set(json.loads(found.stdout))
+    found = CliRunner().invoke(app, ["finetune", "--method", "disncl", "--no-disentangle"])
+    assert found.exit_code == 2
+    assert "No such option" in found.output
+
+
 def test_what_cannot_be_measured_is_refused(corpus, tmp_path):
     found = CliRunner().invoke(app, ["evaluate", "weights", str(tmp_path)])
     assert found.exit_code == 2

@@ -19,12 +19,14 @@ from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import cyclip_loss
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
+    control_terms,
     encoder_terms,
     invariant_cosines,
     warm_up_terms,
 )
 from ncclean.training.objectives.disncl_information import Discriminators
 from ncclean.training.objectives.disncl_objective import Disncl
+from ncclean.training.objectives.disncl_reconstruction import Decoders
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
 from ncclean.training.objectives.ncu import (
     NcuOptions,
@@ -76,12 +78,25 @@ def _disncl(v, t, n, s, weights):
     return sum(terms.values()) + sum(warm_up_terms(invariant_cosines(parts), options).values()) * s
 
 
+def _disncl_control(v, t, n, s, weights):
+    """The control of DisNCL: the decoders see the halves of all ranks."""
+    torch.manual_seed(0)
+    parts = {
+        "image": v, "text": t, "image_invariant": v + 2 * t, "text_invariant": t + 2 * v,
+        "image_exclusive": v.flip(1), "text_exclusive": t.flip(1),
+    }  # fmt: skip
+    terms = control_terms(parts, Decoders(5, 5, 8), DisnclOptions())
+    assert terms["reconstruction"] != 0
+    return sum(terms.values())
+
+
 PHASES = whole_model(1e-3, 1)
 OBJECTIVES = {
     "bayes": _objective(lambda: Bayes(PHASES, BayesOptions(moving_average=0.5))),
     "bayes_strict": _objective(lambda: Bayes(PHASES, BayesOptions(mode="strict"))),
     "bayes_proper": _objective(lambda: Bayes(PHASES, BayesOptions(mode="proper_prior"))),
     "disncl": _disncl,
+    "disncl_control": _disncl_control,
     "decl": _objective(lambda: Decl(PHASES)),
     "rince": lambda v, t, n, s, weights: rince_loss(v, t, s),
     "clip": lambda v, t, n, s, weights: clip_loss(v, t, s),

@@ -15,7 +15,6 @@ from ncclean.scoring.disncl import mutual_match
 from ncclean.training.objectives.base import Terms
 from ncclean.training.objectives.disncl_alignment import (
     all_negatives_loss,
-    mean_over,
     ranking_loss,
     soft_alignment_loss,
     soft_margin,
@@ -28,12 +27,15 @@ from ncclean.training.objectives.disncl_information import (
     adversarial_bound,
     jsd_bound,
 )
+from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
 from ncclean.training.objectives.similarity import cosines
 from ncclean.training.options import DisnclOptions
 
 __all__ = [
     "DisnclOptions",
     "clean_pairs",
+    "compression",
+    "control_terms",
     "discriminator_terms",
     "encoder_terms",
     "invariant_cosines",
@@ -78,15 +80,7 @@ def encoder_terms(
     """
     similarity = invariant_cosines(embeddings)
     clean = clean_pairs(similarity)
-    margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
-    terms = {"align": ranking_loss(similarity, clean, margin)}
-    if options.soften:
-        terms["soft"] = soft_alignment_loss(
-            similarity, clean, options.temperature, options.beta3,
-            options.reverse, options.mask_noisy,
-        )  # fmt: skip
-    if not options.disentangle:
-        return terms
+    terms = _retrieval_terms(similarity, clean, options)
     chosen = {name: value[clean] for name, value in embeddings.items()}
 
     def raised(name: str) -> torch.Tensor:
@@ -100,18 +94,61 @@ def encoder_terms(
         return torch.stack(bounds).sum()
 
     gamma = options.gamma
-    # KL of unit Gaussians is half the squared distance; with both directions, all of it.
-    distance = (embeddings["image_invariant"] - embeddings["text_invariant"]).square().sum(dim=1)
     invariant = raised("text_in_image_invariant") + raised("image_in_text_invariant")
     exclusive = raised("image_in_image_exclusive") + raised("text_in_text_exclusive")
     terms |= {
         "invariant": -gamma * invariant,
-        "compression": gamma * options.beta1 * mean_over(distance, clean),
+        "compression": gamma * options.beta1 * compression(chosen, options),
         "exclusive": -(1 - gamma) * exclusive,
         "leaks": (1 - gamma) * (1 + options.beta2) * lowered(LEAKS),
     }
     if options.regularize:
         terms["overlap"] = lowered(OVERLAPS)
+    return terms
+
+
+def control_terms(
+    embeddings: Mapping[str, torch.Tensor], decoders: Decoders | None, options: DisnclOptions
+) -> Terms:
+    """L_align and L_soft without L_Dis and L_reg, as in `encoder_terms`.
+
+    With decoders also `reconstruction`, which makes the halves of each clean pair give its features
+    back: the entangled model that the paper's Fig. 4 compares with.
+    """
+    similarity = invariant_cosines(embeddings)
+    clean = clean_pairs(similarity)
+    terms = _retrieval_terms(similarity, clean, options)
+    if decoders is not None:
+        chosen = {name: value[clean] for name, value in embeddings.items()}
+        terms["reconstruction"] = unexplained_share(decoders, chosen)
+    return terms
+
+
+def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> torch.Tensor:
+    """Eq. 10 in both directions: the mean over pairs of |V_S - T_S|^2, a scalar.
+
+    KL of unit Gaussians is half the squared distance of their means; both directions give all of
+    it. Taken on unit vectors, where it is 2 - 2 cos: a raw distance is made small by making the
+    halves short, which nothing else would notice. `discriminator_input="raw"` takes it raw, since
+    the discriminators then see lengths too.
+    """
+    image, text = halves["image_invariant"], halves["text_invariant"]
+    if options.discriminator_input == "directions":
+        image, text = F.normalize(image, dim=1), F.normalize(text, dim=1)
+    return (image - text).square().sum() / max(1, len(image))
+
+
+def _retrieval_terms(
+    similarity: torch.Tensor, clean: torch.Tensor, options: DisnclOptions
+) -> Terms:
+    """L_align and, unless it is switched off, L_soft."""
+    margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
+    terms = {"align": ranking_loss(similarity, clean, margin)}
+    if options.soften:
+        terms["soft"] = soft_alignment_loss(
+            similarity, clean, options.temperature, options.beta3,
+            options.reverse, options.mask_noisy,
+        )  # fmt: skip
     return terms
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -92,30 +92,40 @@ class Discriminator(nn.Module):
 class Discriminators(nn.ModuleDict):
     """The eight of them, by the names in `PAIRS`."""
 
-    def __init__(self, feature_dim: int, head_dim: int, hidden_dim: int = 256) -> None:
+    def __init__(
+        self,
+        feature_dim: int,
+        head_dim: int,
+        hidden_dim: int = 256,
+        *,
+        form: Literal["directions", "raw"] = "directions",
+    ) -> None:
         def width(name: str) -> int:
             return feature_dim if name in ("image", "text") else head_dim
 
         super().__init__(
             {name: Discriminator(width(a), width(b), hidden_dim) for name, (a, b) in PAIRS.items()}
         )
+        self.form = form
 
     def logits(
         self, name: str, embeddings: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) embeddings.
-
-        It sees directions, which are all that a cosine sees. Shown raw, the exclusive halves grow a
-        hundredfold within a few epochs, to be seen through a discriminator that cannot be steep.
-        """
-        first, second = (_direction(embeddings[side]) for side in PAIRS[name])
+        """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) embeddings."""
+        first, second = (seen(embeddings[side], self.form) for side in PAIRS[name])
         joint, shuffled = self[name](first, second)
         return joint, shuffled
 
 
-def _direction(embedding: torch.Tensor) -> torch.Tensor:
-    """(N, d) -> the same directions with elements of size 1 on average."""
+def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
+    """(N, d) -> the same `raw`, or its `directions` with elements of size 1 on average.
+
+    Directions are all that a cosine sees. Shown raw, exclusive halves grow to be seen through
+    a discriminator that cannot be steep.
+    """
     precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
+    if form == "raw":
+        return precise
     return F.normalize(precise, dim=1) * math.sqrt(embedding.shape[1])
 
 

@@ -14,12 +14,14 @@ from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Ter
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
     clean_pairs,
+    control_terms,
     discriminator_terms,
     encoder_terms,
     invariant_cosines,
     warm_up_terms,
 )
 from ncclean.training.objectives.disncl_information import Discriminators
+from ncclean.training.objectives.disncl_reconstruction import Decoders
 
 WARM_UP, DISENTANGLING = "warm-up", "disentangling"
 
@@ -42,28 +44,37 @@ class Disncl:
         rates = {"heads": learning_rate}
         if not options.freeze_towers:
             rates |= dict.fromkeys(("image", "text"), options.tower_rate * learning_rate)
+        first, second = rates, rates
+        if options.disentangle == "reconstruction":
+            second = rates | {"decoders": learning_rate}
         phases = (
-            Phase(name=WARM_UP, epochs=options.warmup_epochs, learning_rates=rates, warmup=warmup),
-            Phase(name=DISENTANGLING, epochs=epochs, learning_rates=rates, warmup=warmup),
+            Phase(name=WARM_UP, epochs=options.warmup_epochs, learning_rates=first, warmup=warmup),
+            Phase(name=DISENTANGLING, epochs=epochs, learning_rates=second, warmup=warmup),
         )
         self.phases = tuple(phase for phase in phases if phase.epochs)
         self._rate = options.discriminator_rate * learning_rate
         self._heads: Heads | None = None
         self._discriminators: Discriminators | None = None
+        self._decoders: Decoders | None = None
         self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """`heads` and, unless there is nothing to disentangle, `discriminators`."""
-        dim = feature_dim(model)
+        """`heads`, and the `discriminators` or `decoders` that tell what they should hold."""
+        options, dim = self.options, feature_dim(model)
         config = HeadsConfig(
             feature_dim=dim,
-            hidden_dim=self.options.hidden_dim,
-            dim=self.options.dim,
-            temperature=self.options.temperature,
+            hidden_dim=options.hidden_dim,
+            dim=options.dim,
+            temperature=options.temperature,
         )
         self._heads = Heads(config)
-        self._discriminators = Discriminators(dim, self.options.dim, self.options.hidden_dim)
-        return {"heads": self._heads, "discriminators": self._discriminators}
+        modules: dict[str, nn.Module] = {"heads": self._heads}
+        sizes, form = (dim, options.dim, options.hidden_dim), options.discriminator_input
+        if options.disentangle == "information":
+            modules["discriminators"] = self._discriminators = Discriminators(*sizes, form=form)
+        elif options.disentangle == "reconstruction":
+            modules["decoders"] = self._decoders = Decoders(*sizes, form=form)
+        return modules
 
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
@@ -80,7 +91,7 @@ class Disncl:
             "image_invariant": heads.image_invariant(image),
             "text_invariant": heads.text_invariant(text),
         }
-        if phase.name == DISENTANGLING and self.options.disentangle:
+        if phase.name == DISENTANGLING and self.options.disentangle != "none":
             embeddings |= {
                 "image": image, "image_exclusive": heads.image_exclusive(image),
                 "text": text, "text_exclusive": heads.text_exclusive(text),
@@ -90,12 +101,13 @@ class Disncl:
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """L_align in phase one, Eq. 8 in phase two."""
-        assert self._discriminators is not None, "modules() comes first"
+        """L_align in phase one, Eq. 8 or that of a control in phase two."""
         similarity = invariant_cosines(embeddings).detach()
         self._last = similarity.diagonal(), clean_pairs(similarity), batch.is_noisy
         if phase.name == WARM_UP:
             return warm_up_terms(invariant_cosines(embeddings), self.options)
+        if self._discriminators is None:
+            return control_terms(embeddings, self._decoders, self.options)
         self._discriminators.eval()  # no power iteration: they must not change in this step
         return encoder_terms(embeddings, self._discriminators, self.options)
 
@@ -106,7 +118,7 @@ class Disncl:
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
         """The discriminators, in phase two."""
-        trains = phase.name == DISENTANGLING and self.options.disentangle
+        trains = phase.name == DISENTANGLING and self.options.disentangle == "information"
         return {"discriminators": self._rate} if trains else {}
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:

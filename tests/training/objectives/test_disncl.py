@@ -11,6 +11,8 @@ from ncclean.training.adversary import Adversaries
 from ncclean.training.objectives.base import GlobalBatch
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
+    compression,
+    control_terms,
     discriminator_terms,
     encoder_terms,
     invariant_cosines,
@@ -58,7 +60,7 @@ def test_untrained_discriminators_see_nothing():
     assert terms["exclusive"].item() == pytest.approx(0.5 * 2 * nothing, abs=1e-5)
     assert terms["leaks"].item() == pytest.approx(-0.5 * 1.1 * 2 * nothing, abs=1e-5)
     assert terms["overlap"].item() == pytest.approx(-2 * nothing, abs=1e-5)
-    apart = (given["image_invariant"] - given["text_invariant"]).square().sum(dim=1).mean()
+    apart = 2 - 2 * invariant_cosines(given).diagonal().mean()
     assert terms["compression"].item() == pytest.approx(0.5 * 0.1 * apart.item(), abs=1e-6)
     for term in discriminator_terms(given, made).values():
         assert term.item() == pytest.approx(nothing, abs=1e-5)
@@ -93,7 +95,7 @@ def test_only_clean_pairs_count():
 
 
 def test_entangled_control_and_extremes():
-    terms = encoder_terms(parts(), discriminators(), DisnclOptions(disentangle=False))
+    terms = control_terms(parts(), None, DisnclOptions())
     assert set(terms) == {"align", "soft"}
     everything = set(encoder_terms(parts(), discriminators(), DisnclOptions()))
     for option, left_out in (("soften", {"soft"}), ("regularize", {"overlap"})):
@@ -102,6 +104,54 @@ def test_entangled_control_and_extremes():
     given = {name: 1e4 * torch.ones(6, 5) for name in NAMES}
     terms = encoder_terms(given, discriminators(), DisnclOptions())
     assert all(torch.isfinite(term) for term in terms.values())
+
+
+def test_compression_sees_directions():
+    """Unit vectors at right angles are 2 apart; shorter halves are no closer, turned ones are."""
+    options = DisnclOptions()
+    halves = {
+        "image_invariant": torch.tensor([[3.0, 0.0], [0.0, 5.0]]),
+        "text_invariant": torch.tensor([[0.0, 2.0], [0.0, 0.1]], requires_grad=True),
+    }
+    distance = compression(halves, options)
+    assert distance.item() == pytest.approx((2 + 0) / 2)
+    shorter = {name: 1e-3 * half for name, half in halves.items()}
+    assert compression(shorter, options).item() == pytest.approx(distance.item())
+    distance.backward()
+    gradient, text = halves["text_invariant"].grad, halves["text_invariant"].detach()
+    assert gradient[0].norm() > 0.1
+    assert (gradient * text).sum(dim=1).abs().max() < 1e-6  # nothing to gain by another length
+    assert compression({name: half[:0] for name, half in halves.items()}, options) == 0
+
+
+def test_raw_is_the_papers():
+    """Compression and discriminators see lengths: those of raw features and halves."""
+    given = parts()
+    shorter = {name: 0.5 * part for name, part in given.items()}
+    raw = DisnclOptions(discriminator_input="raw")
+    apart = (given["image_invariant"] - given["text_invariant"]).square().sum(dim=1).mean()
+    assert compression(given, raw).item() == pytest.approx(apart.item(), rel=1e-5)
+    assert compression(shorter, raw).item() == pytest.approx(apart.item() / 4, rel=1e-5)
+    torch.manual_seed(0)
+    made = Discriminators(5, 5, 8, form="raw").eval()
+    for name, (first, second) in PAIRS.items():
+        expected = made[name](given[first], given[second])
+        assert all(map(torch.equal, made.logits(name, given), expected))
+    terms = [encoder_terms(each, discriminators(), DisnclOptions()) for each in (given, shorter)]
+    assert all(torch.allclose(terms[0][name], terms[1][name], atol=1e-5) for name in terms[0])
+    terms = [encoder_terms(each, made, raw) for each in (given, shorter)]
+    same = {name for name in terms[0] if torch.allclose(terms[0][name], terms[1][name])}
+    assert same == {"align", "soft"}
+
+
+def test_the_objective_hands_its_input_on():
+    model = Estimator.load("demo-noisy", precision="fp32", device="cpu").model
+    for disentangle, name in (("information", "discriminators"), ("reconstruction", "decoders")):
+        options = DisnclOptions(disentangle=disentangle, discriminator_input="raw")
+        made = Disncl(options).modules(model)
+        assert set(made) == {"heads", name}
+        assert made[name].form == "raw"
+    assert set(Disncl(DisnclOptions(disentangle="none")).modules(model)) == {"heads"}
 
 
 def test_warm_up_variants():
@@ -195,8 +245,9 @@ def test_opponents_are_of_phase_two_alone(objective):
     made, _, phase = objective
     assert made.adversaries(made.phases[0]) == {}
     assert set(made.adversaries(phase)) == {"discriminators"}
-    control = Disncl(DisnclOptions(disentangle=False))
-    assert control.adversaries(control.phases[1]) == {}
+    for control in ("reconstruction", "none"):
+        made = Disncl(DisnclOptions(disentangle=control))
+        assert made.adversaries(made.phases[1]) == {}
 
 
 def test_frozen_towers_train_heads_alone():
@@ -242,6 +293,8 @@ def test_options_out_of_range():
         DisnclOptions(gamma=2)
     with pytest.raises(InputError, match="--warmup-negatives takes"):
         DisnclOptions(warmup_negatives="some")
+    with pytest.raises(InputError, match=r"--disentangle takes information.*got False"):
+        DisnclOptions(disentangle=False)  # it was a boolean
     with pytest.raises(InputError, match="--m must be above 1"):
         DisnclOptions(m=1)
     assert len(PAIRS) == 8
