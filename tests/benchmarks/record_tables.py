@@ -42,7 +42,7 @@ def flagged_table(record: Record) -> Iterator[str]:
     """`detection.py neighbours`: what each rule flags."""
     yield from heading("rule, share flagged", *_KINDS.values(), "matched")
     by_rule = {row["rule"]: row for row in record["rules"]}
-    for rule in ("noise_probability >= 0.5", "NOT disncl_clean", "NOT mutual_nearest"):
+    for rule in ("noise_probability >= 0.5", "not disncl_clean", "NOT mutual_nearest"):
         flagged = by_rule[rule]["flagged"]
         shares = [percent(flagged[kind]) for kind in _KINDS]
         yield line(f"`{rule}`", *shares, percent(by_rule[rule]["flagged_clean"]))
