@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 import tempfile
 import time
@@ -27,6 +28,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+# OpenMP's workers spin while they wait, which takes the cores from others; `ncclean` sets it too.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import torch
 import train_demo
