@@ -48,6 +48,26 @@ def flagged_table(record: Record) -> Iterator[str]:
         yield line(f"`{rule}`", *shares, percent(by_rule[rule]["flagged_clean"]))
 
 
+def neighbours_table(record: Record) -> Iterator[str]:
+    """`neighbours.py`: what a search over simulated embeddings takes and finds."""
+    row = record["rows"][0]
+    settings = record["settings"]
+    yield from heading("", f"{settings['pairs']:,} pairs, {settings['dim']} dimensions")
+    yield line("index", row["index_image"])
+    recalls = ("image", "text", "image_to_text", "text_to_image")
+    yield line(
+        "recall on a sample: images, captions, captions of images, images of captions",
+        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
+    )
+    yield line("time", f"{row['seconds'] / 60:.0f} minutes")
+    yield line("processor time", f"{row['processor_seconds'] / 60:.0f} minutes")
+    anonymous = row["peak_gb_without_mapped_files"]
+    memory = f"{row['peak_gb']:.1f} GB, of which {anonymous:.1f} GB besides the mapped files"
+    yield line("peak memory", memory)
+    yield line("file", f"{row['output_mb']:.1f} MB")
+    yield line("planted copies found", percent(row["copies_found"]))
+
+
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.py`: what each step takes."""
     yield from heading("step", "time", "peak memory", "disk")
