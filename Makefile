@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
 CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
 
-.PHONY: help install demo test test-slow test-all check bench docs clean
+.PHONY: help install demo test test-slow test-all check bench docs docs-figures clean
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
@@ -16,6 +16,7 @@ help:
 	@echo "make check     ruff and mypy"
 	@echo "make bench     run the benchmarks"
 	@echo "make docs      build the documentation into site/"
+	@echo "make docs-figures  write the tables of the pages from docs/records"
 	@echo "make clean     remove what the other targets made, except .venv"
 
 install: $(STAMP)
@@ -50,6 +51,9 @@ bench: install
 
 docs: install
 	$(BIN)/mkdocs build --strict
+
+docs-figures: install
+	$(BIN)/python docs/figures.py
 
 clean:
 	rm -rf build dist site demo_run *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

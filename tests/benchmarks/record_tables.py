@@ -42,10 +42,30 @@ def flagged_table(record: Record) -> Iterator[str]:
     """`detection.py neighbours`: what each rule flags."""
     yield from heading("rule, share flagged", *_KINDS.values(), "matched")
     by_rule = {row["rule"]: row for row in record["rules"]}
-    for rule in ("noise_probability >= 0.5", "NOT disncl_clean", "NOT mutual_nearest"):
+    for rule in ("noise_probability >= 0.5", "not disncl_clean", "NOT mutual_nearest"):
         flagged = by_rule[rule]["flagged"]
         shares = [percent(flagged[kind]) for kind in _KINDS]
         yield line(f"`{rule}`", *shares, percent(by_rule[rule]["flagged_clean"]))
+
+
+def neighbours_table(record: Record) -> Iterator[str]:
+    """`neighbours.py`: what a search over simulated embeddings takes and finds."""
+    row = record["rows"][0]
+    settings = record["settings"]
+    yield from heading("", f"{settings['pairs']:,} pairs, {settings['dim']} dimensions")
+    yield line("index", row["index_image"])
+    recalls = ("image", "text", "image_to_text", "text_to_image")
+    yield line(
+        "recall on a sample: images, captions, captions of images, images of captions",
+        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
+    )
+    yield line("time", f"{row['seconds'] / 60:.0f} minutes")
+    yield line("processor time", f"{row['processor_seconds'] / 60:.0f} minutes")
+    anonymous = row["peak_gb_without_mapped_files"]
+    memory = f"{row['peak_gb']:.1f} GB, of which {anonymous:.1f} GB besides the mapped files"
+    yield line("peak memory", memory)
+    yield line("file", f"{row['output_mb']:.1f} MB")
+    yield line("planted copies found", percent(row["copies_found"]))
 
 
 def scale_table(record: Record) -> Iterator[str]:

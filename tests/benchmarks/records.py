@@ -19,7 +19,7 @@ from machine import machine_facts, package_versions
 
 ROOT = Path(__file__).parents[2]
 # What a measurement depends on; pages and earlier records are not part of it.
-_CODE = ("ncclean", "pipelines", "cli", "tests")
+_CODE = ("ncclean", "pipelines", "cli", "tests/benchmarks")
 
 
 def make_record(
@@ -32,7 +32,7 @@ def make_record(
     """The envelope around the rows; `more` are further facts about the run as a whole."""
     return {
         "command": command_line(),
-        **code_version(),
+        **CODE_VERSION,
         "date": now(),
         "versions": package_versions(),
         "machine": machine_facts(),
@@ -64,7 +64,7 @@ def _without_folders(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
-def code_version() -> dict[str, Any]:
+def _code_version() -> dict[str, Any]:
     """`commit`, and `dirty`: whether the code has changes that the commit lacks."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     changes = _git("status", "--porcelain", "--", *_CODE)
@@ -85,3 +85,7 @@ def _git(*arguments: str) -> str | None:
 def now() -> str:
     """UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# As the process started: a run may last for hours, in which others commit.
+CODE_VERSION = _code_version()

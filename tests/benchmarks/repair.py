@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 import tempfile
 import time
@@ -28,11 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+# OpenMP's workers spin while they wait, which takes the cores from others; `ncclean` sets it too.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 import torch
 import train_demo
 from artefacts import digest
 from open_clip.model import CLIP
-from records import code_version, make_record, now, write_record
+from records import CODE_VERSION, make_record, now, write_record
 from repair_arms import TABLES, Arm, Setting, Table
 from repair_corpora import (
     MODEL_CONFIG,
@@ -184,7 +188,7 @@ class ResultLog:
 
     def add(self, run: Run, outcome: dict[str, Any]) -> None:
         """Keep a row, also in the file."""
-        self._rows[run.key] = {"key": run.key, **outcome, **code_version(), "date": now()}
+        self._rows[run.key] = {"key": run.key, **outcome, **CODE_VERSION, "date": now()}
         with self._path.open("a") as stream:
             stream.write(json.dumps(self.row(run)) + "\n")
 

@@ -1,0 +1,123 @@
+"""Write the tables of measured numbers on the pages from the records in `docs/records`.
+
+    make docs-figures
+
+A block of a page between `<!-- figures: NAME -->` and `<!-- /figures -->` is what the figure of
+that name makes of its records. A record is the JSON file of a benchmark (`tests/benchmarks`), with
+the command that made it. tests/test_figures.py fails when a page is not what its records say, and
+when a table of measured numbers stands outside a block.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+RECORDS = DOCS / "records"
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+
+import record_tables as tables  # noqa: E402
+import repair_tables  # noqa: E402
+
+BLOCK = re.compile(
+    r"^(?P<begin><!-- figures: (?P<name>[^>]*?) -->\n)(?P<content>.*?)(?P<end><!-- /figures -->)$",
+    re.DOTALL | re.MULTILINE,
+)
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Names of records without `.json`, and what makes lines of Markdown of them, in this order."""
+
+    records: tuple[str, ...]
+    render: Callable[..., Iterable[str]]
+
+    def content(self) -> str:
+        """Markdown, with an empty line before and after: a table needs them."""
+        records = [read_record(name) for name in self.records]
+        sources = [_source(*named) for named in zip(self.records, records, strict=True)]
+        lines = [*self.render(*records), "", f"Record: {'; '.join(sources)}."]
+        return "\n" + "\n".join(lines) + "\n\n"
+
+
+def _source(name: str, record: Record) -> str:
+    """Where the numbers of a record come from."""
+    changed = " and changes" if record.get("dirty") else ""
+    commit = (record["commit"] or "unknown")[:7]
+    return f"`docs/records/{name}.json`, {record['date'][:10]}, commit {commit}{changed}"
+
+
+def repair(record: Record) -> Iterable[str]:
+    """All metrics, an arm a line."""
+    return repair_tables.metrics_table(record["rows"])
+
+
+def over_noise(metric: str) -> Callable[..., Iterable[str]]:
+    """One metric, a noise a column; the rows of several records below one another."""
+
+    def render(*records: Record) -> Iterable[str]:
+        return repair_tables.noise_table(
+            [row for record in records for row in record["rows"]], metric
+        )
+
+    return render
+
+
+# A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
+FIGURES = {
+    "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
+    "cost-of-noise": Figure(("cost",), repair),
+    "disncl-colour": Figure(("disncl",), over_noise("colour")),
+    "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
+    "gpu": Figure(("gpu",), tables.gpu_table),
+    "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
+    "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
+    "neighbours-cost": Figure(("neighbours",), tables.neighbours_table),
+    "prior": Figure(("prior",), repair),
+    "repair": Figure(("repair",), repair),
+    "robust-colour": Figure(("robust",), over_noise("colour")),
+    "robust-rsum": Figure(("robust",), over_noise("rsum")),
+    "scale": Figure(("scale",), tables.scale_table),
+    "selection": Figure(("selection",), tables.selection_table),
+    "training-steps": Figure(("training",), tables.training_table),
+    "variants": Figure(("variants",), repair),
+}
+
+
+def read_record(name: str) -> Record:
+    """A record by its name."""
+    record: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
+    return record
+
+
+def rewritten(text: str, figures: Mapping[str, Figure] = FIGURES) -> str:
+    """The page with the content of its blocks made anew. Raises `KeyError` for unknown figures."""
+    return BLOCK.sub(
+        lambda block: block["begin"] + figures[block["name"]].content() + block["end"], text
+    )
+
+
+def pages() -> list[Path]:
+    """All pages that may hold figures."""
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def main() -> None:
+    for page in pages():
+        text = page.read_text("utf-8")
+        if (new := rewritten(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} rewritten")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Every table of measured numbers on the pages is what its records say."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Written from declarations by docs/generate.py.
+GENERATED = ("cli.md", "schema.md", "recipe-reference.md")
+# The first lines of tables that hold no measurements, by page.
+UNMEASURED = {
+    ("README.md", "| command | does |"),
+    ("README.md", "| columns | what they tell |"),
+    ("README.md", "| tool | what it is made for | image-text match |"),
+    ("architecture.md", "| to add | touch |"),
+    ("architecture.md", "| step | module | from | to |"),
+    ("cluster.md", "| option | default |"),
+    ("cluster.md", "| event | what follows |"),
+    ("disentanglement.md", "| | paper | here | why |"),
+    ("evaluation.md", "| file | holds |"),
+    ("evaluation.md", "| command | metrics |"),
+    ("input.md", "| source | example |"),
+    ("input.md", "| status | meaning |"),
+    ("input.md", "| code | meaning |"),
+    ("methods.md", "| you have | use | section |"),
+    ("models.md", "| `--model` | loads |"),
+    ("neighbours.md", "| column | meaning | use it to |"),
+    ("neighbours.md", "| `--index` | compares with | same result every time |"),
+    ("noise.md", "| kind | what happens | protocol of |"),
+    ("noise.md", "| figure | meaning |"),
+    ("noise.md", "| score | flagged |"),
+    ("objectives.md", "| `--method` | loss |"),
+    ("recipes.md", "| recipe | |"),
+    ("scores.md", "| you want to | use |"),
+    ("select.md", "| `--method` | keeps | weight |"),
+}
+PRINTED = "as a command printed it"
+_PARTS = "| | image features | invariant | exclusive | caption features | invariant | exclusive |"
+_THRESHOLDS = (
+    "| space, threshold | redrawn scenes grouped | other images grouped | other images dropped | "
+    "JPEG quality 40 | scaled to 70 % | cropped by 3 % | cropped by 8 % |"
+)
+_GPU = "| model | decode only | model only | end to end | arithmetic limit |"
+# Measured before there were records, and with what to measure them again. A table leaves this list
+# when it has its record.
+WITHOUT_RECORD = {
+    ("README.md", PRINTED): "ncclean demo",
+    ("benchmarks.md", "| benchmark | measured | target | met |"): "run.py",
+    ("benchmarks.md", _GPU): "gpu.py, which needs a GPU",
+    ("benchmarks.md", "| objective | ratio | target |"): "training.py",
+    ("disentanglement.md", _PARTS): "disentangle.py, and on a CLIP model no script yet",
+    ("evaluation.md", PRINTED): "ncclean evaluate compare and similarity",
+    ("neighbours.md", _THRESHOLDS): "no script yet",
+    ("neighbours.md", "| | 1M pairs, 512 dimensions |"): "neighbours.py",
+    ("results.md", "| model | retrieval | rsum | shape | colour | texture | count |"): "repair.py",
+    ("results.md", "| method | 0 % | 20 % | 40 % | 60 % |"): "repair.py --table robust, disncl",
+    ("results.md", "| claim | here |"): "numbers of the tables above it",
+    ("scale.md", "| step | time | peak memory | |"): "scale.py",
+}
+
+
+def load_figures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+FIGURES = load_figures()
+PAGES = [page for page in FIGURES.pages() if page.name not in GENERATED]
+RECORDS = sorted(FIGURES.RECORDS.glob("*.json"))
+
+
+def tables(text: str) -> Iterator[str]:
+    """The first line of each Markdown table; `PRINTED` for one that a command printed."""
+    lines = text.splitlines()
+    for line, below in itertools.pairwise(lines):
+        if re.fullmatch(r" *\|[-: |]*-[-: |]*\|", below):
+            yield line.strip()
+        elif re.fullmatch(r"[─ ]+", below):
+            yield PRINTED
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_its_records_say(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert FIGURES.rewritten(text) == text, "run: make docs-figures"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_table_of_measurements_has_a_record(page: Path) -> None:
+    outside = FIGURES.BLOCK.sub("", page.read_text("utf-8"))
+    assert not re.search(r"^<!-- /?figures", outside, re.MULTILINE), "a block lacks an end"
+    unexplained = [
+        table
+        for table in tables(outside)
+        if (page.name, table) not in UNMEASURED and (page.name, table) not in WITHOUT_RECORD
+    ]
+    assert not unexplained, "write a record and put the table into a block of figures"
+
+
+def test_the_lists_name_tables_that_exist() -> None:
+    found = {
+        (page.name, table)
+        for page in PAGES
+        for table in tables(FIGURES.BLOCK.sub("", page.read_text("utf-8")))
+    }
+    assert not UNMEASURED & WITHOUT_RECORD.keys()
+    assert {*UNMEASURED, *WITHOUT_RECORD} == found
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_says_how_it_was_made(path: Path) -> None:
+    text = path.read_text("utf-8")
+    record: dict[str, Any] = json.loads(text)
+    for fact in ("command", "commit", "date", "machine", "seeds"):
+        assert record[fact], f"{path.name} does not tell its {fact}"
+    assert not re.search(r"[\"' =]/\w", text), f"{path.name} names a path of a machine"
+
+
+def test_every_record_is_shown() -> None:
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    shown = [block["name"] for block in FIGURES.BLOCK.finditer(text)]
+    used = {record for name in shown for record in FIGURES.FIGURES[name].records}
+    assert {path.stem for path in RECORDS} == used
+
+
+def test_a_block_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(name: str) -> dict[str, Any]:
+        facts = {
+            "date": "2026-11-22T04:31:14+00:00",
+            "commit": "c792ae3f5350",
+            "dirty": name == "b",
+        }
+        return {"x": name.upper(), **facts}
+
+    figure = FIGURES.Figure(("a", "b"), lambda a, b: [f"| {a['x']} |", f"| {b['x']} |"])
+    monkeypatch.setattr(FIGURES, "read_record", record)
+    page = "before\n<!-- figures: both -->\nold\n<!-- /figures -->\nafter\n"
+    new = FIGURES.rewritten(page, {"both": figure})
+    assert new == (
+        "before\n<!-- figures: both -->\n\n| A |\n| B |\n\n"
+        "Record: `docs/records/a.json`, 2026-11-22, commit c792ae3; "
+        "`docs/records/b.json`, 2026-11-22, commit c792ae3 and changes.\n\n"
+        "<!-- /figures -->\nafter\n"
+    )
+    assert FIGURES.rewritten(new, {"both": figure}) == new
+    with pytest.raises(KeyError):
+        FIGURES.rewritten(page, {})
+
+
+def row(arm: str, corpus: int, rsum: float, noise: float = 0.4) -> dict[str, Any]:
+    return {"arm": arm, "corpus": corpus, "noise": {"ncr": noise}, "rsum": rsum, "colour": 0.5}
+
+
+def test_repair_tables_compare_corpus_by_corpus() -> None:
+    rows = [
+        row("left alone", 0, 100.0),
+        row("clip on all", 0, 110.0),
+        row("clip on all", 1, 130.0),
+        row("ncu", 1, 137.0),
+        row("ncu", 0, 112.0),
+    ]
+    made = list(FIGURES.repair_tables.metrics_table(rows, ("rsum", "colour")))
+    assert made[0] == "| arm | rsum | colour | rsum over clip on all |"
+    assert made[2] == "| left alone | 100.0 | 50.0 | -10.0 |"
+    assert made[3] == "| clip on all | 120.0 ± 14.1 | 50.0 ± 0.0 |  |"
+    assert made[4] == "| ncu | 124.5 ± 17.7 | 50.0 ± 0.0 | +4.5 ± 3.5 |"
+
+
+def test_tables_over_noise_have_a_column_for_each() -> None:
+    rows = [row("left alone", 0, 100.0, 0.2), row("left alone", 0, 90.0), row("clip", 0, 80.0)]
+    assert list(FIGURES.repair_tables.noise_table(rows, "rsum")) == [
+        "| arm | ncr 20 % | ncr 40 % |",
+        "|---|---|---|",
+        "| left alone | 100.0 | 90.0 |",
+        "| clip |  | 80.0 |",
+    ]
