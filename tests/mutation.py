@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
+import importlib
 import json
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import Queue
 
 ROOT = Path(__file__).parents[1]
 # The tests of a package, those that break soonest first.
@@ -33,7 +34,13 @@ TESTS = {
     "ncclean/training": ["tests/training"],
     "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
 }
-_SECONDS = 900.0
+PRELOADED = (
+    "torch", "torch.distributed", "torch.utils.tensorboard", "open_clip", "pytest",
+    "sklearn.mixture",
+    "scipy.optimize", "ot", "pyarrow.dataset", "duckdb", "upath", "numpy", "PIL.Image",
+)  # fmt: skip
+LOG = "tests.log"
+_SECONDS = 300.0
 _COPIED = ("ncclean", "cli", "pipelines", "tests", "docs", "pyproject.toml", "README.md")
 
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
@@ -160,27 +167,72 @@ def _replaced(text: str, node: ast.AST, new: str) -> str:
     return (whole[:begin] + new.encode() + whole[end:]).decode()
 
 
-def try_break(place: Break, text: str, tree: Path) -> None:
-    """Run the tests on a copy of the tree with the break; it is mended afterwards."""
-    target = tree / place.path
+def begin(place: Break, text: str, tree: Path) -> int:
+    """Fork a process that makes the break in a tree and runs the tests there; its number.
+
+    It has torch and its like loaded already, which takes longer than most tests.
+    """
     package = next(name for name in TESTS if place.path.startswith(name))
-    before, start = target.read_text("utf-8"), time.monotonic()
-    target.write_text(text, "utf-8")
+    words = ["-x", "-q", "-p", "no:cacheprovider", *_first(place), *TESTS[package]]
+    (tree / place.path).write_text(text, "utf-8")
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()  # so that it can be stopped with the processes that its tests start
+    with open(tree / LOG, "w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.chdir(tree)
+    sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
+    sys.path_importer_cache.clear()
+    code = 1
     try:
-        run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *_first(place),
-             *TESTS[package]],
-            cwd=tree, capture_output=True, text=True, timeout=_SECONDS,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
-        place.caught = run.returncode != 0
-        failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        place.by = failed[0][:160] if failed else ""
-    except subprocess.TimeoutExpired:
-        place.caught, place.by = None, "took too long"
+        import pytest
+
+        code = int(pytest.main(words))
     finally:
-        target.write_text(before, "utf-8")
-        place.seconds = round(time.monotonic() - start, 1)
+        os._exit(code)
+
+
+def finish(place: Break, tree: Path, code: int | None, seconds: float) -> None:
+    """Note the verdict and mend the tree."""
+    shutil.copy(ROOT / place.path, tree / place.path)
+    place.seconds = round(seconds, 1)
+    place.caught = None if code is None else code != 0
+    lines = (tree / LOG).read_text("utf-8", errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    place.by = "took too long" if code is None else failed[0][:160] if failed else ""
+    verdict = {True: "caught", False: "MISSED", None: "slow"}[place.caught]
+    print(
+        f"{verdict} {place.path}:{place.line} {place.what}\n    {place.source}\n"
+        f"    {place.by} ({place.seconds:.0f} s)",
+        flush=True,
+    )
+
+
+def run_all(drawn: list[tuple[Break, str]], trees: list[Path]) -> None:
+    """Each break in a free tree, as many at a time as there are trees."""
+    waiting, running = deque(drawn), dict[int, tuple[Break, Path, float]]()
+    free = list(trees)
+    while waiting or running:
+        while waiting and free:
+            place, text = waiting.popleft()
+            tree = free.pop()
+            running[begin(place, text, tree)] = (place, tree, time.monotonic())
+        time.sleep(0.2)
+        for child, (place, tree, since) in list(running.items()):
+            done, status = os.waitpid(child, os.WNOHANG)
+            seconds = time.monotonic() - since
+            code: int | None = os.waitstatus_to_exitcode(status) if done else None
+            if not done and seconds < _SECONDS:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            if not done:
+                os.waitpid(child, 0)
+            del running[child]
+            free.append(tree)
+            finish(place, tree, code, seconds)
 
 
 def _first(place: Break) -> list[str]:
@@ -204,40 +256,22 @@ def main() -> None:
     everything = [each for path in files if arguments.only in str(path) for each in breaks(path)]
     drawn = random.Random(arguments.seed).sample(everything, min(arguments.count, len(everything)))
     print(f"{len(everything):,} breaks, {len(drawn)} drawn", flush=True)
-    trees: Queue[Path] = Queue()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        for number in range(arguments.jobs):
-            tree = Path(scratch) / str(number)
+        trees = [Path(scratch) / str(number) for number in range(arguments.jobs)]
+        for tree in trees:
+            tree.mkdir()
             for name in _COPIED:
                 source = ROOT / name
-                (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(tree) / name)
-            trees.put(tree)
-
-        def run(each: tuple[Break, str]) -> None:
-            tree = trees.get()
-            try:
-                try_break(*each, tree)
-            finally:
-                trees.put(tree)
-            place = each[0]
-            verdict = {True: "caught", False: "MISSED", None: "slow"}[place.caught]
-            print(
-                f"{verdict} {place.path}:{place.line} {place.what}\n    {place.source}\n"
-                f"    {place.by} ({place.seconds:.0f} s)",
-                flush=True,
-            )
-
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            list(pool.map(run, drawn))
+                (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / name)
+        run_all(drawn, trees)
     caught = sum(place.caught is True for place, _ in drawn)
     print(f"{caught} of {len(drawn)} caught")
     if arguments.out is not None:
         arguments.out.write_text(json.dumps([asdict(place) for place, _ in drawn], indent=1) + "\n")
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 if __name__ == "__main__":
