@@ -98,13 +98,20 @@ class Score(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
         """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
+        from ncclean.data.shards import resolve_shards
+
+        # Before the job and torch are loaded, which takes seconds: a wrong path is named at once.
+        shards = [] if self.finalize_only else resolve_shards(self.shards)
         from .jobs import score as job
 
         if self.dry_run:
-            estimate = job.plan(self, progress)
+            estimate = job.plan(self, shards, progress)
             values = dataclasses.asdict(estimate)
             return Result(self.name, estimate, values, shown=_plan_lines(estimate))
-        scored = (job.finalize_only if self.finalize_only else job.score)(self, progress)
+        if self.finalize_only:
+            scored = job.finalize_only(self, progress)
+        else:
+            scored = job.score(self, shards, progress)
         figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
         if scored.noise_rate is not None:
             figures["noise rate"] = share(scored.noise_rate)

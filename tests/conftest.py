@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is loaded, as the command line does: see cli/app.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many workers as cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybody's home
 
 import pytest
 import torch
+from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
+from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
 
@@ -25,11 +30,34 @@ def demo_estimator() -> Estimator:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,500 rendered pairs in 3 shards: 20 % permuted, 2 % broken."""
+    """600 rendered pairs in 3 shards: 20 % permuted, 2 % broken."""
     out = tmp_path_factory.mktemp("corpus") / "shards"
-    options = CorpusOptions(pairs=1500, shard_size=500, noise={"ncr": 0.2}, broken=0.02, seed=7)
-    write_corpus(out, options, workers=2)
+    options = CorpusOptions(pairs=600, shard_size=200, noise={"ncr": 0.2}, broken=0.02, seed=7)
+    write_corpus(out, options, workers=1)
     return out
+
+
+@pytest.fixture(scope="session")
+def scored(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the table of the corpus, `scores.parquet`, and its `embeddings`; only read."""
+    folder = tmp_path_factory.mktemp("scored")
+    Score(
+        shards=[str(corpus)],
+        out=str(folder / "scores.parquet"),
+        model="demo",
+        precision="fp32",
+        shift=0.2,
+        options=ScoreOptions(embeddings=str(folder / "embeddings")),
+    ).run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rough_shifts() -> Iterator[None]:
+    """For commands whose shift is estimated and not the matter: the last digit takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ncclean_pipelines.jobs.score._SHIFT_TOLERANCE", 0.1)
+        yield
 
 
 def write_model(folder: Path, model_cfg: dict, preprocess_cfg: dict | None = None) -> Path:

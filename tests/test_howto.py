@@ -18,6 +18,8 @@ import ncclean
 from tests.execution import clusters
 from tests.test_docs import DOCS, code_blocks, shell_commands
 
+pytestmark = pytest.mark.usefixtures("rough_shifts")
+
 PAGE = DOCS / "howto.md"
 NEEDS_A_CLUSTER = "Run on Ray"
 PAIRS = 260  # one step of the default batch size
@@ -55,7 +57,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the page takes for given: `cc3m/`, `sets/` and `models/ours`."""
     folder = tmp_path_factory.mktemp("howto")
     shards = str(folder / "cc3m")
-    ncclean.synth(shards, pairs=PAIRS, shard_size=100, broken=0.02, held_out=20, workers=1)
+    ncclean.synth(shards, pairs=PAIRS, shard_size=100, broken=0.02, held_out=8, workers=1)
     (folder / "cc3m" / "heldout").rename(folder / "sets")
     ours = Path(ncclean.__file__).parent / "models" / "demo_noisy"
     shutil.copytree(ours, folder / "models" / "ours")

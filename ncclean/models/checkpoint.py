@@ -186,13 +186,18 @@ def _some(tags: list[str]) -> str:
 
 
 def _could_match(config: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Compare the vocabularies, which is cheap, before anything is built."""
+    """Compare two shapes of the text tower, which is cheap, before anything is built."""
     if config is None or "hf_model_name" in config.get("text_cfg", {}):
         return False
     text = config["text_cfg"]
-    for name in ("token_embedding.weight", "text.token_embedding.weight"):
-        if name in shapes:
-            return shapes[name] == (text.get("vocab_size", 49408), text.get("width", 512))
+    width = text.get("width", 512)
+    for prefix in ("", "text."):
+        if f"{prefix}token_embedding.weight" in shapes:
+            expected = {
+                f"{prefix}token_embedding.weight": (text.get("vocab_size", 49408), width),
+                f"{prefix}text_projection": (width, config["embed_dim"]),
+            }
+            return all(shapes.get(name, shape) == shape for name, shape in expected.items())
     return False
 
 

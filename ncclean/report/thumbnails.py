@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
-from ncclean.data.decode import ImageRejected, decode_whole
 from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
@@ -83,6 +82,8 @@ def encode_thumbnail(data: bytes, most_bytes: int) -> Thumbnail:
 
     Raises `ImageRejected` as the decoder does.
     """
+    from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
+
     image = decode_whole(data, _SIZES[0][0])
     for longest, quality in _SIZES:
         small = image.copy()
@@ -133,6 +134,8 @@ def _thumbnail(data: bytes | None, most_bytes: int) -> Thumbnail:
         return Thumbnail(reason="image file too large to show")
     if not data:
         return Thumbnail(reason="zero bytes")
+    from ncclean.data.decode import ImageRejected
+
     try:
         return encode_thumbnail(data, most_bytes)
     except ImageRejected as rejected:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ncclean.scoring.double import doubled
+
+if TYPE_CHECKING:  # a report reads histograms without it, and loading it takes seconds
+    import torch
 
 BINS = 4096
 _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
@@ -40,6 +43,8 @@ class Histogram:
     @classmethod
     def of(cls, values: torch.Tensor) -> Histogram:
         """Histogram of cosines of any shape; rounding past +-1 falls into the outer bins."""
+        import torch
+
         flat = values.detach().float().flatten()
         index = ((flat + 1) * (BINS / 2)).floor().clamp_(0, BINS - 1).long()
         counts = torch.bincount(index, minlength=BINS)
@@ -125,6 +130,8 @@ def _counts(histogram: Histogram | np.ndarray | torch.Tensor) -> np.ndarray:
 
 
 def _interpolate(values: torch.Tensor, at: np.ndarray, table: np.ndarray) -> torch.Tensor:
+    import torch
+
     out = np.interp(values.detach().cpu().double().numpy(), at, table)
     return torch.as_tensor(out, dtype=torch.float32).to(values.device)
 

@@ -11,7 +11,7 @@ import ncclean
 from ncclean import stores
 from ncclean.config import ClusterOptions
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
@@ -52,14 +52,13 @@ class ScorePlan:
     read_bytes_per_second: float
 
 
-def score(command: Score, progress: Progress) -> ScoreSummary:
-    """Score every pair of the shards, resuming what an earlier run left.
+def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSummary:
+    """Score every pair of the command's shards, resuming what an earlier run left.
 
     Raises `InputError`, `ModelError` or `ResumeError` before anything is computed if the request
     cannot be met. Broken shards do not raise: they are named in the summary.
     """
     begin = time.perf_counter()
-    shards = resolve_shards(command.shards)
     if not command.overwrite:
         _layout(command).check_usable()
     engine = _open_engine(command, progress)
@@ -111,12 +110,11 @@ def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
         manifest.close()
 
 
-def plan(command: Score, progress: Progress) -> ScorePlan:
+def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
     """Estimate the job: counts from the first samples, the speed from one batch on the model.
 
     The model is tried on this machine, also where `--workers` will do the work.
     """
-    shards = resolve_shards(command.shards)
     pairs = estimate_samples(shards)
     estimator = _load(command, progress)
     batch = command.options.batch_size

@@ -1,8 +1,9 @@
 """The commands as a user runs them: exit codes, JSON, one sentence for each mistake."""
 
+import contextlib
 import json
-import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,19 +15,7 @@ import pytest
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
-
-START = "from ncclean_cli.app import main; main()"
-
-
-def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-c", START, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-
+from tests.command_line import START, run
 
 SCORE = ("--model", "demo", "--precision", "fp32", "--shift", "0.2")
 
@@ -36,8 +25,8 @@ def test_score_then_query(corpus, tmp_path):
     result = run("score", corpus, "--out", out, *SCORE, "--json")
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
-    assert summary["rows"] == 1500
-    assert summary["ok"] + sum(summary["failures"].values()) == 1500
+    assert summary["rows"] == 600
+    assert summary["ok"] + sum(summary["failures"].values()) == 600
     assert summary["shards"] == 3
     assert summary["shards_failed"] == 0
     assert summary["noise_rate_low"] <= summary["noise_rate"] <= summary["noise_rate_high"]
@@ -107,14 +96,39 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("nonsense",), "No such command"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "x.tar").write_bytes(b"")
-    result = run(
-        *arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"}
-    )
+    result = run(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_process_ends_with_the_exit_code_and_the_sentence_on_stderr():
+    """The other tests call `main` in this process."""
+    for words, code in ((["--version"], 0), (["query", "SELECT 1", "nowhere.parquet"], 2)):
+        process = subprocess.run(
+            [sys.executable, "-c", START, *words], capture_output=True, text=True, check=False
+        )
+        here = run(*words)
+        assert process.returncode == here.returncode == code
+        assert (process.stdout, process.stderr) == (here.stdout, here.stderr)
+        assert (process.stdout == "") == (code == 2)
+
+
+def test_a_path_that_is_not_there_is_named_before_torch_is_loaded(tmp_path):
+    code = (
+        "import atexit, sys; from ncclean_cli.app import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules))\n"
+        "main()"
+    )
+    words = ["score", str(tmp_path / "nowhere"), "--out", str(tmp_path / "s")]
+    process = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert process.returncode == 2
+    assert "nowhere does not exist" in process.stderr
+    assert process.stdout == "False\n"
 
 
 def test_what_only_the_values_show_to_be_wrong_is_a_failed_query(tmp_path):
@@ -149,8 +163,9 @@ def test_a_file_in_the_way_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["", "finetune", "neighbours", "export", "evaluate"])
-def test_help_cuts_no_word_off_on_a_narrow_terminal(command):
-    shown = run(*filter(None, [command]), "--help", env={**os.environ, "COLUMNS": "80"}).stdout
+def test_help_cuts_no_word_off_on_a_narrow_terminal(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*filter(None, [command]), "--help").stdout
     assert "…" not in shown
     assert "..." not in shown.replace("[ARGS]...", "").replace("[SHARDS]...", "")
     assert max(map(len, shown.splitlines())) <= 80
@@ -203,7 +218,7 @@ def test_dry_run_writes_nothing(corpus, tmp_path):
     result = run("score", corpus, "--out", out, *SCORE, "--dry-run", "--json")
     plan = json.loads(result.stdout)
     assert plan["shards"] == 3
-    assert plan["pairs"] == pytest.approx(1500, rel=0.1)
+    assert plan["pairs"] == pytest.approx(600, rel=0.1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,17 +230,22 @@ def test_synth_writes_corpus_and_heldout_sets(tmp_path):
     assert (tmp_path / "c" / "heldout" / "zeroshot-shape" / "classnames.txt").exists()
 
 
+@contextlib.contextmanager
+def full_disk(size):
+    """No file of this process grows past `size` bytes: Python ignores SIGXFSZ, so writes fail."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(corpus, tmp_path):
-    """Writes past RLIMIT_FSIZE fail as on a full disk."""
-    code = (
-        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000));" + START
-    )
     out = tmp_path / "s.parquet"
     arguments = ["score", str(corpus), "--out", str(out), *SCORE, "--quiet"]
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    with full_disk(20_000):
+        result = run(*arguments)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert "cannot write" in result.stderr

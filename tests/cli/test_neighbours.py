@@ -9,17 +9,11 @@ import pytest
 from upath import UPath
 
 from ncclean.storage.parts import write_embeddings
+from tests import command_line
 
-START = "from ncclean_cli.app import main; main()"
 
-
-def run(*arguments, code=START):
-    return subprocess.run(
-        [sys.executable, "-c", code, "neighbours", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(*arguments):
+    return command_line.run("neighbours", *arguments)
 
 
 @pytest.fixture
@@ -80,5 +74,8 @@ def test_torch_is_not_loaded(embeddings, tmp_path):
         "except SystemExit: pass\n"
         "print({'torch', 'faiss'} & set(sys.modules), file=sys.stderr)"
     )
-    result = run(embeddings, "--out", tmp_path / "n.parquet", "--quiet", code=code)
+    words = ["neighbours", str(embeddings), "--out", str(tmp_path / "n.parquet"), "--quiet"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
     assert result.stderr.strip() == "{'faiss'}"

@@ -13,6 +13,7 @@ from sklearn.datasets import load_sample_images
 from ncclean.data.decode import ImageDecoder
 from ncclean.errors import InputError, ModelError
 from ncclean.models.building import weights_fingerprint
+from ncclean.models.checkpoint import infer_architecture
 from ncclean.models.estimator import Estimator
 from ncclean.models.precision import resolve_precision
 from tests import hostile
@@ -44,12 +45,12 @@ ARCHITECTURES = {
         "text_cfg": {**TEXT, "proj_bias": True},
     },
     "siglip": {
-        "embed_dim": 64,
+        "embed_dim": 64,  # what the timm tower gives without a projection
         "init_logit_bias": -10,
         "custom_text": True,
         "vision_cfg": {
-            "image_size": 224,
-            "timm_model_name": "vit_tiny_patch16_224",
+            "image_size": 160,
+            "timm_model_name": "test_vit",
             "timm_model_pretrained": False,
             "timm_pool": "map",
             "timm_proj": "none",
@@ -77,11 +78,8 @@ TRIMS = {"clip", "custom_text", "quick_gelu", "linear_projection", "large_contex
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def architecture(request, tmp_path_factory):
     name = request.param
-    config = {**ARCHITECTURES[name]}
-    if name == "siglip":
-        config["embed_dim"] = 192  # what the timm tower gives without a projection
     folder = tmp_path_factory.mktemp(name)
-    return name, write_model(folder, config, PREPROCESSING.get(name))
+    return name, write_model(folder, {**ARCHITECTURES[name]}, PREPROCESSING.get(name))
 
 
 def photographs():
@@ -169,12 +167,23 @@ def test_compiled_towers_give_the_same_embeddings():
 
 def test_a_bare_checkpoint_finds_its_architecture(tmp_path):
     torch.manual_seed(0)
-    model = open_clip.create_model("RN50", pretrained=None)
-    torch.save({"state_dict": model.state_dict()}, tmp_path / "rn50.pt")
-    estimator = Estimator.load(str(tmp_path / "rn50.pt"), precision="fp32", device="cpu")
+    model = open_clip.create_model("ViT-S-32-alt", pretrained=None)
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "vit.pt")
+    estimator = Estimator.load(str(tmp_path / "vit.pt"), precision="fp32", device="cpu")
     assert estimator.image_size == (224, 224)
     assert estimator.identity.fingerprint == weights_fingerprint(model)
-    assert estimator.identity.pretrained == "rn50.pt"
+    assert estimator.identity.pretrained == "vit.pt"
+
+
+def test_a_residual_network_is_told_by_its_shapes_and_the_plain_activation_taken(tmp_path, caplog):
+    """Of 102 million parameters only the shapes count, so the file repeats a zero."""
+    with torch.device("meta"):
+        shapes = open_clip.model.CLIP(**open_clip.get_model_config("RN50")).state_dict()
+    state = {name: torch.zeros(()).expand(value.shape) for name, value in shapes.items()}
+    torch.save({"state_dict": state}, tmp_path / "rn50.pt")
+    assert (tmp_path / "rn50.pt").stat().st_size < 1_000_000
+    assert infer_architecture(tmp_path / "rn50.pt") == "RN50"
+    assert "fits RN50, RN50-quickgelu; taking RN50" in caplog.text
 
 
 def test_a_checkpoint_beside_a_config_is_the_one_that_is_loaded(tmp_path):

@@ -24,20 +24,18 @@ def mean_score_of_clean_pairs(shards, out, model):
 def other(tmp_path_factory):
     """Pairs that the adaptation has not seen."""
     out = tmp_path_factory.mktemp("other") / "shards"
-    write_corpus(out, CorpusOptions(pairs=500, noise={}, seed=99), 2)
+    write_corpus(out, CorpusOptions(pairs=300, noise={}, seed=99), 1)
     return out
 
 
-@pytest.fixture(scope="module")
-def scores(corpus, tmp_path_factory):
-    out = tmp_path_factory.mktemp("scores") / "scores.parquet"
-    Score(shards=[str(corpus)], out=str(out), model="demo", shift=0.0).run()
-    return out
+@pytest.fixture
+def scores(scored):
+    return scored / "scores.parquet"
 
 
 def request(corpus, scores, out, **options):
     fields = {name: options.pop(name) for name in ("threshold", "overwrite") if name in options}
-    chosen = {"steps": 15, "batch_size": 128, "learning_rate": 3e-4, **options}
+    chosen = {"steps": 15, "batch_size": 64, "learning_rate": 3e-4, **options}
     return Adapt(
         scores=[str(scores)], shards=[str(corpus)], out=str(out), model="demo-noisy",
         options=AdaptOptions(**chosen), **fields,
@@ -48,7 +46,7 @@ def test_the_adapted_model_scores_and_fits_the_domain_better(corpus, other, tmp_
     mean_score_of_clean_pairs(corpus, tmp_path / "scores.parquet", "demo-noisy")
     before = mean_score_of_clean_pairs(other, tmp_path / "before.parquet", "demo-noisy")
     summary = request(corpus, tmp_path / "scores.parquet", tmp_path / "adapted").run().summary
-    assert 500 < summary.pairs < summary.scored
+    assert 200 < summary.pairs < summary.scored
     assert summary.steps == 15
     assert summary.last_loss < summary.first_loss
     adapted = f"local-dir:{tmp_path / 'adapted'}"

@@ -13,6 +13,8 @@ import ncclean
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("rough_shifts")
+
 STAGES = ("score", "report", "select", "export")
 MODEL = {"model": "demo", "precision": "fp32"}
 
@@ -25,7 +27,7 @@ def shards(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cleaned(shards, tmp_path_factory):
+def cleaned(shards, rough_shifts, tmp_path_factory):
     """The corpus cleaned once."""
     out = tmp_path_factory.mktemp("cleaned") / "out"
     return ncclean.clean(str(shards), str(out), **MODEL), out

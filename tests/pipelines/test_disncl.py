@@ -19,10 +19,10 @@ from ncclean.training.run_log import read_results
 
 
 def request(corpus, out, **options):
-    disncl = DisnclOptions(freeze_towers=True, warmup_epochs=6, dim=64, hidden_dim=64)
+    disncl = DisnclOptions(freeze_towers=True, warmup_epochs=15, dim=64, hidden_dim=64)
     return Finetune(
         method="disncl", shards=[str(corpus)], out=str(out), model="demo", batch_size=128,
-        objective=ObjectiveOptions(learning_rate=1e-3, epochs=3, disncl=disncl),
+        objective=ObjectiveOptions(learning_rate=1e-3, epochs=8, disncl=disncl),
         loader=LoaderOptions(), training=TrainOptions(log_steps=1, tensorboard=False), **options,
     )  # fmt: skip
 
@@ -48,12 +48,10 @@ def test_heads_learn_on_frozen_towers(run):
     assert all((trained[name] == start[name]).all() for name in start)
 
 
-def test_score_takes_cosines_in_the_invariant_space(run, corpus, tmp_path):
-    tables = {}
-    for name, model in (("heads", f"local-dir:{run}"), ("plain", "demo")):
-        out = tmp_path / f"{name}.parquet"
-        Score(shards=[str(corpus)], out=str(out), model=model, shift=0.0).run()
-        tables[name] = pq.read_table(out)
+def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_path):
+    heads = tmp_path / "heads.parquet"
+    Score(shards=[str(corpus)], out=str(heads), model=f"local-dir:{run}", shift=0.0).run()
+    tables = {"heads": pq.read_table(heads), "plain": pq.read_table(scored / "scores.parquet")}
     metadata = {name: table.schema.metadata for name, table in tables.items()}
     assert metadata["heads"][b"pretrained"] == b"local, invariant space"
     assert metadata["heads"][b"weights_fingerprint"] != metadata["plain"][b"weights_fingerprint"]

@@ -29,22 +29,21 @@ COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
 @pytest.fixture(scope="module")
-def selection(corpus, tmp_path_factory):
+def selection(scored, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune")
-    Score(shards=[str(corpus)], out=str(folder / "s.parquet"), model="demo", shift=0.0).run()
     policy = Policy(method="noise-probability")
-    select([str(folder / "s.parquet")], UPath(folder / "clean.parquet"), policy)
+    select([str(scored / "scores.parquet")], UPath(folder / "clean.parquet"), policy)
     return folder / "clean.parquet"
 
 
 def request(corpus, selection, out, **options):
     rate = options.pop("learning_rate", 3e-4)
-    defaults = {"method": "clip", "batch_size": 100,
+    defaults = {"method": "clip", "batch_size": 40,
                 "objective": ObjectiveOptions(learning_rate=rate, epochs=1)}  # fmt: skip
     return Finetune(
         shards=corpus if isinstance(corpus, list) else [str(corpus)], out=str(out),
         selection=str(selection) if selection is not None else None, model="demo-noisy",
-        loader=LoaderOptions(chunk=400), training=TrainOptions(log_steps=1),
+        loader=LoaderOptions(chunk=160), training=TrainOptions(log_steps=1),
         **{**defaults, **options},
     )  # fmt: skip
 
@@ -52,12 +51,12 @@ def request(corpus, selection, out, **options):
 def test_the_run_folder_is_a_model(corpus, selection, tmp_path):
     summary = request(corpus, selection, tmp_path / "run").run().summary
     pairs = pq.read_metadata(selection).num_rows
-    assert summary.steps == pairs // 100
+    assert summary.steps == pairs // 40
     assert summary.skipped == {}
     model = f"local-dir:{tmp_path / 'run'}"
     assert open_clip.create_model(model).visual.image_size == (64, 64)
     Score(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model=model, shift=0.0).run()
-    assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 1500
+    assert pq.read_metadata(tmp_path / "s.parquet").num_rows == 600
     params = yaml.safe_load((tmp_path / "run" / "params.yaml").read_text())
     assert params["method"] == "clip"
     assert params["learning_rate"] == 3e-4
@@ -144,7 +143,7 @@ def test_options_of_other_methods_are_refused_in_the_dataclass_too():
 def command(corpus, selection, out, *options):
     return [
         "finetune", "--shards", str(corpus), "--selection", str(selection), "--out", str(out),
-        "--model", "demo-noisy", "--epochs", "2", "--batch-size", "100", "--learning-rate", "3e-4",
+        "--model", "demo-noisy", "--epochs", "2", "--batch-size", "40", "--learning-rate", "3e-4",
         "--precision", "fp32", "--save-steps", "3", "--quiet", *options,
     ]  # fmt: skip
 

@@ -41,7 +41,7 @@ def scored(tmp_path_factory):
     """Embeddings of a corpus with redrawn scenes, and exact copies of its first pairs."""
     folder = tmp_path_factory.mktemp("neighbours")
     options = CorpusOptions(pairs=PAIRS, shard_size=900, noise={"ncr": 0.2}, duplicates=0.1, seed=3)
-    write_corpus(folder / "shards", options, 2)
+    write_corpus(folder / "shards", options, 1)
     Score(
         shards=[str(folder / "shards")],
         out=str(folder / "scores.parquet"),

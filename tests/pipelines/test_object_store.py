@@ -15,18 +15,18 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.storage.catalog import query
 from tests import object_store
+from tests.command_line import START, run
 from tests.execution.clusters import environment
 from tests.pipelines.score_tables import assert_same_rows, read
 
-COMMAND = "import sys; from ncclean_cli.app import main; main()"
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("objects") / "shards"
-    options = CorpusOptions(pairs=600, shard_size=100, noise={"ncr": 0.2}, broken=0.02, seed=4)
-    write_corpus(out, options, 2)
+    options = CorpusOptions(pairs=300, shard_size=50, noise={"ncr": 0.2}, broken=0.02, seed=4)
+    write_corpus(out, options, 1)
     return out
 
 
@@ -58,11 +58,11 @@ def test_in_and_out(store, reference, tmp_path, name):
     out = f"s3://corpus/{name}"
     options = ScoreOptions(embeddings="s3://corpus/embeddings")
     summary = Score(shards=["s3://corpus/shards"], out=out, options=options, **MODEL).run().summary
-    assert (summary.rows, summary.shards_failed) == (600, 0)
+    assert (summary.rows, summary.shards_failed) == (300, 0)
     pattern = out if name.endswith("parquet") else f"{out}/*.parquet"
     assert_same_rows(download(pattern, tmp_path / "copy"), reference)
     counted = query("SELECT count(*), sum(similarity) FROM scores", [out]).fetchall()[0]
-    assert counted[0] == 600
+    assert counted[0] == 300
     assert counted[1] == pytest.approx(reference["similarity"].to_pandas().sum(), rel=1e-5)
     written = object_store.filesystem().find("corpus")
     assert sum("img_emb" in path for path in written) == 6
@@ -71,7 +71,7 @@ def test_in_and_out(store, reference, tmp_path, name):
     gets = [path for method, path in store.requests if method == "GET" and path.endswith(".tar")]
     assert len(gets) == 6 + 3
     Score(shards=[], out=out, finalize_only=True, **{**MODEL, "shift": 0.4}).run()
-    assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 200
+    assert query("SELECT sum(osa_weight) FROM scores", [out]).fetchall()[0][0] < 100
 
 
 def test_globs_braces_and_what_is_missing(store, tmp_path):
@@ -141,24 +141,24 @@ def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch
         Score(shards=["s3://corpus/shards"], out="s3://corpus/s.parquet", **MODEL).run()
     store.refuses = lambda method, path: False
     summary = Score(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL).run().summary
-    assert summary.rows == 600
+    assert summary.rows == 300
 
 
 def test_killed_and_resumed(store, reference, tmp_path):
     command = [
-        *(sys.executable, "-c", COMMAND, "score", "s3://corpus/shards", "--json"),
+        *("score", "s3://corpus/shards", "--json"),
         *("--out", "s3://corpus/s.parquet", "--model", "demo", "--precision", "fp32"),
         *("--shift", "0.2"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-c", START, *command], stdout=subprocess.DEVNULL)
     while not any(method == "PUT" and "part-" in path for method, path in store.requests):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    finished = subprocess.run(command, capture_output=True, text=True)
+    finished = run(*command)
     assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout)["rows"] == 600
+    assert json.loads(finished.stdout)["rows"] == 300
     assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
 
 

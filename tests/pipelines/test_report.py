@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -9,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
 from ncclean_pipelines.report import Report
-from ncclean_pipelines.score import Score
 from typer.testing import CliRunner
 
 from ncclean.errors import InputError
@@ -19,13 +19,11 @@ from tests.report.tables import graded, write_scores
 
 
 @pytest.fixture(scope="module")
-def scored(corpus, tmp_path_factory):
-    """The same corpus as one file and as a folder of parts."""
-    folder = tmp_path_factory.mktemp("scored")
-    out = folder / "scores.parquet"
-    options = {"model": "demo", "precision": "fp32", "shift": 0.2}
-    Score(shards=[str(corpus)], out=str(out), **options).run()
-    table = pq.read_table(out)
+def tables(scored, tmp_path_factory):
+    """The same table as one file and as a folder of parts."""
+    folder = tmp_path_factory.mktemp("tables")
+    shutil.copy(scored / "scores.parquet", folder)
+    table = pq.read_table(folder / "scores.parquet")
     (folder / "parts").mkdir()
     for number in range(3):
         part = table.filter(pc.field("shard") == f"{number:05d}")
@@ -37,10 +35,10 @@ def run(*words):
     return CliRunner().invoke(app, ["report", *map(str, words)])
 
 
-def test_numbers_equal_duckdbs(scored, corpus, tmp_path):
+def test_numbers_equal_duckdbs(tables, corpus, tmp_path):
     out = tmp_path / "r.html"
     result = run(
-        scored / "scores.parquet", "--shards", corpus, "--out", out, "--json", "--pairs", 5,
+        tables / "scores.parquet", "--shards", corpus, "--out", out, "--json", "--pairs", 5,
         "--figures", tmp_path / "figures", "--title", "Mine",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -50,9 +48,9 @@ def test_numbers_equal_duckdbs(scored, corpus, tmp_path):
         "count(*) FILTER (noise_probability < 0.5), "
         "sum(noise_probability) FILTER (noise_probability < 0.5), "
         "count(*) FILTER (NOT disncl_clean) FROM scores",
-        [str(scored / "scores.parquet")],
+        [str(tables / "scores.parquet")],
     ).fetchall()[0]
-    assert (found["rows"], found["ok"]) == (rows, ok) == (1500, ok)
+    assert (found["rows"], found["ok"]) == (rows, ok) == (600, ok)
     assert ok + sum(found["failures"].values()) == rows
     assert found["expected_mismatched"] == pytest.approx(wrong)
     assert found["kept_at_half"] == kept
@@ -69,7 +67,7 @@ def test_numbers_equal_duckdbs(scored, corpus, tmp_path):
     assert "<h1><bdi>Mine</bdi></h1>" in out.read_text()
 
 
-def test_folder_glob_and_url_give_the_same_page(scored, tmp_path):
+def test_folder_glob_and_url_give_the_same_page(tables, tmp_path):
     def page(path):
         out = tmp_path / "r.html"
         assert run(path, "--out", out, "--quiet", "--title", "t").exit_code == 0
@@ -78,20 +76,20 @@ def test_folder_glob_and_url_give_the_same_page(scored, tmp_path):
             text.replace(str(path), "PATH").replace(f"'{path}'", "PATH").replace("'PATH'", "PATH")
         )
 
-    whole = page(scored / "scores.parquet")
+    whole = page(tables / "scores.parquet")
     assert "without <code>--shards</code>" in whole
 
     def numbers(text):
         return re.findall(r"<td data-value=[^>]*>|<td>[^<]*</td>|<dd>[^<]*</dd>", text)
 
-    assert numbers(page(scored / "parts")) == numbers(whole)
-    assert numbers(page(scored / "parts" / "*.parquet")) == numbers(whole)
+    assert numbers(page(tables / "parts")) == numbers(whole)
+    assert numbers(page(tables / "parts" / "*.parquet")) == numbers(whole)
 
 
-def test_object_stores(scored, corpus):
+def test_object_stores(tables, corpus):
     with object_store.s3():
         system = object_store.filesystem()
-        for path in (scored / "parts").glob("*.parquet"):
+        for path in (tables / "parts").glob("*.parquet"):
             system.put_file(str(path), f"corpus/parts/{path.name}")
         object_store.upload(corpus, "s3://corpus/shards")
         request = Report(
@@ -102,14 +100,14 @@ def test_object_stores(scored, corpus):
             figures="s3://corpus/reports/figures",
         )
         result = request.run().summary
-        assert result.numbers.counts.rows == 1500
+        assert result.numbers.counts.rows == 600
         assert result.thumbnails.count >= 9
         assert system.cat("corpus/reports/r.html").startswith(b"<!DOCTYPE html>")
         assert len(system.ls("corpus/reports/figures")) == 12
 
 
-def test_an_older_table_says_what_it_lacks(scored, tmp_path):
-    table = pq.read_table(scored / "scores.parquet")
+def test_an_older_table_says_what_it_lacks(tables, tmp_path):
+    table = pq.read_table(tables / "scores.parquet")
     kept = [name for name in table.column_names if name not in ("clean_posterior", "noise_kind")]
     metadata = dict(table.schema.metadata)
     del metadata[b"mismatched_histogram"]

@@ -23,14 +23,14 @@ from tests.pipelines.score_tables import assert_same_rows, command, read
 
 @pytest.fixture(scope="module")
 def scored(corpus, tmp_path_factory):
-    """The corpus scored once: summary and table; exported embeddings beside it."""
+    """The corpus scored once, in three blocks a shard: summary, table and embeddings."""
     folder = tmp_path_factory.mktemp("scored")
     summary = (
         command(
             corpus,
             folder / "scores.parquet",
             embeddings=str(folder / "embeddings"),
-            block_size=150,
+            block_size=80,
             batch_size=64,
         )
         .run()
@@ -56,9 +56,9 @@ def test_one_row_per_sample_in_input_order_with_the_status_its_json_foretells(co
     columns = ("uid", "shard", "key", "status")
     found = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
     assert found == expected
-    assert summary.rows == len(expected) == 1500
+    assert summary.rows == len(expected) == 600
     assert summary.ok == sum(status == "ok" for *_, status in expected)
-    assert sum(summary.failures.values()) == summary.rows - summary.ok > 10
+    assert sum(summary.failures.values()) == summary.rows - summary.ok == 9
 
 
 def test_columns_equal_plain_numpy_on_the_exported_embeddings(scored, demo_estimator):
@@ -100,7 +100,7 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
 ):
     _, folder = scored
     out = tmp_path / ("s.parquet" if as_file else "s")
-    command(corpus, out, block_size=150, batch_size=batch_size, decode_threads=threads).run()
+    command(corpus, out, block_size=80, batch_size=batch_size, decode_threads=threads).run()
     table = read(out)
     assert_same_rows(table, read(folder / "scores.parquet"))
     if not as_file:
@@ -110,7 +110,7 @@ def test_rows_do_not_depend_on_batch_threads_or_layout(
 
 
 def test_rows_are_the_same_when_chunks_are_decoded_on_the_device(corpus, scored, tmp_path):
-    command(corpus, tmp_path / "s.parquet", block_size=150, decode_on="device").run()
+    command(corpus, tmp_path / "s.parquet", block_size=80, decode_on="device").run()
     assert_same_rows(read(tmp_path / "s.parquet"), read(scored[1] / "scores.parquet"))
 
 
@@ -138,10 +138,11 @@ def test_similarity_is_open_clips_own(corpus, scored):
     assert np.abs(rows.similarity - expected).max() < 3e-3
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.2, 0.5])
-def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate):
+# Rare noise takes more pairs to be estimated within a fifth.
+@pytest.mark.parametrize(("rate", "pairs"), [(0.05, 2000), (0.2, 1000), (0.5, 1000)])
+def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate, pairs):
     write_corpus(
-        tmp_path / "c", CorpusOptions(pairs=4000, noise={"ncr": rate}, seed=int(100 * rate)), 2
+        tmp_path / "c", CorpusOptions(pairs=pairs, noise={"ncr": rate}, seed=int(100 * rate)), 1
     )
     summary = command(tmp_path / "c", tmp_path / "s.parquet").run().summary
     rows = read(tmp_path / "s.parquet").to_pandas()
@@ -187,7 +188,8 @@ def test_kind_of_noise_and_the_histograms_travel_with_the_table(scored):
     assert set(frame.noise_kind[frame.is_noisy]) == {"ncr"}
     assert frame.noise_kind[~frame.is_noisy].isna().all()
     fields = json.loads(table.schema.metadata[b"mismatched_histogram"])
-    assert unpack_histogram(fields).size > len(frame) * 100
+    blocks = frame[frame.status == "ok"].groupby(["shard", "block"]).size()
+    assert unpack_histogram(fields).size == (blocks * (blocks - 1)).sum()
     matched = unpack_histogram(json.loads(table.schema.metadata[b"matched_histogram"]))
     assert matched.size == (frame.status == "ok").sum()
 
@@ -215,8 +217,9 @@ def test_finalize_again_with_another_shift(corpus, tmp_path, out):
 def test_noise_shift_is_estimated_once_and_kept(corpus, tmp_path, demo_estimator):
     from ncclean.scoring.osa import estimate_shift
 
-    summary = command(corpus, tmp_path / "s.parquet", shift="noise").run().summary
-    assert summary.shift == pytest.approx(estimate_shift(demo_estimator), abs=5e-3)
+    shard = corpus / "00000.tar"
+    summary = command(shard, tmp_path / "s.parquet", shift="noise").run().summary
+    assert summary.shift == pytest.approx(estimate_shift(demo_estimator, pairs=1024), abs=5e-3)
     assert (
         command([], tmp_path / "s.parquet", shift="noise", finalize_only=True).run().summary.shift
         == summary.shift
@@ -240,13 +243,13 @@ def test_hostile_shards_end_the_run_neither_early_nor_silently(tmp_path):
 
 def test_without_text(corpus, tmp_path):
     command([str(corpus / "00000.tar")], tmp_path / "s.parquet", text=False).run()
-    assert read(tmp_path / "s.parquet").column("text").null_count == 500
+    assert read(tmp_path / "s.parquet").column("text").null_count == 200
 
 
 def test_plan_counts_without_scoring(corpus, tmp_path):
     estimate = command(corpus, tmp_path / "s.parquet", dry_run=True).run().summary
     assert estimate.shards == 3
-    assert estimate.pairs == pytest.approx(1500, rel=0.1)
+    assert estimate.pairs == pytest.approx(600, rel=0.1)
     assert estimate.hours == pytest.approx(
         estimate.pairs / estimate.samples_per_second / 3600, abs=1e-3
     )
@@ -266,7 +269,7 @@ def test_forget_mask_of_a_table_is_that_of_the_functions(scored):
 
 def test_an_image_beyond_max_pixels_has_a_row_that_says_so(corpus, tmp_path):
     out = tmp_path / "scores.parquet"
-    command(corpus / "00000.tar", out, max_pixels=64 * 64).run()
+    command(corpus / "00000.tar", out, max_pixels=64 * 64, shift=0.2).run()
     table = read(out).to_pandas()
     is_large = table.width * table.height > 64 * 64
     assert is_large.any()

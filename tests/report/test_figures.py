@@ -50,10 +50,10 @@ def test_what_is_not_there_is_one_sentence(tmp_path):
         threshold_curve(empty, "nonsense")
 
 
-def test_matplotlib_is_loaded_only_to_draw():
+def test_a_page_loads_neither_matplotlib_nor_torch():
     code = (
         "import sys, ncclean.report.figures, ncclean.report.page;"
-        "print({'matplotlib', 'sklearn'} & set(sys.modules))"
+        "print({'matplotlib', 'sklearn', 'torch'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "set()", result.stderr

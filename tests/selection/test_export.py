@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,15 +26,16 @@ from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
 from tests import hostile
+from tests.command_line import START, run
 
 MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
 
 
 @pytest.fixture(scope="module")
-def scored(corpus, tmp_path_factory):
-    """The corpus with its score table and a selection of about 1,100 of its 1,500 pairs."""
+def selected(scored, tmp_path_factory):
+    """The score table of the corpus, and a selection of about 480 of its 600 pairs."""
     folder = tmp_path_factory.mktemp("export")
-    Score(shards=[str(corpus)], out=str(folder / "scores.parquet"), **MODEL).run()
+    shutil.copy(scored / "scores.parquet", folder)
     policy = Policy(method="noise-probability")
     select([str(folder / "scores.parquet")], UPath(folder / "clean.parquet"), policy)
     return folder
@@ -48,13 +50,13 @@ def members(shards):
     return found
 
 
-def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, scored, tmp_path):
+def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, selected, tmp_path):
     with pytest.raises(InputError, match="has no column 'beauty'; it has"):
         export(
             corpus,
-            scored / "clean.parquet",
+            selected / "clean.parquet",
             tmp_path / "x",
-            scores=[str(scored / "scores.parquet")],
+            scores=[str(selected / "scores.parquet")],
             columns=["similarity", "beauty"],
         )
     assert not (tmp_path / "x").exists()
@@ -65,15 +67,15 @@ def export(corpus, selection, out, **options):
 
 
 @pytest.fixture(scope="module")
-def exported(corpus, scored):
-    out = scored / "clean"
-    summary = export(corpus, scored / "clean.parquet", out, samples_per_shard=400, workers=2)
+def exported(corpus, selected):
+    out = selected / "clean"
+    summary = export(corpus, selected / "clean.parquet", out, samples_per_shard=160, workers=2)
     return out, summary
 
 
-def test_members_are_those_of_the_input_byte_for_byte(corpus, scored, exported):
+def test_members_are_those_of_the_input_byte_for_byte(corpus, selected, exported):
     out, summary = exported
-    keys = pq.read_table(scored / "clean.parquet")["key"].to_pylist()
+    keys = pq.read_table(selected / "clean.parquet")["key"].to_pylist()
     chosen = set(keys)
     expected = [(n, data) for n, data in members(corpus) if n.split(".")[0] in chosen]
     assert members(out) == expected
@@ -85,23 +87,23 @@ def test_shards_are_rolled_and_counted(exported):
     out, summary = exported
     sizes = json.loads((out / "sizes.json").read_text())
     assert list(sizes) == [f"{n:05d}.tar" for n in range(summary.shards)]
-    assert set(list(sizes.values())[:-1]) == {400}
+    assert set(list(sizes.values())[:-1]) == {160}
     assert sum(sizes.values()) == summary.samples
     stats = json.loads((out / "00000_stats.json").read_text())
-    assert (stats["count"], stats["successes"]) == (400, 400)
-    assert stats["status_dict"] == {"success": 400}
+    assert (stats["count"], stats["successes"]) == (160, 160)
+    assert stats["status_dict"] == {"success": 160}
 
 
-def test_scoring_the_export_gives_the_same_similarities(scored, exported, tmp_path):
+def test_scoring_the_export_gives_the_same_similarities(selected, exported, tmp_path):
     Score(shards=[str(exported[0])], out=str(tmp_path / "s.parquet"), **MODEL).run()
-    before = pq.read_table(scored / "scores.parquet", columns=["uid", "similarity"]).to_pandas()
+    before = pq.read_table(selected / "scores.parquet", columns=["uid", "similarity"]).to_pandas()
     after = pq.read_table(tmp_path / "s.parquet").to_pandas()
     assert (after.status == "ok").all()
     before = before.set_index("uid").similarity[after.uid]
     assert np.abs(before.to_numpy() - after.similarity.to_numpy()).max() < 1e-6
 
 
-def test_webdataset_reads_the_export(scored, exported):
+def test_webdataset_reads_the_export(selected, exported):
     urls = [str(path) for path in sorted(exported[0].glob("*.tar"))]
     loader = (
         webdataset.WebDataset(urls, shardshuffle=False)
@@ -109,17 +111,17 @@ def test_webdataset_reads_the_export(scored, exported):
         .to_tuple("jpg;png;webp", "txt", "__key__")
     )
     keys = [key for image, text, key in loader if image.size[0] > 0 and text]
-    assert keys == pq.read_table(scored / "clean.parquet")["key"].to_pylist()
+    assert keys == pq.read_table(selected / "clean.parquet")["key"].to_pylist()
 
 
-def test_scores_go_into_the_json(corpus, scored, tmp_path):
+def test_scores_go_into_the_json(corpus, selected, tmp_path):
     out = tmp_path / "clean"
-    export(corpus, scored / "clean.parquet", out, scores=[str(scored / "scores.parquet")],
+    export(corpus, selected / "clean.parquet", out, scores=[str(selected / "scores.parquet")],
            columns=["similarity", "osa_noisy"])  # fmt: skip
-    table = pq.read_table(scored / "scores.parquet").to_pandas().set_index("key")
+    table = pq.read_table(selected / "scores.parquet").to_pandas().set_index("key")
     records = {name: json.loads(data) for name, data in members(out) if name.endswith("json")}
     before = {name: json.loads(data) for name, data in members(corpus) if name.endswith("json")}
-    assert len(records) > 1000
+    assert len(records) > 400
     for name, record in records.items():
         row = table.loc[name.split(".")[0]]
         assert np.float32(record.pop("similarity")) == row.similarity
@@ -127,13 +129,13 @@ def test_scores_go_into_the_json(corpus, scored, tmp_path):
         assert record == before[name]
 
 
-def test_weights_as_repeats(corpus, scored, tmp_path):
+def test_weights_as_repeats(corpus, selected, tmp_path):
     selection = tmp_path / "weighted.parquet"
-    table = pq.read_table(scored / "clean.parquet")
+    table = pq.read_table(selected / "clean.parquet")
     weights = np.linspace(0, 4, len(table)).astype(np.float32)
     pq.write_table(table.set_column(3, "weight", pa.array(weights)), selection)
     out = tmp_path / "repeated"
-    summary = export(corpus, selection, out, repeat=True, samples_per_shard=300, workers=2)
+    summary = export(corpus, selection, out, repeat=True, samples_per_shard=120, workers=2)
     assert summary.samples == pytest.approx(len(table), rel=0.05)
     images: dict[str, int] = {}
     seen = []
@@ -147,40 +149,39 @@ def test_weights_as_repeats(corpus, scored, tmp_path):
         assert abs(images.get(key, 0) - weight / weights.mean()) <= 1
 
 
-def test_killed_and_started_again(corpus, scored, exported, tmp_path):
+def test_killed_and_started_again(corpus, selected, exported, tmp_path):
     out = tmp_path / "again"
     command = [
-        sys.executable, "-c", "import sys; from ncclean_cli.app import main; main()", "export",
-        str(scored / "clean.parquet"), "--shards", str(corpus), "--out", str(out),
-        "--samples-per-shard", "20", "--workers", "1", "--quiet",
+        "export", str(selected / "clean.parquet"), "--shards", str(corpus), "--out", str(out),
+        "--samples-per-shard", "8", "--workers", "1", "--quiet",
     ]  # fmt: skip
-    process = subprocess.Popen(command)
+    process = subprocess.Popen([sys.executable, "-c", START, *command])
     while process.poll() is None and len(list(out.glob("*_stats.json"))) < 5:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
     written = {path: path.stat().st_mtime_ns for path in out.glob("*_stats.json")}
-    assert subprocess.run(command).returncode == 0
+    assert run(*command).returncode == 0
     assert all(path.stat().st_mtime_ns == before for path, before in written.items())
     assert members(out) == members(exported[0])
     assert not list(out.glob(".*"))
 
 
-def test_another_export_in_the_same_place_is_refused(corpus, scored, exported, tmp_path):
-    with pytest.raises(ResumeError, match="--samples-per-shard was 400, is 500"):
-        export(corpus, scored / "clean.parquet", exported[0], samples_per_shard=500)
+def test_another_export_in_the_same_place_is_refused(corpus, selected, exported, tmp_path):
+    with pytest.raises(ResumeError, match="--samples-per-shard was 160, is 200"):
+        export(corpus, selected / "clean.parquet", exported[0], samples_per_shard=200)
     (tmp_path / "00000.tar").write_bytes(b"mine")
     with pytest.raises(InputError, match="no record lists it as made by `ncclean export`"):
-        export(corpus, scored / "clean.parquet", tmp_path)
+        export(corpus, selected / "clean.parquet", tmp_path)
 
 
-def test_overwrite_leaves_a_users_files_alone(corpus, scored, exported, tmp_path):
+def test_overwrite_leaves_a_users_files_alone(corpus, selected, exported, tmp_path):
     out = tmp_path / "over"
-    export(corpus, scored / "clean.parquet", out, samples_per_shard=100)
+    export(corpus, selected / "clean.parquet", out, samples_per_shard=40)
     mine = [out / "mine.tar", out / "mine_stats.json", out / ".mine.tar.7.tmp"]
     for path in mine:
         path.write_bytes(b"mine")
-    export(corpus, scored / "clean.parquet", out, samples_per_shard=600, overwrite=True)
+    export(corpus, selected / "clean.parquet", out, samples_per_shard=320, overwrite=True)
     assert all(path.read_bytes() == b"mine" for path in mine)
     mine[0].unlink()
     assert members(out) == members(exported[0])
@@ -191,15 +192,15 @@ def test_overwrite_leaves_a_users_files_alone(corpus, scored, exported, tmp_path
     assert sorted(path.name for path in out.iterdir()) == [".mine.tar.7.tmp", "mine_stats.json"]
 
 
-def test_a_selection_of_other_shards_is_refused(corpus, scored, tmp_path):
+def test_a_selection_of_other_shards_is_refused(corpus, selected, tmp_path):
     with pytest.raises(InputError, match="not among --shards"):
-        export(corpus / "00000.tar", scored / "clean.parquet", tmp_path / "out")
+        export(corpus / "00000.tar", selected / "clean.parquet", tmp_path / "out")
     with pytest.raises(InputError, match="is not a selection"):
-        export(corpus, scored / "scores.parquet", tmp_path / "out")
+        export(corpus, selected / "scores.parquet", tmp_path / "out")
 
 
-def test_missing_samples_are_counted(corpus, scored, tmp_path):
-    table = pq.read_table(scored / "clean.parquet").slice(0, 10)
+def test_missing_samples_are_counted(corpus, selected, tmp_path):
+    table = pq.read_table(selected / "clean.parquet").slice(0, 10)
     keys = pa.array(["no such key", *table["key"].to_pylist()[1:]])
     pq.write_table(table.set_column(2, "key", keys), tmp_path / "s.parquet")
     summary = export(corpus, tmp_path / "s.parquet", tmp_path / "out")
@@ -241,31 +242,31 @@ def test_hostile_tars(tmp_path):
     assert members(tmp_path / "from_gz") == members(tmp_path / "out")
 
 
-def test_uid_file(scored, tmp_path):
-    summary = export_uids(str(scored / "clean.parquet"), UPath(tmp_path / "uids.npy"))
+def test_uid_file(selected, tmp_path):
+    summary = export_uids(str(selected / "clean.parquet"), UPath(tmp_path / "uids.npy"))
     found = np.load(tmp_path / "uids.npy")
     assert found.dtype == np.dtype("u8,u8")
-    uids = pq.read_table(scored / "clean.parquet")["uid"].to_pylist()
+    uids = pq.read_table(selected / "clean.parquet")["uid"].to_pylist()
     expected = sorted((int(uid[:16], 16), int(uid[16:], 16)) for uid in set(uids))
     assert found.tolist() == expected
     assert summary.samples == len(expected)
-    table = pq.read_table(scored / "clean.parquet")
+    table = pq.read_table(selected / "clean.parquet")
     odd = table.set_column(0, "uid", pa.array(["not hex"] * len(table)))
     pq.write_table(odd, tmp_path / "odd.parquet")
     with pytest.raises(InputError, match="32 hex digits"):
         export_uids(str(tmp_path / "odd.parquet"), UPath(tmp_path / "odd.npy"))
 
 
-def test_to_and_from_an_object_store(corpus, scored, exported):
+def test_to_and_from_an_object_store(corpus, selected, exported):
     from tests import object_store
 
     with object_store.s3():
         object_store.upload(corpus, "s3://corpus/shards")
         system = object_store.filesystem()
-        system.put_file(str(scored / "clean.parquet"), "corpus/clean.parquet")
+        system.put_file(str(selected / "clean.parquet"), "corpus/clean.parquet")
         export("s3://corpus/shards", "s3://corpus/clean.parquet", UPath("s3://corpus/out"),
-               samples_per_shard=400)  # fmt: skip
-        local = scored / "copy"
+               samples_per_shard=160)  # fmt: skip
+        local = selected / "copy"
         system.get("corpus/out", str(local), recursive=True)
     assert members(local) == members(exported[0])
     assert os.path.exists(local / "sizes.json")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.multiprocessing
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 
@@ -128,8 +130,18 @@ def train(
     return {name: value.clone() for name, value in estimator.model.state_dict().items()}
 
 
-def train_as_rank(rank: int, size: int, port: int, folder: str, method: str) -> None:
-    """One of `size` gloo processes; the first one saves the weights it ends with."""
+def start_ranks(function: Callable[..., None], arguments: tuple[object, ...], ranks: int) -> None:
+    """Call `function(rank, *arguments)` in as many processes.
+
+    They are forked from a server that has loaded torch and the trainer once: each loading them
+    anew would cost more than what they are started for.
+    """
+    multiprocessing.set_forkserver_preload(["ncclean.training.trainer", "open_clip"])
+    torch.multiprocessing.start_processes(function, arguments, ranks, start_method="forkserver")
+
+
+def train_as_rank(rank: int, size: int, port: int, folder: str, methods: Sequence[str]) -> None:
+    """One of `size` gloo processes; the first one saves the weights it ends with, `<method>.pt`."""
     import os
 
     torch.set_num_threads(1)
@@ -138,6 +150,7 @@ def train_as_rank(rank: int, size: int, port: int, folder: str, method: str) -> 
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     with joined_ranks(torch.device("cpu")) as ranks:
-        weights = train(Path(folder) / "run", method=method, ranks=ranks, **LINEAR)
-        if rank == 0:
-            torch.save(weights, Path(folder) / "weights.pt")
+        for method in methods:
+            weights = train(Path(folder) / method, method=method, ranks=ranks, **LINEAR)
+            if rank == 0:
+                torch.save(weights, Path(folder) / f"{method}.pt")

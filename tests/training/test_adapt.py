@@ -22,7 +22,9 @@ def keys_of(shards, count):
     """The first `count` readable keys of each shard."""
     return {
         shard.name: {
-            sample.key for sample in list(TarSamples(shard))[:count] if sample.status.value == "ok"
+            sample.key
+            for sample in list(TarSamples(shard))[:count]
+            if not sample.metadata["broken"]
         }
         for shard in shards
     }

@@ -38,6 +38,7 @@ from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 from ncclean.training.process_group import Ranks, average_gradients, average_over
+from tests.training.batches import start_ranks
 
 PAIRS, WORLD = 12, 2
 Result = tuple[float, dict[str, torch.Tensor]]
@@ -232,7 +233,7 @@ def run_rank(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def ranks_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(run_rank, args=(str(folder),), nprocs=WORLD)
+    start_ranks(run_rank, (str(folder),), WORLD)
     return folder
 
 

@@ -5,7 +5,6 @@ import socket
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.models.estimator import Estimator
@@ -13,7 +12,7 @@ from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives.base import PairObjective, Phase, whole_model
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
-from tests.training.batches import LINEAR, train, train_as_rank
+from tests.training.batches import LINEAR, start_ranks, train, train_as_rank
 
 
 def largest_difference(a, b):
@@ -120,14 +119,24 @@ def test_gradient_checkpointing_changes_nothing(linear, tmp_path):
     assert largest_difference(linear, checkpointed) < 1e-6
 
 
-@pytest.mark.parametrize("method", ["clip", "osa", "ncu", "bayes"])
-def test_two_processes_train_as_one_with_the_joint_batch(tmp_path, method):
-    expected = train(tmp_path / "one", method=method, **LINEAR)
+METHODS = ("clip", "osa", "ncu", "bayes")
+
+
+@pytest.fixture(scope="module")
+def weights_of_two_ranks(tmp_path_factory):
+    """A folder with the weights of each method: two processes train with one after the other."""
+    folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(train_as_rank, (2, port, str(tmp_path), method), nprocs=2)
-    found = torch.load(tmp_path / "weights.pt", weights_only=True)
+    start_ranks(train_as_rank, (2, port, str(folder), METHODS), 2)
+    return folder
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_train_as_one_with_the_joint_batch(weights_of_two_ranks, tmp_path, method):
+    expected = train(tmp_path, method=method, **LINEAR)
+    found = torch.load(weights_of_two_ranks / f"{method}.pt", weights_only=True)
     assert largest_difference(expected, found) < 1e-6
 
 
