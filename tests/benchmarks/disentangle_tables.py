@@ -130,7 +130,9 @@ def _spread(values: Sequence[float], form: Any) -> str:
     if not values:
         return ""
     mean = form(statistics.mean(values))
-    return mean if len(values) == 1 else f"{mean} ± {form(statistics.stdev(values))}"
+    if len(values) == 1:
+        return mean
+    return f"{mean.removesuffix(' %')} ± {form(statistics.stdev(values))}"
 
 
 def _number(value: float) -> str:
