@@ -37,6 +37,7 @@ class Kitchen(Options):
         ({"heat": float("nan")}, "--heat must be above 0, got nan"),
         ({"shares": [0.5, 1.5]}, "--shares must be at most 1, got 1.5"),
         ({"fuel": "coal"}, "--fuel takes gas, wood, got 'coal'"),
+        ({"fuel": False}, "--fuel takes gas, wood, got False"),
         ({"dishes": ["soup", "stone"]}, "--dishes takes soup, cake, got 'stone'"),
         ({"menu": "menu.doc"}, "--menu takes a file ending in .pdf, .txt, got menu.doc"),
     ],

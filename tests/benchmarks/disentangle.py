@@ -188,45 +188,45 @@ def main() -> None:
     record = facts_of_run(arguments, "disentangle.py")
     held_out = World().pairs(HELD_OUT, 0.0, 2)
     record["features"] = contents({side: getattr(held_out, side) for side in SIDES}, held_out)
-    run_cells(record, measured_cell, arguments)
+    run_arms(record, measured_row, arguments)
     print("\n".join(table(record)))
 
 
-def run_cells(
+def run_arms(
     record: dict[str, Any],
-    cell_of: Callable[[str, int, argparse.Namespace], dict[str, Any]],
+    measure: Callable[[str, int, argparse.Namespace], dict[str, Any]],
     arguments: argparse.Namespace,
 ) -> None:
-    """Fill in the record's cells, each arm with each seed; write it after each one."""
-    record["cells"] = []
+    """Fill in the record's rows, each arm with each seed; write it after each one."""
+    record["rows"] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.workers, context, torch.set_num_threads, (1,)) as workers:
         futures = [
-            workers.submit(cell_of, arm, seed, arguments)
+            workers.submit(measure, arm, seed, arguments)
             for seed in arguments.seeds
             for arm in arguments.arms
         ]
         for future in futures:
-            cell = future.result()
-            print(f"{cell['arm']}, seed {cell['seed']}: {cell['seconds']} s", file=sys.stderr)
-            record["cells"].append(cell)
+            row = future.result()
+            print(f"{row['arm']}, seed {row['seed']}: {row['seconds']} s", file=sys.stderr)
+            record["rows"].append(row)
             if arguments.out:
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)
                 arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured_row(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train an arm with a seed of its own pairs, order and start; measure it."""
     start = time.perf_counter()
     world = World()
     training = world.pairs(arguments.pairs, NOISE, 1_000 + seed)
     objective = trained(arm, training, seed, arguments)
     values = lengths(objective, training) | measured(objective, world.pairs(HELD_OUT, 0.0, 2))
-    return cell(arm, seed, time.perf_counter() - start, objective.statistics() | values)
+    return row_of(arm, seed, time.perf_counter() - start, objective.statistics() | values)
 
 
-def cell(arm: str, seed: int, seconds: float, values: Mapping[str, float]) -> dict[str, Any]:
-    """A cell of a record."""
+def row_of(arm: str, seed: int, seconds: float, values: Mapping[str, float]) -> dict[str, Any]:
+    """A row of a record."""
     return {
         "arm": arm,
         "options": dict(ARMS[arm].options),
@@ -249,7 +249,7 @@ def facts_of_run(arguments: argparse.Namespace, script: str) -> dict[str, Any]:
     return {
         "command": " ".join([f"python tests/benchmarks/{script}", *quoted]),
         "commit": git("rev-parse", "HEAD"),
-        "is_modified": bool(git("status", "--porcelain", "--", *code)),
+        "dirty": bool(git("status", "--porcelain", "--", *code)),
         "date": datetime.date.today().isoformat(),
         "machine": machine_facts(),
         "workers": arguments.workers,
@@ -291,12 +291,15 @@ def halves(objective: Disncl, known: Known) -> dict[str, torch.Tensor]:
 
 
 def lengths(objective: Disncl, known: Known) -> dict[str, float]:
-    """Cosine and mean length of the invariant halves of the clean pairs of the training set."""
-    parts = halves(objective, known)
-    image, text = (parts[f"{side}_invariant"][known.is_noisy == 0] for side in SIDES)
+    """Cosine and mean lengths of the halves of the clean pairs of the training set."""
+    clean = known.is_noisy == 0
+    parts = {name: part[clean] for name, part in halves(objective, known).items()}
+    image, text = (parts[f"{side}_invariant"] for side in SIDES)
+    exclusive = torch.cat([parts[f"{side}_exclusive"] for side in SIDES])
     return {
         "cosine/clean": float(F.cosine_similarity(image, text).mean()),
         "length/invariant": float(torch.cat([image, text]).norm(dim=1).mean()),
+        "length/exclusive": float(exclusive.norm(dim=1).mean()),
         "distance/clean": float((image - text).square().sum(dim=1).mean()),
     }
 
@@ -338,12 +341,12 @@ def contents(parts: Mapping[str, torch.Tensor], known: Known) -> dict[str, float
 
 def table(record: Mapping[str, Any]) -> list[str]:
     """Mean and standard deviation over seeds of every value, by arm, as Markdown."""
-    arms = list(dict.fromkeys(cell["arm"] for cell in record["cells"]))
+    arms = list(dict.fromkeys(row["arm"] for row in record["rows"]))
     lines = ["| | " + " | ".join(arms) + " |", "|---|" + "---|" * len(arms)]
-    for name in record["cells"][0]["values"]:
+    for name in record["rows"][0]["values"]:
         columns = []
         for arm in arms:
-            found = [c["values"][name] for c in record["cells"] if c["arm"] == arm]
+            found = [row["values"][name] for row in record["rows"] if row["arm"] == arm]
             spread = f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else ""
             columns.append(f"{statistics.mean(found):.3f}{spread}")
         lines.append(f"| {name} | " + " | ".join(columns) + " |")

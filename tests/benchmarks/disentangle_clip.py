@@ -20,10 +20,10 @@ from disentangle import (
     HELD_OUT,
     NOISE,
     Known,
-    cell,
     facts_of_run,
     parser_of,
-    run_cells,
+    row_of,
+    run_arms,
     table,
     trained,
 )
@@ -47,7 +47,7 @@ def main() -> None:
         pairs = {"training": arguments.pairs, "held_out": HELD_OUT}
         for seed, (name, count) in enumerate(pairs.items()):
             torch.save(encoded(count, seed), arguments.folder / f"{name}.pt")
-        run_cells(record, measured_cell, arguments)
+        run_arms(record, measured_row, arguments)
     print("\n".join(table(record)))
 
 
@@ -61,7 +61,7 @@ def encoded(pairs: int, seed: int) -> Encoded:
     return image, text, [scene_facts(record) for record in metadata]
 
 
-def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured_row(arm: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train an arm on pairs mismatched by the seed; measure it."""
     start = time.perf_counter()
     image, text, _ = torch.load(arguments.folder / "training.pt")
@@ -86,7 +86,7 @@ def measured_cell(arm: str, seed: int, arguments: argparse.Namespace) -> dict[st
             for part, share in shares.items()
         },
     }
-    return cell(arm, seed, time.perf_counter() - start, values)
+    return row_of(arm, seed, time.perf_counter() - start, values)
 
 
 if __name__ == "__main__":

@@ -120,8 +120,8 @@ class Discriminators(nn.ModuleDict):
 def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
     """(N, d) -> the same `raw`, or its `directions` with elements of size 1 on average.
 
-    Directions are all that a cosine sees. Shown raw, exclusive halves grow to be seen through
-    a discriminator that cannot be steep.
+    Directions are all that a cosine sees. A half that is shown raw can make itself seen through
+    a discriminator of bounded slope by growing.
     """
     precise = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
     if form == "raw":
