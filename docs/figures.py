@@ -23,6 +23,7 @@ ROOT = DOCS.parent
 RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
+import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import repair_tables  # noqa: E402
 
@@ -76,6 +77,13 @@ def over_noise(metric: str) -> Callable[..., Iterable[str]]:
 FIGURES = {
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
     "cost-of-noise": Figure(("cost",), repair),
+    "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
+    "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
+    "disentanglement-compression": Figure(
+        ("disentanglement-objectives",), halves.compression_table
+    ),
+    "disentanglement-contents": Figure(("disentanglement-objectives",), halves.contents_table),
+    "disentanglement-evidence": Figure(("disentanglement-objectives",), halves.evidence_table),
     "disncl-colour": Figure(("disncl",), over_noise("colour")),
     "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
     "gpu": Figure(("gpu",), tables.gpu_table),

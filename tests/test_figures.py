@@ -45,7 +45,6 @@ UNMEASURED = {
     ("select.md", "| `--method` | keeps | weight |"),
 }
 PRINTED = "as a command printed it"
-_PARTS = "| | image features | invariant | exclusive | caption features | invariant | exclusive |"
 _THRESHOLDS = (
     "| space, threshold | redrawn scenes grouped | other images grouped | other images dropped | "
     "JPEG quality 40 | scaled to 70 % | cropped by 3 % | cropped by 8 % |"
@@ -58,7 +57,6 @@ WITHOUT_RECORD = {
     ("benchmarks.md", "| benchmark | measured | target | met |"): "run.py",
     ("benchmarks.md", _GPU): "gpu.py, which needs a GPU",
     ("benchmarks.md", "| objective | ratio | target |"): "training.py",
-    ("disentanglement.md", _PARTS): "disentangle.py, and on a CLIP model no script yet",
     ("evaluation.md", PRINTED): "ncclean evaluate compare and similarity",
     ("neighbours.md", _THRESHOLDS): "no script yet",
     ("neighbours.md", "| | 1M pairs, 512 dimensions |"): "neighbours.py",

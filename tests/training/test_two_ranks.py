@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from ncclean.training.objectives.base import PairObjective, whole_model
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import ObjectiveOptions, TrainOptions
 from ncclean.training.process_group import Ranks, joined_ranks
 from ncclean.training.trainer import Trainer
-from tests.training.batches import FixedBatches, tiny_estimator
+from tests.training.batches import FixedBatches, start_ranks, tiny_estimator
 
 
 class SteepForTheLast(PairObjective):
@@ -79,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, (2, port, str(folder)), nprocs=2)
+    start_ranks(run_rank, (2, port, str(folder)), 2)
     return folder
 
 
