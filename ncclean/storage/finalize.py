@@ -43,10 +43,10 @@ class Calibration:
 
     shift: float
     shift_source: str
-    osa_function: WeightFunction
     null: NullModel | None
     mixture: LossMixture | None
     scale: float
+    osa_function: WeightFunction = "high_degree"
 
     def metadata(self, manifest: Manifest) -> dict[str, str]:
         """The key-value metadata of the final files."""

@@ -104,7 +104,7 @@ def train(
     **options: object,
 ) -> dict[str, torch.Tensor]:
     """The weights after training; `stop_after` breaks the run off, as a crash would."""
-    estimator = estimator or Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    estimator = estimator or tiny_estimator()
     given = {
         "learning_rate": learning_rate,
         "epochs": epochs,

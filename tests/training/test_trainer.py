@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from ncclean.errors import InputError, ResumeError, TrainingError
-from ncclean.models.estimator import Estimator
 from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives.base import PairObjective, Phase, whole_model
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
-from tests.training.batches import LINEAR, start_ranks, train, train_as_rank
+from tests.training.batches import LINEAR, start_ranks, tiny_estimator, train, train_as_rank
 
 
 def largest_difference(a, b):
@@ -34,7 +33,7 @@ def test_training_lowers_the_loss_and_logs_every_step(uninterrupted):
 
 def test_ncu_trains_its_groups_phase_by_phase(tmp_path):
     """HN leaves the image tower untouched, UL the prompt; resuming in UL changes nothing."""
-    start = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+    start = tiny_estimator().model.state_dict()
     options = {"method": "ncu", "epochs": 1, "save_steps": 4}
     after_hn = train(tmp_path / "hn", stop_after=4, **options)
     assert all(torch.equal(after_hn[n], start[n]) for n in start if n.startswith("visual."))
@@ -105,7 +104,7 @@ def test_a_trainer_without_a_folder_leaves_no_trace(tmp_path, monkeypatch):
 def linear(tmp_path_factory):
     """Weights after steps in proportion to the gradient, which have moved by far more than 1e-6."""
     weights = train(tmp_path_factory.mktemp("linear"), **LINEAR)
-    start = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+    start = tiny_estimator().model.state_dict()
     assert largest_difference(weights, start) > 1e-3
     return weights
 
@@ -141,7 +140,7 @@ def test_two_processes_train_as_one_with_the_joint_batch(weights_of_two_ranks, t
 
 
 def test_only_the_groups_of_the_phase_train(tmp_path):
-    before = Estimator.load("demo-noisy", precision="fp32", device="cpu").model.state_dict()
+    before = tiny_estimator().model.state_dict()
 
     class TextOnly(PairObjective):
         name = "text only"
@@ -185,7 +184,7 @@ def test_checkpoints_are_retained_and_checked(tmp_path):
 
 
 def test_moving_average(tmp_path):
-    estimator = Estimator.load("demo-noisy", precision="fp32", device="cpu")
+    estimator = tiny_estimator()
     from ncclean.training.objectives.registry import ObjectiveOptions, make_objective
     from ncclean.training.trainer import Trainer, TrainOptions
     from tests.training.batches import FixedBatches
@@ -193,7 +192,7 @@ def test_moving_average(tmp_path):
     start = estimator.model.text_projection.detach().clone()
     options = TrainOptions(tensorboard=False, ema_decay=0.5)
     objective = make_objective("clip", ObjectiveOptions(learning_rate=1e-3, epochs=1))
-    trainer = Trainer(estimator, objective, FixedBatches(), options, tmp_path)
+    trainer = Trainer(estimator, objective, FixedBatches(size=16), options, tmp_path)
     trainer.run()
     end, mean = estimator.model.text_projection, trainer.averaged.module.text_projection
     assert 0 < (mean - start).norm() < (end - start).norm()

@@ -26,8 +26,8 @@ class SteepForTheLast(PairObjective):
 
     def terms(self, embeddings, scale, batch, phase):
         cosines = (embeddings["image"] * embeddings["text"]).sum(dim=1)
-        factors = torch.ones(len(cosines))
-        factors[len(cosines) // 2 :] = 30.0
+        factors = torch.full_like(cosines, 0.01)
+        factors[len(cosines) // 2 :] = 3.0
         return {"steep": (factors * cosines).sum()}
 
 
