@@ -77,6 +77,7 @@ def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_pa
     assert_same_rows(read(tmp_path / "scores.parquet"), reference)
 
 
+@pytest.mark.slow
 def test_a_folder_of_parts_and_finalize_again_on_the_cluster(
     two_nodes, shards, reference, tmp_path
 ):

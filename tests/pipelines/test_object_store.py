@@ -134,6 +134,7 @@ def test_a_store_that_takes_no_output_for_a_while(store, reference, tmp_path):
     assert_same_rows(download("s3://corpus/s.parquet", tmp_path / "copy"), reference)
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch):
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 1.0)
     store.refuses = lambda method, path: method == "PUT" and "part-" in path

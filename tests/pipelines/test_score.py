@@ -139,7 +139,10 @@ def test_similarity_is_open_clips_own(corpus, scored):
 
 
 # Rare noise takes more pairs to be estimated within a fifth.
-@pytest.mark.parametrize(("rate", "pairs"), [(0.05, 2000), (0.2, 1000), (0.5, 1000)])
+@pytest.mark.parametrize(
+    ("rate", "pairs"),
+    [pytest.param(0.05, 2000, marks=pytest.mark.slow), (0.2, 1000), (0.5, 1000)],
+)
 def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate, pairs):
     write_corpus(
         tmp_path / "c", CorpusOptions(pairs=pairs, noise={"ncr": rate}, seed=int(100 * rate)), 1
