@@ -64,6 +64,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
     monkeypatch.chdir(rendered)
     for section, language, text in snippets(PAGE):

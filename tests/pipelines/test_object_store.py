@@ -104,6 +104,7 @@ def test_no_credentials_is_one_sentence(store, monkeypatch):
             Score(shards=["s3://corpus/shards"], out="s3://corpus/s", **MODEL).run()
 
 
+@pytest.mark.slow
 def test_throttling_is_sat_out(store, reference, tmp_path):
     """Every fourth request is refused, whatever it is."""
     seen = []
@@ -145,6 +146,7 @@ def test_a_store_that_stays_away_ends_the_run_with_a_sentence(store, monkeypatch
     assert summary.rows == 300
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(store, reference, tmp_path):
     command = [
         *("score", "s3://corpus/shards", "--json"),
