@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from ncclean.data.noise import noise_count
+from ncclean.data.noise import plan_noise
 
-_PURPOSE = 1  # of the random numbers, among others that a batch's seed serves
+_STREAM = 2  # of random numbers: the seed of a batch serves others, and a corpus as large
 
 
 @dataclass
@@ -39,22 +38,16 @@ def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:
     in one epoch and matched in the next. `is_noisy` says which; a pair that the permutation leaves
     in place is as clean as it was.
     """
-    pairs = len(batch.captions)
-    count = noise_count(share, pairs)
-    if not count:
+    plan = plan_noise(len(batch.captions), {"ncr": share}, seed, stream=_STREAM)
+    if not plan.is_noisy.any():
         return batch
-    rng = np.random.default_rng([seed, _PURPOSE])
-    chosen = np.sort(rng.permutation(pairs)[:count])
-    source = np.arange(pairs)
-    source[chosen] = rng.permutation(chosen)
-    rows = torch.from_numpy(source)
+    rows, moved = torch.from_numpy(plan.caption_source), torch.from_numpy(plan.is_noisy)
     truth = batch.is_noisy
     if truth is None:
-        truth = torch.full((pairs,), -1, dtype=torch.int8)
-    moved = rows != torch.arange(pairs)
+        truth = torch.full(moved.shape, -1, dtype=torch.int8)
     return dataclasses.replace(
         batch,
-        captions=[batch.captions[row] for row in source],
-        is_noisy=torch.where(moved, torch.ones_like(truth), truth),
+        captions=[batch.captions[row] for row in rows],
+        is_noisy=torch.where(moved, 1, truth),
         features=batch.features and (batch.features[0], batch.features[1][rows]),
     )

@@ -47,11 +47,17 @@ class ModelSource:
         return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
 
 
-def resolve(model: str, pretrained: str | None) -> ModelSource:
+def resolve(model: str, pretrained: str | None, *, is_random: bool = False) -> ModelSource:
     """Resolve a bundled model, `local-dir:`, `hf-hub:`, a folder, a file or an open_clip name.
+
+    `is_random` asks for an architecture without weights: an open_clip name, a model's folder or a
+    json file, which is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`,
+    `text_cfg`) or the `open_clip_config.json` of a model.
 
     Raises `ModelError` with a suggestion if it is none of these.
     """
+    if is_random:
+        return _architecture(model)
     if model in BUNDLED:
         folder = Path(__file__).parent / model.replace("-", "_")
         if not (folder / CONFIG_NAME).is_file():
@@ -71,12 +77,7 @@ def resolve(model: str, pretrained: str | None) -> ModelSource:
     return _named(model, pretrained)
 
 
-def architecture(model: str) -> ModelSource:
-    """An architecture without weights: a name of open_clip's, a model's folder, or a json file.
-
-    The file is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`, `text_cfg`) or
-    the `open_clip_config.json` of a model. Raises `ModelError` for anything else.
-    """
+def _architecture(model: str) -> ModelSource:
     path = Path(model.removeprefix("local-dir:"))
     if path.name == CONFIG_NAME:
         path = path.parent

@@ -17,7 +17,7 @@ from torch import nn
 from ncclean.data.decode import Preprocessing
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
-from ncclean.models.checkpoint import architecture, resolve
+from ncclean.models.checkpoint import resolve
 from ncclean.models.devices import Cores, Uploads, cast_matrices
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
@@ -119,14 +119,14 @@ class Estimator:
         their spaces: `invariant`, `exclusive` or `joint`; `auto` is `invariant` if there are any.
         `compiled` passes the image tower through `torch.compile`, which takes a minute once.
         With `random_seed` the model gets random weights, and `model` may be any architecture, see
-        `ncclean.models.checkpoint.architecture`.
+        `ncclean.models.checkpoint.resolve`.
 
         Raises `ModelError` if the model is unknown or its weights or the device are not available,
         `InputError` for an unknown precision.
         """
         chosen = resolve_device(device)
         resolve_precision(precision, chosen)  # before minutes of loading
-        source = resolve(model, pretrained) if random_seed is None else architecture(model)
+        source = resolve(model, pretrained, is_random=random_seed is not None)
         network, tokenizer, preprocessing = build(source, random_seed or 0)
         network = headed(network, source.folder, space)
         in_space = f", {network.space} space" if isinstance(network, HeadedClip) else ""

@@ -20,7 +20,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
 from ncclean.execution.paths import absolute, absolute_model
-from ncclean.models.checkpoint import architecture, resolve
+from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.saving import write_model
 from ncclean.storage.run_record import RunRecord
@@ -36,6 +36,7 @@ from ncclean.training.process_group import (
     wait_for_all,
 )
 from ncclean.training.run_log import read_results
+from ncclean.training.selection import open_selection
 from ncclean.training.trainer import StepReport, Trainer
 
 from ..command import identity
@@ -84,7 +85,7 @@ def finetune(command: Finetune, progress: Progress) -> FinetuneSummary:
 def _on_cluster(command: Finetune, on_step: OnStep) -> FinetuneSummary:
     from ncclean.execution.ray_train import train_on_cluster
 
-    shards = _shards(command)  # before a cluster is asked for anything
+    shards, _ = _inputs(command)  # before a cluster is asked for anything
     out = Path(command.out)
     with open_record(command, out / RECORD, overwrite=command.overwrite) as record:
         run = record.identity
@@ -109,33 +110,13 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
     return train_as_rank(command, on_step, run)
 
 
-def _shards(command: Finetune) -> list[ShardRef]:
+def _inputs(command: Finetune) -> tuple[list[ShardRef], SelectionReader | None]:
     """Raises `InputError` if the selection is about others, or lacks what the method reads."""
     shards = resolve_shards(command.shards)
-    selection = SelectionReader(command.selection) if command.selection is not None else None
-    _check_selection(command, selection)
-    if command.selection is not None:
-        check_same_corpus([command.selection], shards)
-    return shards
-
-
-def _check_selection(command: Finetune, selection: SelectionReader | None) -> None:
-    """Raise `InputError` where the method would silently train as if it were another one."""
-    if command.method == "osa" and not (selection and selection.has_weights()):
-        found = "there is no --selection" if selection is None else "those of --selection are all 1"
-        raise InputError(
-            f"--method osa needs weights, and {found}: make one with `ncclean select SCORES "
-            "--weights osa_weight`"
-        )
-    reads_split = command.method in ("ncu", "gradient_ascent")
-    if not (reads_split and command.objective.ncu.split == "table"):
-        return
-    if not (selection and selection.has_forget_set()):
-        found = "there is no --selection" if selection is None else "--selection marks no pair"
-        raise InputError(
-            f"--split table needs to know which pairs to forget, and {found}: make one with "
-            "`ncclean select SCORES --method ncu --with-forget`"
-        )
+    selection = open_selection(command.selection, command.method, command.objective)
+    if selection is not None:
+        check_same_corpus([selection.path], shards)
+    return shards, selection
 
 
 def _seen_from_nodes(command: Finetune, shards: list[ShardRef]) -> Finetune:
@@ -155,8 +136,7 @@ def _seen_from_nodes(command: Finetune, shards: list[ShardRef]) -> Finetune:
 def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> FinetuneSummary:
     """What each process does; `run` is the identity that the record of the folder holds."""
     out = Path(command.out)
-    shards = _shards(command)
-    selection = SelectionReader(command.selection) if command.selection is not None else None
+    shards, selection = _inputs(command)
     estimator = ModelRequest(
         model=command.model,
         pretrained=command.pretrained,
@@ -184,11 +164,7 @@ def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> Fi
         position = trainer.run(resume=True, on_step=on_step)
         if record is not None:
             trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
-            source = (
-                architecture(command.model)
-                if command.is_from_scratch
-                else resolve(command.model, command.pretrained)
-            )
+            source = resolve(command.model, command.pretrained, is_random=command.is_from_scratch)
             with written_aside(out, record) as aside:
                 write_model(trained, source, estimator.tokenizer, aside)
                 if isinstance(objective, Saved):

@@ -1,0 +1,32 @@
+"""The selection that a training run reads, checked against what its method needs."""
+
+from __future__ import annotations
+
+from ncclean.data.selection import SelectionReader
+from ncclean.errors import InputError
+from ncclean.training.options import ObjectiveOptions
+
+
+def open_selection(
+    path: str | None, method: str, options: ObjectiveOptions
+) -> SelectionReader | None:
+    """The selection; None without a path.
+
+    Raises `InputError` if the file is no selection, or where the method would silently train as if
+    it were another one: OSA without weights, a split of the table without a marked pair.
+    """
+    selection = SelectionReader(path) if path is not None else None
+    if method == "osa" and not (selection and selection.has_weights()):
+        found = "there is no --selection" if selection is None else "those of --selection are all 1"
+        raise InputError(
+            f"--method osa needs weights, and {found}: make one with `ncclean select SCORES "
+            "--weights osa_weight`"
+        )
+    reads_split = method in ("ncu", "gradient_ascent") and options.ncu.split == "table"
+    if reads_split and not (selection and selection.has_forget_set()):
+        found = "there is no --selection" if selection is None else "--selection marks no pair"
+        raise InputError(
+            f"--split table needs to know which pairs to forget, and {found}: make one with "
+            "`ncclean select SCORES --method ncu --with-forget`"
+        )
+    return selection
