@@ -44,10 +44,11 @@ class Heads(nn.Module):
     def __init__(self, config: HeadsConfig) -> None:
         super().__init__()
         self.config = config
-        self.image_invariant = _perceptron(config)
-        self.image_exclusive = _perceptron(config)
-        self.text_invariant = _perceptron(config)
-        self.text_exclusive = _perceptron(config)
+        sizes = config.feature_dim, config.hidden_dim, config.dim
+        self.image_invariant = perceptron(*sizes)
+        self.image_exclusive = perceptron(*sizes)
+        self.text_invariant = perceptron(*sizes)
+        self.text_exclusive = perceptron(*sizes)
 
     def image(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, d) features F_V -> (N, dim) V_S and V_X, not normalised."""
@@ -168,12 +169,12 @@ def read_heads(folder: Path) -> Heads:
     return heads.eval()
 
 
-def _perceptron(config: HeadsConfig) -> nn.Sequential:
-    hidden = config.hidden_dim
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Three layers with LeakyReLU between them: (N, inputs) -> (N, outputs)."""
     return nn.Sequential(
-        nn.Linear(config.feature_dim, hidden),
+        nn.Linear(inputs, hidden),
         nn.LeakyReLU(0.2),
         nn.Linear(hidden, hidden),
         nn.LeakyReLU(0.2),
-        nn.Linear(hidden, config.dim),
+        nn.Linear(hidden, outputs),
     )

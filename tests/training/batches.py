@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,17 +142,29 @@ def start_ranks(function: Callable[..., None], arguments: tuple[object, ...], ra
     torch.multiprocessing.start_processes(function, arguments, ranks, start_method="forkserver")
 
 
-def train_as_rank(rank: int, size: int, port: int, folder: str, methods: Sequence[str]) -> None:
-    """One of `size` gloo processes; the first one saves the weights it ends with, `<method>.pt`."""
-    import os
+def start_joined_ranks(function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    """Call `function(ranks, *arguments)` in two gloo processes, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_ranks(_join_and_call, (2, port, function, arguments), 2)
 
+
+def _join_and_call(
+    rank: int, size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     with joined_ranks(torch.device("cpu")) as ranks:
-        for method in methods:
-            weights = train(Path(folder) / method, method=method, ranks=ranks, **LINEAR)
-            if rank == 0:
-                torch.save(weights, Path(folder) / f"{method}.pt")
+        function(ranks, *arguments)
+
+
+def train_as_rank(ranks: Ranks, folder: str, methods: Sequence[str]) -> None:
+    """The first rank saves the weights that each method ends with, `<method>.pt`."""
+    for method in methods:
+        weights = train(Path(folder) / method, method=method, ranks=ranks, **LINEAR)
+        if ranks.is_first:
+            torch.save(weights, Path(folder) / f"{method}.pt")

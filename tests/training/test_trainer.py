@@ -1,7 +1,6 @@
 """The loop: resuming, pieces, ranks and checks change nothing but what they are for."""
 
 import math
-import socket
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives.base import PairObjective, Phase, whole_model
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
-from tests.training.batches import LINEAR, start_ranks, tiny_estimator, train, train_as_rank
+from tests.training.batches import LINEAR, start_joined_ranks, tiny_estimator, train, train_as_rank
 
 
 def largest_difference(a, b):
@@ -125,10 +124,7 @@ METHODS = ("clip", "osa", "ncu", "bayes")
 def weights_of_two_ranks(tmp_path_factory):
     """A folder with the weights of each method: two processes train with one after the other."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_ranks(train_as_rank, (2, port, str(folder), METHODS), 2)
+    start_joined_ranks(train_as_rank, (str(folder), METHODS))
     return folder
 
 

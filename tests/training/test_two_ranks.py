@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,9 @@ import torch
 from ncclean.training.objectives.base import PairObjective, whole_model
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import ObjectiveOptions, TrainOptions
-from ncclean.training.process_group import Ranks, joined_ranks
+from ncclean.training.process_group import Ranks
 from ncclean.training.trainer import Trainer
-from tests.training.batches import FixedBatches, start_ranks, tiny_estimator
+from tests.training.batches import FixedBatches, start_joined_ranks, tiny_estimator
 
 
 class SteepForTheLast(PairObjective):
@@ -31,15 +29,9 @@ class SteepForTheLast(PairObjective):
         return {"steep": (factors * cosines).sum()}
 
 
-def run_rank(rank: int, size: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
-    with joined_ranks(torch.device("cpu")) as ranks:
-        overflow(ranks, Path(folder))
-        save_by_the_clock(ranks, Path(folder))
+def run_rank(ranks: Ranks, folder: str) -> None:
+    overflow(ranks, Path(folder))
+    save_by_the_clock(ranks, Path(folder))
 
 
 def overflow(ranks: Ranks, folder: Path) -> None:
@@ -75,10 +67,7 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_ranks(run_rank, (2, port, str(folder)), 2)
+    start_joined_ranks(run_rank, (str(folder),))
     return folder
 
 

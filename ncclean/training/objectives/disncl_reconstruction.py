@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ncclean.models.heads import perceptron
 from ncclean.training.objectives.disncl_information import seen
 
 
@@ -29,13 +30,7 @@ class Decoders(nn.ModuleDict):
     ) -> None:
         super().__init__(
             {
-                modality: nn.Sequential(
-                    nn.Linear(2 * head_dim, hidden_dim),
-                    nn.LeakyReLU(0.2),
-                    nn.Linear(hidden_dim, hidden_dim),
-                    nn.LeakyReLU(0.2),
-                    nn.Linear(hidden_dim, feature_dim),
-                )
+                modality: perceptron(2 * head_dim, hidden_dim, feature_dim)
                 for modality in ("image", "text")
             }
         )
