@@ -64,7 +64,7 @@ def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Sho
     recalls = ", ".join(f"{space} {share(value)}" for space, value in report.retrieval.items())
     yield f"recall at 1, mean of both directions: {recalls}; chance {share(report.chance)}"
     yield (
-        f"recall at 1, exclusive, after a linear map from image to caption: "
+        "recall at 1, exclusive, after a linear map from image to caption: "
         f"{share(report.fitted_retrieval)}; chance {share(2 * report.chance)}"
     )
     if not report.facts:

@@ -17,5 +17,16 @@ def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torc
     """
     values = similarity if similarity.dtype == torch.float64 else similarity.float()
     logits = scale * values
-    competition = logits.logsumexp(dim=1) + logits.logsumexp(dim=0)
-    return values.diagonal() - competition / (2 * scale)
+    return normalised_score(
+        values.diagonal(), logits.logsumexp(dim=1), logits.logsumexp(dim=0), scale
+    )
+
+
+def normalised_score(
+    own: torch.Tensor,
+    i2t_partition: torch.Tensor,
+    t2i_partition: torch.Tensor,
+    scale: float | torch.Tensor,
+) -> torch.Tensor:
+    """`neg_clip_loss` from (N,) own cosines and logsumexps of the logits' rows and columns."""
+    return own - (i2t_partition + t2i_partition) / (2 * scale)

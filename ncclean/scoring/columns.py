@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ncclean.scoring.blocks import block_ids, partner_ranks
-from ncclean.scoring.clip_loss import neg_clip_loss
-from ncclean.scoring.disncl import mutual_match
+from ncclean.scoring.blocks import BlockStatistics, block_ids
+from ncclean.scoring.clip_loss import normalised_score
 from ncclean.scoring.mixture import loss_histogram, pair_losses
-from ncclean.scoring.ncu import clean_confidence, forget_mask
+from ncclean.scoring.ncu import forget_mask, partner_confidence
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
+
+_PIECE_ROWS = 4096
 
 
 @dataclass
@@ -48,7 +49,7 @@ def score_pairs(
     embeddings can recompute it exactly.
     """
     n = len(image)
-    similarity = (image.float() * text.float()).sum(dim=1)
+    similarity = pair_cosines(image, text)
     blocks = block_ids(n, block_size, seed, shard)
     out = BlockScores(
         similarity=similarity.cpu().numpy(),
@@ -65,17 +66,23 @@ def score_pairs(
         members = np.flatnonzero(blocks == number)
         index = torch.from_numpy(members).to(image.device)
         cosines = image[index].half().float() @ text[index].half().float().T
-        confidence = clean_confidence(cosines, scale)
-        i2t, t2i = partner_ranks(cosines)
+        block = BlockStatistics.of(cosines, scale)
+        partitions = block.i2t_partition, block.t2i_partition
+        confidence = partner_confidence(scale * block.own, *partitions)
         out.ncu_confidence[members] = confidence.cpu().numpy()
         out.ncu_forget[members] = forget_mask(confidence, forget_percent).cpu().numpy()
-        out.disncl_clean[members] = mutual_match(cosines).cpu().numpy()
-        out.neg_clip_loss[members] = neg_clip_loss(cosines, scale).cpu().numpy()
-        out.i2t_rank[members] = i2t.cpu().numpy()
-        out.t2i_rank[members] = t2i.cpu().numpy()
-        size = len(members)
-        others = ~torch.eye(size, dtype=torch.bool, device=cosines.device)
-        out.distributions.mismatched += Histogram.of(cosines[others])
+        out.neg_clip_loss[members] = normalised_score(block.own, *partitions, scale).cpu().numpy()
+        out.i2t_rank[members] = block.i2t_rank.cpu().numpy()
+        out.t2i_rank[members] = block.t2i_rank.cpu().numpy()
+        out.distributions.mismatched += block.mismatched
+    # No other image and no other caption fits better, see `ncclean.scoring.disncl.mutual_match`.
+    out.disncl_clean[:] = (out.i2t_rank == 0) & (out.t2i_rank == 0)
     losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)
     out.distributions.losses = loss_histogram(losses)
     return out
+
+
+def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+    """(n,) float32 cosines of (n, d) L2-normalised embeddings, in pieces of bounded memory."""
+    pieces = zip(image.split(_PIECE_ROWS), text.split(_PIECE_ROWS), strict=True)
+    return torch.cat([(v.float() * t.float()).sum(dim=1) for v, t in pieces])

@@ -18,10 +18,14 @@ def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> t
     probability with which image i picks text i, and text i image i. Float32 or better throughout.
     """
     logits = scale * _at_least_float32(similarity)
-    own = logits.diagonal()
-    image_to_text = (own - logits.logsumexp(dim=1)).exp()
-    text_to_image = (own - logits.logsumexp(dim=0)).exp()
-    return (image_to_text + text_to_image) / 2
+    return partner_confidence(logits.diagonal(), logits.logsumexp(dim=1), logits.logsumexp(dim=0))
+
+
+def partner_confidence(
+    own: torch.Tensor, i2t_partition: torch.Tensor, t2i_partition: torch.Tensor
+) -> torch.Tensor:
+    """`clean_confidence` from (N,) own logits and logsumexps of the rows and the columns."""
+    return ((own - i2t_partition).exp() + (own - t2i_partition).exp()) / 2
 
 
 def forget_mask(confidence: torch.Tensor, percent: float) -> torch.Tensor:

@@ -46,7 +46,8 @@ class Histogram:
         import torch
 
         flat = values.detach().float().flatten()
-        index = ((flat + 1) * (BINS / 2)).floor().clamp_(0, BINS - 1).long()
+        # Towards zero is down: what lies below the first bin is clamped before.
+        index = ((flat + 1) * (BINS / 2)).clamp_(0, BINS - 1).int()
         counts = torch.bincount(index, minlength=BINS)
         units = round(float(doubled(flat).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)

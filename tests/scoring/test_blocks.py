@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.scoring.blocks import block_ids, partner_ranks
+from ncclean.scoring.blocks import BlockStatistics, block_ids
+from ncclean.scoring.null import Histogram
 
 
 @given(st.integers(1, 9000), st.integers(1, 3000))
@@ -35,6 +36,23 @@ def test_no_pairs_no_blocks():
 
 def test_ranks_by_hand_and_ties():
     similarity = torch.tensor([[0.5, 0.6, 0.5], [0.1, 0.9, 0.2], [0.7, 0.0, 0.3]])
-    image_to_text, text_to_image = partner_ranks(similarity)
-    assert image_to_text.tolist() == [1, 0, 1]
-    assert text_to_image.tolist() == [1, 0, 1]
+    block = BlockStatistics.of(similarity, 1.0)
+    assert block.i2t_rank.tolist() == [1, 0, 1]
+    assert block.t2i_rank.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 200])
+def test_statistics_of_a_block_against_plain_torch(size):
+    """Sizes around those of a piece, and a scale at which a sum without its maximum overflows."""
+    cosines = 2 * torch.rand(size, size, generator=torch.Generator().manual_seed(size)) - 1
+    kept = cosines.clone()
+    block = BlockStatistics.of(cosines, 100.0)
+    assert torch.equal(cosines, kept)
+    own = cosines.diagonal()
+    assert torch.equal(block.i2t_rank, (cosines > own[:, None]).sum(dim=1).int())
+    assert torch.equal(block.t2i_rank, (cosines > own).sum(dim=0).int())
+    assert torch.allclose(block.i2t_partition, (100 * cosines).logsumexp(dim=1), atol=1e-4)
+    assert torch.allclose(block.t2i_partition, (100 * cosines).logsumexp(dim=0), atol=1e-4)
+    others = Histogram.of(cosines[~torch.eye(size, dtype=torch.bool)])
+    assert (block.mismatched.counts == others.counts).all()
+    assert abs(block.mismatched.units - others.units) <= 2 + size / 64
