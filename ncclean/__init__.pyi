@@ -46,8 +46,11 @@ def score(
     shards: str | Sequence[str],
     out: str,
     *,
+    format: Literal['auto', 'webdataset', 'embeddings'] = 'auto',
     model: str = 'ViT-B-32',
     pretrained: str | None = 'laion2b_s34b_b79k',
+    embedding_keys: str | None = None,
+    scale: str | float | None = None,
     caption_key: str | None = None,
     batch_size: int = 256,
     block_size: int = 2048,
@@ -58,7 +61,7 @@ def score(
     embeddings: str | None = None,
     text: bool = True,
     seed: int = 0,
-    shift: str | float = 'noise',
+    shift: str | float = 'auto',
     osa_function: Literal['high_degree', 'linear', 'cosine'] = 'high_degree',
     precision: str = 'auto',
     device: str = 'auto',
@@ -73,7 +76,7 @@ def score(
     finalize_only: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Score every pair of webdataset shards into a Parquet table."""
+    """Score every pair of a corpus into a Parquet table."""
 def query(
     sql: str,
     scores: str | Sequence[str],
@@ -116,9 +119,10 @@ def export(
 ) -> Result[Any]:
     """Write the selected samples as shards, copied byte for byte, or DataComp's uid file."""
 def neighbours(
-    embeddings: str,
+    embeddings: str | Sequence[str],
     out: str,
     *,
+    embedding_keys: str | None = None,
     image_threshold: float | None = None,
     text_threshold: float | None = None,
     whiten: bool | None = None,

@@ -10,6 +10,7 @@ from ncclean.errors import InputError
 from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
 
 WeightFunction = Literal["high_degree", "linear", "cosine"]
+SourceFormat = Literal["auto", "webdataset", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,38 @@ class ClusterOptions(Options):
 
 
 def parse_shift(value: str | float) -> str | float:
-    """`noise`, `shuffled` or a number in [-1, 1]. Raises `InputError` for anything else."""
-    if value in ("noise", "shuffled"):
+    """`auto`, `noise`, `shuffled` or a number in [-1, 1]. Raises `InputError` for anything else."""
+    if value in ("auto", "noise", "shuffled"):
         return value
     try:
         number = float(value)
     except ValueError:
-        raise InputError(f"--shift takes noise, shuffled or a number, got {value!r}") from None
+        raise InputError(
+            f"--shift takes auto, noise, shuffled or a number, got {value!r}"
+        ) from None
     if not -1 <= number <= 1:
         raise InputError(f"--shift is a cosine, between -1 and 1, got {value}")
     return number
+
+
+def parse_scale(value: str | float | None) -> str | float | None:
+    """A positive number, else the name of a model. Raises `InputError` for another number."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if not 0 < number < float("inf"):
+        raise InputError(f"--scale is a positive number or a model, got {value}")
+    return number
+
+
+def parse_keys(text: str | None) -> tuple[str, str] | None:
+    """`IMG,TEXT` to both names. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise InputError(f"--embedding-keys takes two names, as in l14_img,l14_txt, got {text!r}")
+    return names[0], names[1]

@@ -29,6 +29,7 @@ class Reads(Enum):
     """What an option that names an input expects there."""
 
     SHARDS = "shards"
+    SOURCE = "source"  # shards or embeddings
     TABLE = "table"
     MODEL = "model"
     WEIGHTS = "weights"
@@ -240,3 +241,11 @@ def _as_list(takes: Any) -> Any:
     if typing.get_origin(takes) is Sequence:
         return list[typing.get_args(takes)[0]]  # type: ignore[misc]
     return takes
+
+
+def check_unset(options: Options, names: Sequence[str], why: str) -> None:
+    """Raise `InputError` if one of the named options has another value than its default."""
+    known = parameters(type(options))
+    for name in names:
+        if value_of(options, known[name]) != known[name].default:
+            raise InputError(f"--{name.replace('_', '-')} {why}")

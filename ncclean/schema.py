@@ -114,9 +114,14 @@ DICTIONARY_COLUMNS = ("shard", "status", "ncu_split", "noise_kind")
 
 SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 
-# clip-retrieval's metadata beside the embeddings: which pair each row of the matrices belongs to.
+# clip-retrieval's metadata beside the embeddings: which pair each row of the matrices belongs to,
+# and what the json says about it. The caption goes by clip-retrieval's name for it.
+EMBEDDING_METADATA_COLUMNS = {
+    "uid": "uid", "shard": "shard", "key": "key", "row": "row", "text": "caption", "url": "url",
+    "width": "width", "height": "height", "is_noisy": "is_noisy", "noise_kind": "noise_kind",
+}  # fmt: skip
 EMBEDDING_METADATA = pa.schema(
-    [("uid", _STRING), ("shard", _STRING), ("key", _STRING), ("row", _INT), ("caption", _STRING)]
+    [(name, SCORES.field(column).type) for column, name in EMBEDDING_METADATA_COLUMNS.items()]
 )
 
 NEIGHBOUR_COLUMNS = (

@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncclean import stores
+from ncclean.config import SourceFormat
 from ncclean.errors import InputError
 from ncclean.options import Reads
 
 LOCAL_MODEL = "local-dir:"
 DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 Stamp = tuple[str, int, str]  # path, size, version
+_SHARDS: dict[Reads, SourceFormat] = {Reads.SHARDS: "webdataset", Reads.SOURCE: "auto"}
 
 
 def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETRAINED) -> None:
     """Raise `InputError` or `ModelError` for an input that does not exist."""
-    from ncclean.data.shards import resolve_shards
+    from ncclean.data.sources import resolve_sources
     from ncclean.models.checkpoint import resolve as resolve_model
     from ncclean.storage.tables import table_files
 
-    if reads is Reads.SHARDS:
-        resolve_shards([value])
+    if reads in _SHARDS:
+        resolve_sources([value], _SHARDS[reads])
     elif reads is Reads.TABLE:
         table_files([value])
     elif reads is Reads.WEIGHTS:
@@ -38,12 +40,12 @@ def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETR
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     """Path, size and version of every file behind an input; the name of a model as it is."""
-    from ncclean.data.shards import resolve_shards
+    from ncclean.data.sources import resolve_sources
     from ncclean.storage.tables import table_files
 
-    if reads is Reads.SHARDS:
-        for shard in resolve_shards([value]):
-            yield shard.url, shard.size, shard.version
+    if reads in _SHARDS:
+        for shard in resolve_sources([value], _SHARDS[reads]):
+            yield " ".join((shard.url, *shard.files)), shard.size, shard.version
     elif reads is Reads.TABLE:
         for file in table_files([value]):
             yield _stamp(file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from ncclean.scoring.neighbours.options import NeighbourOptions
 from .command import Command, Result
 from .display import Note, Shown, facts, share
 from .progress import SILENT, Progress
+from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
     from ncclean.storage.neighbour_summary import NeighboursSummary
@@ -33,14 +34,16 @@ class Neighbours(Command):
     resume_hint = "nothing was written; run the same command again"
 
     embeddings: Annotated[
-        str,
+        Sequence[str],
         Option(
-            "Folder that `ncclean score --embeddings` wrote.",
+            "Embeddings, as `ncclean score --embeddings` or clip-retrieval writes them: folders, "
+            "files, globs or URLs.",
             argument=True,
             metavar="EMBEDDINGS",
-            reads=Reads.PATH,
+            reads=Reads.SOURCE,
         ),
     ]
+    embedding_keys: EmbeddingKeys = None
     out: Annotated[
         str,
         Option(
@@ -91,6 +94,8 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
     }
     rows += [("image index", searched.index_image), ("text index", searched.index_text)]
     rows.append(("recall", ", ".join(f"{name} {share(value)}" for name, value in recalls.items())))
+    if searched.left_out:
+        rows.append(("left out", f"{searched.left_out:,} pairs without usable embeddings"))
     if searched.repeated_uids:
         count = f"{searched.repeated_uids:,}: join by uid, shard and key"
         rows.append(("repeated uids", count))

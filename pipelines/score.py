@@ -1,4 +1,4 @@
-"""`ncclean score`: every pair of webdataset shards into a calibrated score table."""
+"""`ncclean score`: every pair of a corpus into a calibrated score table."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import ClusterOptions, ScoreOptions, WeightFunction, parse_shift
+from ncclean.config import (
+    ClusterOptions,
+    ScoreOptions,
+    SourceFormat,
+    WeightFunction,
+    parse_keys,
+    parse_scale,
+    parse_shift,
+)
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
 from .display import Note, Shown, facts, file_size, interval, share
 from .progress import SILENT, Progress
-from .shared_options import Device, Engine, Model, Overwrite, Pretrained
+from .shared_options import Device, EmbeddingKeys, Engine, Model, Overwrite, Pretrained
 
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
@@ -24,27 +32,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Command):
-    """Score every pair of webdataset shards into a Parquet table.
+    """Score every pair of a corpus into a Parquet table.
 
     Each sample gets one row: the cosine, OSA weight, NCU split, DisNCL filter, ranks and a
     calibrated probability of being mismatched, or the reason why it could not be scored.
-    Interrupted runs resume.
+    Interrupted runs resume. The corpus is webdataset shards, or embeddings of their pairs, which
+    need no model.
 
     Example: `ncclean score shards/ --out scores.parquet`
     """
 
     name = "score"
-    summary = "Score every pair of webdataset shards into Parquet."
+    summary = "Score every pair of a corpus into Parquet."
     resume_hint = "run the same command again to resume; finished shards are kept"
     has_record = True
 
     shards: Annotated[
         Sequence[str],
         Option(
-            "Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
+            "Shards or embeddings: files, folders, globs, brace ranges `{0000..0099}.tar`, "
+            "`@list.txt` or URLs.",
             argument=True,
-            metavar="SHARDS",
-            reads=Reads.SHARDS,
+            metavar="SOURCES",
+            reads=Reads.SOURCE,
             typed_default=(),
         ),
     ]
@@ -56,12 +66,28 @@ class Score(Command):
             inside="scores.parquet",
         ),
     ]
+    format: Annotated[
+        SourceFormat,
+        Option("What the sources hold; `auto` looks.", is_idle=True),
+    ] = "auto"
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
+    embedding_keys: EmbeddingKeys = None
+    scale: Annotated[
+        str | float | None,
+        Option(
+            "Of embeddings: what their cosines are multiplied by in a softmax, or the model that "
+            "has it (default: 100).",
+        ),
+    ] = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
-    shift: Annotated[str | float, Option("Boundary of OSA: `noise`, `shuffled` or a cosine.")] = (
-        "noise"
-    )
+    shift: Annotated[
+        str | float,
+        Option(
+            "Boundary of OSA: the cosine on `noise`, of `shuffled` pairs, or a number; `auto` is "
+            "noise if a model is there."
+        ),
+    ] = "auto"
     osa_function: Annotated[
         WeightFunction,
         Option(
@@ -93,15 +119,17 @@ class Score(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "shift", parse_shift(self.shift))
+        object.__setattr__(self, "scale", parse_scale(self.scale))
+        parse_keys(self.embedding_keys)
         if self.engine == "local" and self.cluster != ClusterOptions():
             raise InputError("--ray-address, --workers and the like are for --engine ray")
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
         """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
-        from ncclean.data.shards import resolve_shards
+        from ncclean.data.sources import resolve_sources
 
         # Before the job and torch are loaded, which takes seconds: a wrong path is named at once.
-        shards = [] if self.finalize_only else resolve_shards(self.shards)
+        shards = [] if self.finalize_only else resolve_sources(self.shards, self.format)
         from .jobs import score as job
 
         if self.dry_run:

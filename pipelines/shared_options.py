@@ -40,6 +40,14 @@ CaptionKey = Annotated[
     str | None,
     Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),
 ]
+EmbeddingKeys = Annotated[
+    str | None,
+    Option(
+        "Names of image and caption vectors in `.npz` or Parquet files, commas between (default: "
+        "`l14_img,l14_txt` and the like).",
+        metavar="IMG,TEXT",
+    ),
+]
 Processes = Annotated[int | None, Option("Processes (default: one per core).", low=1, is_idle=True)]
 MemoryLimit = Annotated[
     str | None, Option("Memory that DuckDB may take, such as `4GB`.", is_idle=True)

@@ -16,8 +16,14 @@ _SAMPLES_LOOKED_AT = 200
 def estimate_samples(shards: Sequence[ShardRef]) -> int:
     """Estimated number of samples, from bytes per sample at the start of up to three shards.
 
-    Shards small enough to be read to their end count exactly. Unreadable shards count as none.
+    Shards small enough to be read to their end count exactly, and so do those that know their
+    rows. Unreadable shards count as none.
     """
+    known = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
+    return sum(known) + _estimate([s for s in shards if s.layout == "webdataset"])
+
+
+def _estimate(shards: Sequence[ShardRef]) -> int:
     looked_at = shards[:: max(1, len(shards) // _SHARDS_LOOKED_AT)][:_SHARDS_LOOKED_AT]
     samples = 0
     size = 0

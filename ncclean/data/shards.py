@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,22 @@ class ShardRef:
     """One shard: where it lies, the name its rows carry, and what changes when its bytes do.
 
     `name` is the file name without suffix, with as many parent folders in front as it takes to
-    tell the shards of one run apart.
+    tell the shards of one run apart. Shards of another `layout` than tars may lie in several
+    `files`, and be the `rows` from one number to another of them; see
+    `ncclean.data.embeddings.units`.
     """
 
     name: str
     url: str
     size: int
     version: str  # modification time in nanoseconds, or the object store's etag
+    layout: str = "webdataset"
+    files: tuple[str, ...] = ()  # beside `url`
+    rows: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
+        object.__setattr__(self, "rows", self.rows and tuple(self.rows))
 
     @property
     def part_name(self) -> str:
@@ -58,7 +67,7 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
     list file (`@shards.txt`, one source a line) or a URL that fsspec knows. Raises `InputError`
     for one that matches nothing, and for a shard named twice.
     """
-    urls = [url for source in sources for url in _expand(source)]
+    urls = [url for source in sources for url in expand(source, _expand_one)]
     if not urls:
         raise InputError("no shards given")
     twice = [url for url, count in Counter(urls).items() if count > 1]
@@ -67,7 +76,7 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
     return [
         ShardRef(name, url, size, version)
         for name, url, (size, version) in zip(
-            _distinct_names(urls), urls, _sizes_and_versions(urls), strict=True
+            distinct_names(urls, SUFFIXES), urls, sizes_and_versions(urls), strict=True
         )
     ]
 
@@ -99,16 +108,17 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
     return matched
 
 
-def _expand(source: str) -> list[str]:
+def expand(source: str, one: Callable[[str], list[str]]) -> list[str]:
+    """What `one` makes of a source, or of each that a list file or a brace range names."""
     if source.startswith("@"):
         listing = Path(source[1:])
         if not listing.is_file():
             raise InputError(f"the list of shards {listing} does not exist")
         lines = [line.strip() for line in listing.read_text().splitlines()]
-        return [url for line in lines if line and line[0] != "#" for url in _expand(line)]
+        return [url for line in lines if line and line[0] != "#" for url in expand(line, one)]
     if "{" in source and not Path(source).exists():
-        return [url for piece in braceexpand(source) for url in _expand_one(piece)]
-    return _expand_one(source)
+        return [url for piece in braceexpand(source) for url in one(piece)]
+    return one(source)
 
 
 def _expand_one(source: str) -> list[str]:
@@ -145,8 +155,8 @@ def _expand_url(source: str) -> list[str]:
     return [f"{scheme}://{name.split('://', 1)[-1]}" for name in names]
 
 
-def _sizes_and_versions(urls: list[str]) -> list[tuple[int, str]]:
-    """Of every shard; object stores are asked for many at once."""
+def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
+    """Of every file; object stores are asked for many at once."""
     if not any(map(stores.is_url, urls)):
         return [_size_and_version(url) for url in urls]
     with ThreadPoolExecutor(_QUESTIONS) as pool:
@@ -163,11 +173,12 @@ def _size_and_version(url: str) -> tuple[int, str]:
     return int(info.get("size") or 0), str(version or "")
 
 
-def _distinct_names(urls: list[str]) -> list[str]:
+def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
+    """File names without suffix, with as many folders in front as tell them apart."""
     pieces = []
     for url in urls:
         stem = url.split("://", 1)[-1].replace(os.sep, "/")
-        for suffix in SUFFIXES:
+        for suffix in suffixes:
             stem = stem.removesuffix(suffix)
         pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
     for depth in range(1, max(map(len, pieces)) + 1):

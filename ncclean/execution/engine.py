@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ncclean import stores
+from ncclean.config import ScoreOptions
 from ncclean.data.shards import ShardRef
+from ncclean.execution.paths import absolute, absolute_model
 from ncclean.execution.task import ShardResult
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.scoring.stats import Distributions, ShardStats
@@ -41,6 +44,72 @@ class ModelRequest:
             random_seed=self.random_seed,
         )
 
+    def engine(self, options: ScoreOptions) -> Engine:
+        """An engine that scores images in this process."""
+        from ncclean.execution.local import LocalEngine
+
+        return LocalEngine(self.load(), options)
+
+    def absolute(self) -> ModelRequest:
+        """The same with paths that a worker, whose working folder is another one, resolves."""
+        return dataclasses.replace(
+            self,
+            model=absolute_model(self.model),
+            pretrained=self.pretrained and absolute_model(self.pretrained),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRequest:
+    """Embeddings to score: `identity` says what is known of their model, `dim` their width.
+
+    `keys` are the names of image and caption vectors, see `ncclean.data.embeddings.units`; `model`
+    is the one that made them, where it can be had.
+    """
+
+    identity: ModelIdentity
+    keys: tuple[str, str] | None
+    dim: int
+    device: str = "auto"
+    model: ModelRequest | None = None
+
+    def engine(self, options: ScoreOptions) -> Engine:
+        """An engine that scores embeddings in this process."""
+        from ncclean.execution.embedded import EmbeddingEngine
+
+        return EmbeddingEngine(self, options)
+
+    def absolute(self) -> EmbeddingRequest:
+        """The same with paths that a worker resolves."""
+        return dataclasses.replace(self, model=self.model and self.model.absolute())
+
+
+class EngineRequest(Protocol):
+    """What it takes to open an engine, here or on a node."""
+
+    @property
+    def device(self) -> str:
+        """Where it computes: `auto`, `cpu`, `cuda`."""
+        ...
+
+    def engine(self, options: ScoreOptions) -> Engine:
+        """An engine in this process. Raises `ModelError` if its model cannot be loaded."""
+        ...
+
+    def absolute(self) -> EngineRequest:
+        """The same with paths that a worker, whose working folder is another one, resolves."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast an engine computes, reading left out, and on what."""
+
+    pairs_per_second: float
+    device: str
+    precision: str
+    embedding_dim: int
+
 
 @dataclass(frozen=True)
 class ShardTask:
@@ -48,6 +117,14 @@ class ShardTask:
 
     number: int
     shard: ShardRef
+
+    def absolute(self) -> ShardTask:
+        """The same with paths that a worker resolves."""
+        shard = self.shard
+        files = tuple(map(absolute, shard.files))
+        return dataclasses.replace(
+            self, shard=dataclasses.replace(shard, url=absolute(shard.url), files=files)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,6 +182,10 @@ class Engine(Protocol):
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's cosine on noise, see `ncclean.scoring.osa.estimate_shift`."""
+        ...
+
+    def speed(self) -> Speed:
+        """Measure how fast it computes here."""
         ...
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:

@@ -9,18 +9,22 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
-from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask, Speed
 from ncclean.execution.shift import noise_shift
-from ncclean.execution.task import EmbeddedShard, ShardResult, embed_images, finish_shard
+from ncclean.execution.task import (
+    EmbeddedShard,
+    ShardResult,
+    embed_images,
+    failed_result,
+    finish_shard,
+)
 from ncclean.models.estimator import Estimator, ModelIdentity
-from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.finalize import Calibration, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
@@ -86,6 +90,16 @@ class LocalEngine:
             if behind is not None:
                 behind.result()
 
+    def speed(self) -> Speed:
+        """Measure one batch of images."""
+        size = self.options.batch_size
+        return Speed(
+            pairs_per_second=size / self.estimator.seconds_per_batch(size),
+            device=str(self.estimator.device),
+            precision=self.estimator.precision,
+            embedding_dim=self.estimator.embed_dim,
+        )
+
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's cosine on noise."""
         return noise_shift(self.estimator, seed, tolerance)
@@ -121,9 +135,3 @@ class LocalEngine:
         except Exception as error:
             logger.debug("a shard failed", exc_info=True)
             return failed_result(f"{type(error).__name__}: {error}")
-
-
-def failed_result(reason: str) -> ShardResult:
-    """The result of a shard without a scored sample."""
-    stats = ShardStats(0, {}, 0.0, reason)
-    return ShardResult(schema.SCORES.empty_table(), stats, Distributions(), None)

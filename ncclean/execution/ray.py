@@ -13,8 +13,8 @@ import ray
 from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.shards import ShardRef
-from ncclean.execution.engine import ModelRequest, PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.paths import absolute, absolute_model
+from ncclean.execution.engine import EngineRequest, PartWriter, ShardOutcome, ShardTask, Speed
+from ncclean.execution.paths import absolute
 from ncclean.execution.ray_cluster import connect, get, worker_size
 from ncclean.execution.ray_run import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
@@ -34,13 +34,13 @@ class RayEngine:
     """
 
     def __init__(
-        self, model: ModelRequest, options: ScoreOptions, cluster: ClusterOptions | None = None
+        self, request: EngineRequest, options: ScoreOptions, cluster: ClusterOptions | None = None
     ) -> None:
         self._cluster = cluster or ClusterOptions()
         self._connected = connect(self._cluster.address)
-        gpus, cpus = worker_size(self._cluster, model.device)
+        gpus, cpus = worker_size(self._cluster, request.device)
         self._pool = WorkerPool(
-            absolute_model(model),
+            request.absolute(),
             dataclasses.replace(options, decode_threads=max(1, int(cpus))),
             gpus=gpus,
             cpus=cpus,
@@ -60,6 +60,11 @@ class RayEngine:
         shift: float = self._pool.on_any("estimate_shift", seed, tolerance)
         return shift
 
+    def speed(self) -> Speed:
+        """That of one worker."""
+        speed: Speed = self._pool.on_any("speed")
+        return speed
+
     def run(
         self,
         tasks: Sequence[ShardTask],
@@ -71,7 +76,7 @@ class RayEngine:
         run = ShardRun(
             self._pool,
             self.identity,
-            [_absolute_task(task) for task in tasks],
+            [task.absolute() for task in tasks],
             [task.shard for task in tasks],
             _absolute_writer(writer),
             on_done,
@@ -104,11 +109,6 @@ class RayEngine:
         if self._connected:
             ray.shutdown()
             self._connected = False
-
-
-def _absolute_task(task: ShardTask) -> ShardTask:
-    shard = dataclasses.replace(task.shard, url=absolute(task.shard.url))
-    return dataclasses.replace(task, shard=shard)
 
 
 def _absolute_writer(writer: PartWriter) -> PartWriter:

@@ -22,9 +22,9 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ModelError
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.local import failed_result
 from ncclean.execution.ray_cluster import get, is_gone, one_line
 from ncclean.execution.ray_workers import SHARDS_PER_WORKER, TICK_SECONDS, Call, Worker, WorkerPool
+from ncclean.execution.task import failed_result
 from ncclean.models.estimator import ModelIdentity
 
 logger = logging.getLogger(__name__)

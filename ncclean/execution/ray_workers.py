@@ -19,8 +19,14 @@ from ray.exceptions import RayActorError
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import ModelError
-from ncclean.execution.engine import ModelRequest, PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.local import LocalEngine
+from ncclean.execution.engine import (
+    Engine,
+    EngineRequest,
+    PartWriter,
+    ShardOutcome,
+    ShardTask,
+    Speed,
+)
 from ncclean.execution.ray_cluster import get, nodes
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
@@ -33,12 +39,12 @@ GROW_SECONDS = 10.0
 
 
 class ShardWorker:
-    """The actor: loads the estimator once, scores the shards it is given, writes their parts."""
+    """The actor: opens an engine once, scores the shards it is given, writes their parts."""
 
-    def __init__(self, model: ModelRequest, options: ScoreOptions) -> None:
-        self._model = model
+    def __init__(self, request: EngineRequest, options: ScoreOptions) -> None:
+        self._request = request
         self._options = options
-        self._engine: LocalEngine | None = None
+        self._engine: Engine | None = None
         self._loading = threading.Lock()
 
     def load(self) -> ModelIdentity:
@@ -69,11 +75,15 @@ class ShardWorker:
         """The estimator's cosine on noise."""
         return self._loaded().estimate_shift(seed, tolerance)
 
-    def _loaded(self) -> LocalEngine:
+    def speed(self) -> Speed:
+        """How fast this worker computes."""
+        return self._loaded().speed()
+
+    def _loaded(self) -> Engine:
         with self._loading:
             if self._engine is None:
                 # Ray says with OMP_NUM_THREADS how many cores are this worker's.
-                self._engine = LocalEngine(self._model.load(), self._options)
+                self._engine = self._request.engine(self._options)
             return self._engine
 
 
@@ -101,14 +111,14 @@ class WorkerPool:
 
     def __init__(
         self,
-        model: ModelRequest,
+        request: EngineRequest,
         options: ScoreOptions,
         *,
         gpus: float,
         cpus: float,
         wanted: int | None,
     ) -> None:
-        self._model = model
+        self._request = request
         self._options = options
         self._gpus, self._cpus = gpus, cpus
         self._wanted = wanted
@@ -158,7 +168,7 @@ class WorkerPool:
             max_concurrency=SHARDS_PER_WORKER + 1,
             runtime_env={"env_vars": _environment()},
         )
-        return Worker(actor.remote(self._model, self._options))
+        return Worker(actor.remote(self._request, self._options))
 
     def park(self, worker: Worker, error: ModelError) -> None:
         """Give up a worker that cannot load the model, and start another one elsewhere.

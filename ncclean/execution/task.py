@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,8 +134,14 @@ def finish_shard(
         error=str(stream.error) if stream.error is not None else None,
     )
     _check(table, stats)
-    embeddings = _embeddings(table, image, text) if options.embeddings is not None else None
+    embeddings = exported(table, image, text) if options.embeddings is not None else None
     return ShardResult(table, stats, scores.distributions, embeddings)
+
+
+def failed_result(reason: str) -> ShardResult:
+    """The result of a shard without a scored sample."""
+    stats = ShardStats(0, {}, 0.0, reason)
+    return ShardResult(schema.SCORES.empty_table(), stats, Distributions(), None)
 
 
 def _table(
@@ -160,7 +166,14 @@ def _table(
         "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
         "noise_kind": _strings([_text(r.metadata, "noise_kind") for r in records]),
     }
-    ok = np.array([r.status is SkipReason.OK for r in records], dtype=bool)
+    return score_table(columns, ok=[r.status is SkipReason.OK for r in records], scores=scores)
+
+
+def score_table(
+    facts: Mapping[str, pa.Array], *, ok: Sequence[bool] | np.ndarray, scores: BlockScores
+) -> pa.Table:
+    """A row for each pair: (n,) `facts` about it, the scores of those that are `ok`."""
+    scored, columns = np.asarray(ok, dtype=bool), dict(facts)
     split = np.where(scores.ncu_forget, "forget", "retain")
     for name, values in (
         ("similarity", scores.similarity),
@@ -172,9 +185,9 @@ def _table(
         ("t2i_rank", scores.t2i_rank),
         ("block", scores.block),
     ):
-        columns[name] = _scattered(values, ok, schema.SCORES.field(name).type)
+        columns[name] = _scattered(values, scored, schema.SCORES.field(name).type)
     for name in schema.CALIBRATED_COLUMNS:
-        columns[name] = pa.nulls(len(records), schema.SCORES.field(name).type)
+        columns[name] = pa.nulls(len(scored), schema.SCORES.field(name).type)
     return pa.table([columns[name] for name in schema.SCORES.names], schema=schema.SCORES)
 
 
@@ -183,14 +196,20 @@ def _check(table: pa.Table, stats: ShardStats) -> None:
     rows = table.column("row").to_numpy()
     if not np.array_equal(rows, np.arange(stats.rows)):
         raise AssertionError(f"rows of the shard are not 0 to {stats.rows - 1}")
+    check_counts(table, stats)
+
+
+def check_counts(table: pa.Table, stats: ShardStats) -> None:
+    """Raise `AssertionError` unless the statuses account for all rows, and the scores for ok."""
     scored = table.num_rows - table.column("similarity").null_count
     if sum(stats.statuses.values()) != table.num_rows or scored != stats.ok:
         raise AssertionError(f"{scored} scored rows, but {stats.statuses} of {table.num_rows}")
 
 
-def _embeddings(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
+def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
+    """(m, d) embeddings of the scored rows of a table, to be written beside it."""
     ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
-    metadata = ok.select(["uid", "shard", "key", "row", "text"]).rename_columns(
+    metadata = ok.select(list(schema.EMBEDDING_METADATA_COLUMNS)).rename_columns(
         schema.EMBEDDING_METADATA.names
     )
     return ShardEmbeddings(image.half().cpu().numpy(), text.half().cpu().numpy(), metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,16 @@ from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
 _PIECE_ROWS = 4096
+_COLUMNS: dict[str, Any] = {
+    "similarity": np.float32,
+    "ncu_confidence": np.float32,
+    "ncu_forget": np.bool_,
+    "disncl_clean": np.bool_,
+    "neg_clip_loss": np.float32,
+    "i2t_rank": np.int32,
+    "t2i_rank": np.int32,
+    "block": np.int32,
+}
 
 
 @dataclass
@@ -30,6 +41,18 @@ class BlockScores:
     t2i_rank: np.ndarray
     block: np.ndarray
     distributions: Distributions = field(default_factory=Distributions)
+
+    @classmethod
+    def empty(cls, pairs: int) -> BlockScores:
+        """Scores to be filled in."""
+        columns: dict[str, Any] = {name: np.empty(pairs, kind) for name, kind in _COLUMNS.items()}
+        return cls(**columns)
+
+    def put(self, rows: np.ndarray, scores: BlockScores) -> None:
+        """Take over the scores of some pairs, by their (m,) places among all."""
+        for name in _COLUMNS:
+            getattr(self, name)[rows] = getattr(scores, name)
+        self.distributions += scores.distributions
 
 
 def score_pairs(
@@ -51,16 +74,9 @@ def score_pairs(
     n = len(image)
     similarity = pair_cosines(image, text)
     blocks = block_ids(n, block_size, seed, shard)
-    out = BlockScores(
-        similarity=similarity.cpu().numpy(),
-        ncu_confidence=np.empty(n, dtype=np.float32),
-        ncu_forget=np.empty(n, dtype=bool),
-        disncl_clean=np.empty(n, dtype=bool),
-        neg_clip_loss=np.empty(n, dtype=np.float32),
-        i2t_rank=np.empty(n, dtype=np.int32),
-        t2i_rank=np.empty(n, dtype=np.int32),
-        block=blocks,
-    )
+    out = BlockScores.empty(n)
+    out.similarity[:] = similarity.cpu().numpy()
+    out.block[:] = blocks
     out.distributions.matched = Histogram.of(similarity)
     for number in range(int(blocks.max()) + 1 if n else 0):
         members = np.flatnonzero(blocks == number)

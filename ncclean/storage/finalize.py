@@ -97,8 +97,12 @@ def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
     mismatched = manifest.distributions.mismatched
     if isinstance(shift, float):
         return shift, "given"
+    if shift == "auto":  # embeddings come without a model that could be asked
+        shift = "noise" if manifest.noise_shift is not None else "shuffled"
     if shift == "shuffled" and mismatched.size:
         return mismatched.mean, shift
+    if manifest.noise_shift is None and not manifest.identity.model["weights_fingerprint"]:
+        return 0.0, "none"  # neither a model nor two pairs
     if manifest.noise_shift is None:
         raise InputError(
             f"the shift {shift!r} is not known: the run was scored with another --shift; score "

@@ -23,10 +23,12 @@ class NeighboursSummary:
     The recalls are measured on a sample of this corpus against exact search: of the k nearest
     neighbours by image and by text, of the k captions nearest to an image and vice versa; and
     `duplicate_recall` is the share of pairs with a near-duplicate for which a search with the
-    effort of the grouping finds one. All are 1 for the flat index.
+    effort of the grouping finds one. All are 1 for the flat index. `left_out` counts the pairs that
+    have no usable embeddings, and so no row.
     """
 
     pairs: int
+    left_out: int
     distinct_images: int
     distinct_texts: int
     repeated_uids: int
@@ -54,8 +56,9 @@ class NeighboursSummary:
 
 
 def summarize(
-    table: pa.Table, result: CorpusNeighbours, out: str, seconds: float
+    table: pa.Table, result: CorpusNeighbours, out: str, seconds: float, left_out: int = 0
 ) -> NeighboursSummary:
+    """Count what was found in `seconds`; `left_out` pairs were not searched."""
     image, text = result.image, result.text
     counts = {}
     for name in ("image", "text", "pair"):
@@ -66,6 +69,7 @@ def summarize(
     uids = table.column("uid")
     return NeighboursSummary(
         pairs=len(table),
+        left_out=left_out,
         distinct_images=len(image.modality.distinct),
         distinct_texts=len(text.modality.distinct),
         repeated_uids=len(uids) - len(uids.unique()),

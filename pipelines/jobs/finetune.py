@@ -19,7 +19,7 @@ from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
-from ncclean.execution.paths import absolute, absolute_model
+from ncclean.execution.paths import absolute
 from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.saving import write_model
@@ -121,7 +121,7 @@ def _inputs(command: Finetune) -> tuple[list[ShardRef], SelectionReader | None]:
 
 def _seen_from_nodes(command: Finetune, shards: list[ShardRef]) -> Finetune:
     """The command with paths from the root: Ray Train's ranks work in a folder of their own."""
-    model = absolute_model(ModelRequest(model=command.model, pretrained=command.pretrained))
+    model = ModelRequest(model=command.model, pretrained=command.pretrained).absolute()
     return dataclasses.replace(
         command,
         shards=[absolute(shard.url) for shard in shards],

@@ -8,6 +8,7 @@ import time
 from upath import UPath
 
 from ncclean import stores
+from ncclean.config import parse_keys
 from ncclean.errors import InputError
 from ncclean.scoring.neighbours.corpus import find_neighbours
 from ncclean.storage.embeddings import open_embeddings
@@ -34,7 +35,8 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
         progress.say(f"{text}, {total:,} rows" if total else text)
 
     progress.say("reading embeddings")
-    with open_embeddings(command.embeddings) as embeddings:
+    keys = parse_keys(command.embedding_keys)
+    with open_embeddings(command.embeddings, keys) as embeddings:
         neighbours = find_neighbours(
             embeddings.image,
             embeddings.text,
@@ -44,7 +46,8 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
             lambda done: progress.advance(done, rows, "rows"),
         )
         table = neighbour_table(embeddings.pairs, neighbours)
-        summary = summarize(table, neighbours, command.out, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        summary = summarize(table, neighbours, command.out, seconds, embeddings.left_out)
     progress.say("writing")
     write_neighbours(out, table, neighbour_metadata(command.options, summary))
     return summary

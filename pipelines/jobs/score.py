@@ -9,14 +9,23 @@ import torch
 
 import ncclean
 from ncclean import stores
-from ncclean.config import ClusterOptions
+from ncclean.config import ClusterOptions, parse_keys
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
+from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
 from ncclean.execution.cost import Rates, estimate
-from ncclean.execution.engine import Engine, ModelRequest, PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.local import LocalEngine
-from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.execution.embedded import embedding_request
+from ncclean.execution.engine import (
+    Engine,
+    EngineRequest,
+    ModelRequest,
+    PartWriter,
+    ShardOutcome,
+    ShardTask,
+)
+from ncclean.models.estimator import ModelIdentity
+from ncclean.options import check_unset
 from ncclean.storage.finalize import calibrate, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
@@ -28,6 +37,8 @@ from ..score import Score
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
+_CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
+_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels")
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
     begin = time.perf_counter()
     if not command.overwrite:
         _layout(command).check_usable()
-    engine = _open_engine(command, progress)
+    engine = _open_engine(command, _request(command, shards), progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.
         manifest = _open_manifest(command, shards, engine.identity)
@@ -100,7 +111,8 @@ def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
                 f"{len(missing)} shards of {command.out} are not scored yet (first: {missing[0]}); "
                 "run without --finalize-only to go on"
             )
-        engine = _open_engine(command, progress) if _uses_ray(command) else None
+        request = model_request(command)  # no worker opens it
+        engine = _open_engine(command, request, progress) if _uses_ray(command) else None
         try:
             return _finalize(command, manifest, engine, progress, begin, None)
         finally:
@@ -116,14 +128,14 @@ def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePla
     The model is tried on this machine, also where `--workers` will do the work.
     """
     pairs = estimate_samples(shards)
-    estimator = _load(command, progress)
-    batch = command.options.batch_size
-    speed = batch / estimator.seconds_per_batch(batch)
+    request = _request(command, shards)
+    progress.say("measuring the speed")
+    speed = request.engine(command.options).speed()
     size = sum(shard.size for shard in shards)
     rates = Rates(
-        pairs_per_second=speed,
+        pairs_per_second=speed.pairs_per_second,
         input_bytes=size / max(pairs, 1),
-        embedding_dim=estimator.embed_dim if command.options.embeddings else 0,
+        embedding_dim=speed.embedding_dim if command.options.embeddings else 0,
     )
     workers = command.cluster.workers or 1
     cost = estimate(pairs, rates, shards=len(shards), workers=workers)
@@ -131,13 +143,13 @@ def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePla
         shards=len(shards),
         bytes=size,
         pairs=pairs,
-        device=str(estimator.device),
-        precision=estimator.precision,
-        samples_per_second=round(speed, 1),
+        device=speed.device,
+        precision=speed.precision,
+        samples_per_second=round(speed.pairs_per_second, 1),
         workers=workers,
         worker_hours=round(cost.worker_hours, 4),
         hours=round(cost.hours, 4),
-        gpu_hours=round(cost.worker_hours, 4) if estimator.device.type == "cuda" else None,
+        gpu_hours=round(cost.worker_hours, 4) if speed.device.startswith("cuda") else None,
         bytes_written=cost.bytes_written,
         read_bytes_per_second=round(cost.read_bytes_per_second, 1),
     )
@@ -168,18 +180,31 @@ def _uses_ray(command: Score) -> bool:
     return command.device == "auto" and torch.cuda.device_count() > 1
 
 
-def _load(command: Score, progress: Progress) -> Estimator:
-    progress.say(f"loading {command.model}")
-    return model_request(command).load()
+def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
+    """What opens an engine for shards of images or of embeddings."""
+    if not are_embeddings(shards):
+        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
+        return model_request(command)
+    check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
+    scale: float | ModelRequest = _CLIP_SCALE
+    if isinstance(command.scale, str):
+        scale = ModelRequest(model=command.scale, pretrained=command.pretrained, space="auto")
+    elif command.scale is not None:
+        scale = command.scale
+    if command.shift == "noise" and not isinstance(scale, ModelRequest):
+        raise InputError("--shift noise takes a model to ask, and --scale names none")
+    return embedding_request(shards, parse_keys(command.embedding_keys), scale, command.device)
 
 
-def _open_engine(command: Score, progress: Progress) -> Engine:
+def _open_engine(command: Score, request: EngineRequest, progress: Progress) -> Engine:
     if not _uses_ray(command):
-        return LocalEngine(_load(command, progress), command.options)
+        if isinstance(request, ModelRequest):
+            progress.say(f"loading {request.model}")
+        return request.engine(command.options)
     from ncclean.execution.ray import RayEngine  # importing Ray takes a second
 
     progress.say("connecting to Ray")
-    return RayEngine(model_request(command), command.options, command.cluster)
+    return RayEngine(request, command.options, command.cluster)
 
 
 def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity) -> Manifest:
@@ -239,7 +264,12 @@ def _score_pending(
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:
     if manifest.noise_shift is not None or isinstance(command.shift, float):
         return False
-    return command.shift == "noise" or manifest.distributions.mismatched.size == 0
+    if command.shift == "noise":
+        return True
+    is_model_there = bool(manifest.identity.model["weights_fingerprint"])
+    return is_model_there and (
+        command.shift == "auto" or manifest.distributions.mismatched.size == 0
+    )
 
 
 def _finalize(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclean.data.estimate import estimate_samples
-from ncclean.data.shards import resolve_shards
+from ncclean.data.sources import resolve_sources
 from ncclean.errors import NccleanError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.models.estimator import Estimator
@@ -131,9 +131,9 @@ def _pairs_into(stage: Stage, known: Mapping[str, int | None]) -> int | None:
         made_by = [name.split(".")[0] for name in names]
         if made_by:
             return known.get(made_by[0])
-    sources = [value for _, kind, value in inputs_of(stage) if kind is Reads.SHARDS]
+    sources = [value for _, kind, value in inputs_of(stage) if kind in (Reads.SHARDS, Reads.SOURCE)]
     if sources:
-        return estimate_samples(resolve_shards(sources))
+        return estimate_samples(resolve_sources(sources))
     return stage.command.options.pairs if isinstance(stage.command, Synth) else None
 
 

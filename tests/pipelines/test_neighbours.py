@@ -63,7 +63,7 @@ def scored(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(scored):
     out = scored / "neighbours.parquet"
-    summary = Neighbours(embeddings=str(scored / "e"), out=str(out)).run().summary
+    summary = Neighbours(embeddings=[str(scored / "e")], out=str(out)).run().summary
     return summary, pq.read_table(out)
 
 
@@ -119,7 +119,7 @@ def test_mismatched_pairs_have_rivals_and_disagree_with_their_neighbours(scored,
 def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
     options = NeighbourOptions(index=kind, recall=0.99)
     out = str(tmp_path / "n.parquet")
-    summary = Neighbours(embeddings=str(scored / "e"), out=out, options=options).run().summary
+    summary = Neighbours(embeddings=[str(scored / "e")], out=out, options=options).run().summary
     exact, approximate = found[1], pq.read_table(tmp_path / "n.parquet")
     assert not summary.exact
     assert min(summary.image_recall, summary.text_to_image_recall) >= 0.99
@@ -154,7 +154,7 @@ def test_select_keeps_one_of_each_group(scored, found, tmp_path):
 
 
 def test_twice_the_same(scored, found, tmp_path):
-    Neighbours(embeddings=str(scored / "e"), out=str(tmp_path / "n.parquet")).run()
+    Neighbours(embeddings=[str(scored / "e")], out=str(tmp_path / "n.parquet")).run()
     assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
 
 
@@ -162,7 +162,7 @@ def test_output_is_not_overwritten_unasked(scored, tmp_path):
     out = tmp_path / "n.parquet"
     out.write_bytes(b"mine")
     with pytest.raises(InputError, match=r"n.parquet exists; use --overwrite"):
-        Neighbours(embeddings=str(scored / "e"), out=str(out)).run()
+        Neighbours(embeddings=[str(scored / "e")], out=str(out)).run()
     assert out.read_bytes() == b"mine"
 
 
@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
     folder = tmp_path / "n.parquet"
     folder.mkdir()
     for out in (folder, "/proc/nowhere/n.parquet"):
-        request = Neighbours(embeddings="nowhere", out=str(out), overwrite=True)
+        request = Neighbours(embeddings=["nowhere"], out=str(out), overwrite=True)
         with pytest.raises(InputError, match=r"is a folder|cannot write"):
             request.run()
 

@@ -1,0 +1,307 @@
+"""The pairs of a shard of embeddings: vectors of length 1, which pair each is, and what is wrong.
+
+Whatever has a row of metadata has a row here. `ncclean score` and `ncclean neighbours` both read
+pairs this way, so the uids of their tables agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from ncclean.data.embeddings.vectors import (
+    column_matrix,
+    npy_shape,
+    npz_shapes,
+    read_npy,
+    read_npz,
+    read_table,
+    table_rows,
+)
+from ncclean.data.samples import SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import sample_uid
+from ncclean.errors import ShardError
+
+# Rounding a vector of length 1 to float16 changes its length by less.
+_UNIT_TOLERANCE = 1e-3
+_PIECE_ROWS = 4096
+# Metadata that the score table has a column for, by that column; the first name that is there.
+# clip-retrieval has image_path and caption, DataComp text and original_width.
+_SOURCES = {
+    "uid": ("uid",),
+    "shard": ("shard",),
+    "key": ("key", "image_path"),
+    "row": ("row",),
+    "text": ("caption", "text"),
+    "url": ("url",),
+    "width": ("width", "original_width"),
+    "height": ("height", "original_height"),
+    "is_noisy": ("is_noisy",),
+    "noise_kind": ("noise_kind",),
+}
+
+
+@dataclass
+class EmbeddedPairs:
+    """`n` pairs. The vectors are those of the `ok` pairs alone.
+
+    `image` and `text` are (m, d) floats on the CPU, of length 1: as stored if they are that up to
+    float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row, text,
+    url, width, height, is_noisy and noise_kind as the score table has them. `problems` says by
+    row why a pair has no vectors. `error` is set where a file is not what it should be: then all
+    pairs are problems. `is_mapped` tells that the vectors are a local file's, mapped into memory.
+    """
+
+    facts: pa.Table
+    ok: np.ndarray
+    image: torch.Tensor
+    text: torch.Tensor
+    problems: dict[int, tuple[SkipReason, str]] = field(default_factory=dict)
+    error: str | None = None
+    is_mapped: bool = False
+
+
+def read_pairs(
+    shard: ShardRef,
+    keys: tuple[str, str] | None,
+    *,
+    dim: int | None = None,
+    caption_key: str | None = None,
+) -> EmbeddedPairs:
+    """Read a shard of `ncclean.data.embeddings.units`.
+
+    `keys` are the names of the vectors, `dim` is the width that they must have, `caption_key` the
+    metadata's name of the caption. Raises `ShardError` if the metadata cannot be read: then
+    nothing is known about any pair.
+    """
+    sources = dict(_SOURCES) if caption_key is None else {**_SOURCES, "text": (caption_key,)}
+    names = [name for several in sources.values() for name in several]
+    vectors = list(keys or ()) if shard.layout == "vectors" else []
+    table = read_table(shard.url, [*names, *vectors], shard.rows)
+    facts = _facts(table, shard, sources)
+    try:
+        matrices, lengths = _matrices(shard, table, keys)
+        _check_shapes(shard, matrices, len(table), dim)
+    except ShardError as error:
+        return _all_missing(facts, str(error))
+    problems: dict[int, tuple[SkipReason, str]] = {}
+    sides = [
+        _unit_vectors(matrix, what, length, problems)
+        for matrix, what, length in zip(matrices, ("image", "caption"), lengths, strict=True)
+    ]
+    ok = np.ones(len(table), dtype=bool)
+    ok[list(problems)] = False
+    if problems:
+        kept = torch.from_numpy(ok)
+        sides = [side[kept] for side in sides]
+    is_mapped = all(
+        isinstance(matrix, np.memmap) and side.data_ptr() == matrix.ctypes.data
+        for matrix, side in zip(matrices, sides, strict=True)
+    )
+    return EmbeddedPairs(facts, ok, sides[0], sides[1], problems, is_mapped=is_mapped)
+
+
+def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> int:
+    """Dimensions of the first shard that can be read. Raises `ShardError` if none can."""
+    failure: ShardError | None = None
+    for shard in shards:
+        try:
+            if shard.layout == "clip-retrieval":
+                return npy_shape(shard.files[0])[1]
+            if shard.layout == "datacomp" and keys is not None:
+                return int(npz_shapes(shard.files[0])[keys[0]][1])
+            matrices, _ = _matrices(shard, _vector_table(shard, keys), keys)
+            if matrices[0].shape[1]:
+                return int(matrices[0].shape[1])
+        except (KeyError, IndexError):
+            failure = failure or ShardError(f"{shard.files[0]} has no matrix {(keys or ('',))[0]}")
+        except ShardError as error:
+            failure = failure or error
+    raise failure or ShardError("all files are empty")
+
+
+def _vector_table(shard: ShardRef, keys: tuple[str, str] | None) -> pa.Table:
+    """The first vectors of a Parquet shard; for other layouts, which have none, nothing."""
+    if shard.layout != "vectors":
+        return pa.table({})
+    first = shard.rows[0] if shard.rows else 0
+    last = shard.rows[1] if shard.rows else first + 1
+    return read_table(shard.url, list(keys or ()), (first, min(first + _PIECE_ROWS, last)))
+
+
+def _matrices(
+    shard: ShardRef, table: pa.Table, keys: tuple[str, str] | None
+) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
+    """(n, d) image and caption vectors as stored; and, of lists, (n,) lengths."""
+    if shard.layout == "clip-retrieval":
+        rows = table_rows(shard.url)[0]
+        for file in shard.files:
+            count, _ = npy_shape(file)
+            if count != sum(rows):
+                raise ShardError(f"{shard.url} has {sum(rows):,} rows, but {file} {count:,}")
+        return [read_npy(file, shard.rows) for file in shard.files], [None, None]
+    if keys is None:
+        raise ShardError(f"{shard.url}: --embedding-keys is not known")
+    if shard.layout == "datacomp":
+        return read_npz(shard.files[0], keys), [None, None]
+    for key in keys:
+        if key not in table.column_names:
+            raise ShardError(f"{shard.url} has no column {key}")
+    try:
+        columns = [column_matrix(table.column(key)) for key in keys]
+    except (pa.ArrowException, TypeError) as error:
+        raise ShardError(f"{shard.url}: {' and '.join(keys)} must be lists of floats") from error
+    return [matrix for matrix, _ in columns], [lengths for _, lengths in columns]
+
+
+def _check_shapes(
+    shard: ShardRef, matrices: Sequence[np.ndarray], rows: int, dim: int | None
+) -> None:
+    image, text = matrices
+    for matrix, what in ((image, "image"), (text, "caption")):
+        if len(matrix) != rows:
+            raise ShardError(f"{shard.url} has {rows:,} rows for {len(matrix):,} {what} embeddings")
+    if rows and image.shape[1] != text.shape[1]:
+        raise ShardError(
+            f"{shard.url} has {image.shape[1]} dimensions for images, {text.shape[1]} for captions"
+        )
+    if rows and dim is not None and image.shape[1] != dim:
+        raise ShardError(
+            f"{shard.url} has {image.shape[1]} dimensions, the shards before it {dim}: all must "
+            "come from one model"
+        )
+
+
+def _all_missing(facts: pa.Table, reason: str) -> EmbeddedPairs:
+    nothing = torch.empty(0, 1)
+    problem = SkipReason.EMBEDDING_MISSING, reason
+    problems = dict.fromkeys(range(len(facts)), problem)
+    return EmbeddedPairs(
+        facts, np.zeros(len(facts), dtype=bool), nothing, nothing, problems, reason
+    )
+
+
+def _unit_vectors(
+    matrix: np.ndarray,
+    what: str,
+    lengths: np.ndarray | None,
+    problems: dict[int, tuple[SkipReason, str]],
+) -> torch.Tensor:
+    """The rows with length 1; adds to `problems` those that cannot have it."""
+    stored = torch.from_numpy(matrix)
+    dim = matrix.shape[1]
+    norms = torch.cat(
+        [part.float().norm(dim=1) for part in stored.split(_PIECE_ROWS)] or [torch.empty(0)]
+    )
+    for row in (~norms.isfinite()).nonzero()[:, 0].tolist():
+        length = dim if lengths is None else int(lengths[row])
+        if length < 0:
+            problem = SkipReason.EMBEDDING_MISSING, f"no {what} embedding"
+        elif length != dim:
+            problem = SkipReason.EMBEDDING_CORRUPT, f"{what}: {length} dimensions, others {dim}"
+        else:
+            problem = SkipReason.EMBEDDING_CORRUPT, f"{what}: NaN or infinite values"
+        problems.setdefault(row, problem)
+    for row in (norms == 0).nonzero()[:, 0].tolist():
+        problems.setdefault(row, (SkipReason.EMBEDDING_CORRUPT, f"{what}: all values are 0"))
+    usable = norms.isfinite() & (norms > 0)
+    if ((norms - 1).abs()[usable] <= _UNIT_TOLERANCE).all():
+        return stored
+    return torch.cat(
+        [
+            part.float() / norm[:, None]
+            for part, norm in zip(stored.split(_PIECE_ROWS), norms.split(_PIECE_ROWS), strict=True)
+        ]
+    )
+
+
+def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
+    """What the metadata says about each pair, in the types of the score table."""
+    rows = len(table)
+    found = {
+        column: table.column(name)
+        for column, names in sources.items()
+        for name in [next((name for name in names if name in table.column_names), None)]
+        if name is not None
+    }
+    first = shard.rows[0] if shard.rows else 0
+    position = pa.array(np.arange(first, first + rows), pa.int32())
+    strings = {
+        name: _cast(found.get(name), pa.string(), rows)
+        for name in ("uid", "shard", "key", "text", "url", "noise_kind")
+    }
+    # A row of a shard is only meant where the shard is named as well.
+    own_rows = found.get("row") if "shard" in found else None
+    shards = pc.fill_null(strings["shard"], shard.name)
+    keys = pc.coalesce(strings["key"], pc.cast(position, pa.string()))
+    return pa.table(
+        {
+            "uid": _uids(strings["uid"], shards, keys),
+            "shard": shards,
+            "key": keys,
+            "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), position),
+            "text": strings["text"],
+            "url": strings["url"],
+            "width": _cast(found.get("width"), pa.int32(), rows),
+            "height": _cast(found.get("height"), pa.int32(), rows),
+            "is_noisy": _cast(found.get("is_noisy"), pa.bool_(), rows),
+            "noise_kind": strings["noise_kind"],
+        }
+    )
+
+
+def _uids(given: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
+    """The uid of the metadata, else the hash of shard and key that shards of tars give."""
+    missing = pc.or_(pc.is_null(given), pc.equal(pc.fill_null(given, ""), ""))
+    places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+    if not len(places):
+        return given
+    chosen = pa.array(places)
+    hashes = [
+        sample_uid({}, shard, key)
+        for shard, key in zip(
+            shards.take(chosen).to_pylist(), keys.take(chosen).to_pylist(), strict=True
+        )
+    ]
+    return pc.replace_with_mask(given, missing, pa.array(hashes, pa.string()))
+
+
+def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """The column in another type; null where a value has none, or all of it."""
+    if column is None:
+        return pa.nulls(rows, kind)
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # combine_chunks of no chunk
+        whole = pa.nulls(rows, column.type)
+    if pa.types.is_floating(whole.type) and kind != pa.string():
+        # Integers with gaps are floats for pandas.
+        whole = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
+    try:
+        return whole.cast(kind)
+    except pa.ArrowException:
+        return pa.array([_converted(value, kind) for value in whole.to_pylist()], kind)
+
+
+def _converted(value: object, kind: pa.DataType) -> object:
+    if kind == pa.string():
+        return value if isinstance(value, str) else None
+    convert: Callable[[object], object] = bool if kind == pa.bool_() else int  # type: ignore[assignment]
+    try:
+        return convert(value) if isinstance(value, (int, float)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def statuses(pairs: EmbeddedPairs) -> Counter[str]:
+    """Counts by status."""
+    counts = Counter(reason.value for reason, _ in pairs.problems.values())
+    if pairs.ok.any():
+        counts[SkipReason.OK.value] = int(pairs.ok.sum())
+    return counts

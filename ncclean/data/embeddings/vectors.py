@@ -1,0 +1,205 @@
+"""Matrices of embeddings in `.npy`, `.npz` and Parquet files, on a disk or in a store."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.lib import format as npy
+
+from ncclean import stores
+from ncclean.errors import ShardError
+from ncclean.storage.parts import open_parquet
+
+Rows = tuple[int, int]
+# An npy header is rarely longer than 128 bytes.
+_HEADER_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class _Header:
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+    size: int  # bytes before the first element
+
+
+def npy_shape(url: str) -> tuple[int, int]:
+    """Rows and dimensions of a `.npy` matrix. Raises `ShardError` if it is none of floats."""
+    return _matrix_shape(url, _npy_header(url))
+
+
+def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
+    """(n, d) floats, or the rows from one number to another; a local file is memory-mapped.
+
+    Raises `ShardError` if the file is not a matrix of floats, or is cut short.
+    """
+    header = _npy_header(url)
+    count, dim = _matrix_shape(url, header)
+    first, last = rows or (0, count)
+    try:
+        if not stores.is_url(url):
+            # Copy-on-write: torch wants memory that could be written.
+            matrix: np.ndarray = np.load(url, mmap_mode="c", allow_pickle=False)[first:last]
+            return matrix
+        if header.is_fortran:
+            whole: np.ndarray = np.load(io.BytesIO(stores.read_bytes(stores.location(url))))
+            return whole[first:last]
+        width = dim * header.dtype.itemsize
+        begin, end = header.size + first * width, header.size + last * width
+        data = stores.read_range(url, begin, end) if end > begin else b""
+        return np.frombuffer(bytearray(data), header.dtype).reshape(last - first, dim)
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{url} cannot be read: {_one_line(error)}") from error
+
+
+def npz_shapes(url: str) -> dict[str, tuple[int, ...]]:
+    """The arrays of an `.npz` and their shapes. Raises `ShardError` if it cannot be read."""
+    with _npz(url) as archive:
+        shapes = {}
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                shapes[name.removesuffix(".npy")] = _header(url, member).shape
+        return shapes
+
+
+def read_npz(url: str, keys: Sequence[str]) -> list[np.ndarray]:
+    """Several (n, d) matrices of floats of one `.npz`. Raises `ShardError` if one is not there."""
+    with _npz(url) as archive:
+        names = set(archive.namelist())
+        matrices = []
+        for key in keys:
+            if f"{key}.npy" not in names:
+                there = ", ".join(sorted(name.removesuffix(".npy") for name in names))
+                raise ShardError(f"{url} has no {key}: it has {there}")
+            try:
+                with archive.open(f"{key}.npy") as member:
+                    matrix: np.ndarray = npy.read_array(member, allow_pickle=False)
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise ShardError(f"{url}: {key} cannot be read: {_one_line(error)}") from error
+            _check_matrix(f"{key} of {url}", matrix.shape, matrix.dtype)
+            matrices.append(matrix)
+        return matrices
+
+
+def vector_columns(schema: pa.Schema) -> dict[str, int | None]:
+    """Columns whose values are lists of floats, with their length where the type says it."""
+    found: dict[str, int | None] = {}
+    for field in schema:
+        kind = field.type
+        if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
+            found[field.name] = kind.list_size
+        elif _is_list(kind) and pa.types.is_floating(kind.value_type):
+            found[field.name] = None
+    return found
+
+
+def column_matrix(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, d) floats of a column of lists, and (n,) lengths: -1 where there is none.
+
+    d is the commonest length; the rows of another one are NaN.
+    """
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy().astype(np.int64)
+    given, counts = np.unique(lengths[lengths >= 0], return_counts=True)
+    dim = int(given[counts.argmax()]) if len(given) else 0
+    fits = lengths == dim
+    kept = column if fits.all() else column.filter(pa.array(fits))
+    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in kept.chunks]
+    flat = np.concatenate(values) if values else np.empty(0, np.float32)
+    if fits.all():
+        return flat.reshape(-1, dim), lengths
+    matrix = np.full((len(lengths), dim), np.nan, flat.dtype)
+    matrix[fits] = flat.reshape(-1, dim)
+    return matrix, lengths
+
+
+def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa.Table:
+    """Columns of a Parquet file, those of the given names that it has, or some of their rows.
+
+    Raises `ShardError` if it cannot be read.
+    """
+    try:
+        with open_parquet(stores.location(url)) as file:
+            names = file.schema_arrow.names
+            wanted = names if columns is None else [name for name in columns if name in names]
+            if rows is None:
+                return file.read(wanted)
+            ends = np.cumsum(
+                [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            )
+            touched = [
+                number
+                for number, end in enumerate(ends)
+                if end > rows[0] and (ends[number - 1] if number else 0) < rows[1]
+            ]
+            table = file.read_row_groups(touched, wanted)
+            before = int(ends[touched[0] - 1]) if touched and touched[0] else 0
+            return table.slice(rows[0] - before, rows[1] - rows[0])
+    except (OSError, pa.ArrowException) as error:
+        raise ShardError(f"{url} cannot be read as Parquet: {_one_line(error)}") from error
+
+
+def table_rows(url: str) -> tuple[list[int], pa.Schema]:
+    """Rows of each row group of a Parquet file, and its columns. Raises as `read_table` does."""
+    try:
+        with open_parquet(stores.location(url)) as file:
+            groups = range(file.num_row_groups)
+            return [file.metadata.row_group(i).num_rows for i in groups], file.schema_arrow
+    except (OSError, pa.ArrowException) as error:
+        raise ShardError(f"{url} cannot be read as Parquet: {_one_line(error)}") from error
+
+
+def _npy_header(url: str) -> _Header:
+    try:
+        if stores.is_url(url):
+            system, path = stores.filesystem(url)
+            start = stores.patiently(system.cat_file, path, start=0, end=_HEADER_BYTES)
+            return _header(url, io.BytesIO(start))
+        with open(url, "rb") as file:
+            return _header(url, file)
+    except OSError as error:
+        raise ShardError(stores.explain(url, error, "read")) from error
+
+
+def _header(url: str, file: Any) -> _Header:
+    try:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ShardError(f"{url} is not a .npy matrix: {_one_line(error)}") from error
+    return _Header(shape, is_fortran, dtype, file.tell())
+
+
+def _matrix_shape(url: str, header: _Header) -> tuple[int, int]:
+    _check_matrix(url, header.shape, header.dtype)
+    return header.shape[0], header.shape[1]
+
+
+def _check_matrix(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(shape) != 2 or dtype.kind != "f" or shape[1] == 0:
+        raise ShardError(f"{what} must be an (n, d) matrix of floats, got {dtype} {shape}")
+
+
+def _npz(url: str) -> zipfile.ZipFile:
+    try:
+        source: str | BinaryIO = url
+        if stores.is_url(url):
+            source = io.BytesIO(stores.read_bytes(stores.location(url)))
+        return zipfile.ZipFile(source)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ShardError(f"{url} cannot be read as .npz: {_one_line(error)}") from error
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,223 @@
+"""Scores shards of embeddings: what an estimator would have made of images is there already."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean.config import ScoreOptions
+from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, read_pairs, statuses
+from ncclean.data.embeddings.units import vector_keys
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.execution.engine import (
+    EmbeddingRequest,
+    ModelRequest,
+    PartWriter,
+    ShardOutcome,
+    ShardTask,
+    Speed,
+)
+from ncclean.execution.shift import noise_shift
+from ncclean.execution.task import (
+    ShardResult,
+    check_counts,
+    exported,
+    failed_result,
+    score_table,
+)
+from ncclean.models.estimator import ModelIdentity
+from ncclean.scoring.columns import BlockScores, score_pairs
+from ncclean.scoring.stats import ShardStats
+from ncclean.storage.finalize import Calibration, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+
+def embedding_request(
+    shards: Sequence[ShardRef],
+    keys: tuple[str, str] | None,
+    scale: float | ModelRequest,
+    device: str = "auto",
+) -> EmbeddingRequest:
+    """The request for shards of embeddings, whose width the first readable one tells.
+
+    `scale` is what cosines are multiplied by in a softmax, or the model that has it; the model is
+    loaded here, once. Raises `InputError` if no shard can be read, `ModelError` for the model.
+    """
+    chosen = vector_keys(shards, keys)
+    try:
+        dim = embedding_dim(shards, chosen)
+    except ShardError as error:
+        raise InputError(f"no embeddings can be read: {error}") from error
+    if isinstance(scale, ModelRequest):
+        identity = dataclasses.replace(scale.load().identity, precision="stored")
+        return EmbeddingRequest(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
+    identity = ModelIdentity("embeddings", "", "", "stored", scale)
+    return EmbeddingRequest(identity=identity, keys=chosen, dim=dim, device=device)
+
+
+class EmbeddingEngine:
+    """Scores shards of embeddings in order in this process; see `Engine`."""
+
+    def __init__(self, request: EmbeddingRequest, options: ScoreOptions) -> None:
+        self._request = request
+        self._options = options
+        self._device = torch.device("cpu" if request.device == "auto" else request.device)
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model that the embeddings come from, as far as the request says."""
+        return self._request.identity
+
+    def run(
+        self,
+        tasks: Sequence[ShardTask],
+        writer: PartWriter,
+        on_done: Callable[[ShardRef, ShardOutcome], None],
+        on_progress: Callable[[int], None] = lambda samples: None,
+    ) -> None:
+        """Score the shards in order, the next one read and the last one written meanwhile."""
+        finished = 0
+
+        def finish(task: ShardTask, result: ShardResult) -> None:
+            on_done(task.shard, writer.write(task, result))
+
+        with (
+            ThreadPoolExecutor(1, "ncclean-read") as reader,
+            ThreadPoolExecutor(1, "ncclean-finish") as finisher,
+        ):
+            ahead: Future[EmbeddedPairs] | None = None
+            behind: Future[None] | None = None
+            for number, task in enumerate(tasks):
+                reading = ahead or reader.submit(self._read, task.shard)
+                ahead = None
+                if number + 1 < len(tasks):
+                    ahead = reader.submit(self._read, tasks[number + 1].shard)
+                result = self._score(task.shard, reading)
+                finished += result.stats.rows
+                on_progress(finished)
+                if behind is not None:
+                    behind.result()
+                behind = finisher.submit(finish, task, result)
+            if behind is not None:
+                behind.result()
+
+    def speed(self) -> Speed:
+        """Measure one block of random vectors."""
+        size, dim = self._options.block_size, self._request.dim
+        vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
+        pairs = EmbeddedPairs(
+            pa.table({"shard": ["00000"] * size}), np.ones(size, dtype=bool), vectors, vectors
+        )
+        self._scores(pairs)
+        start = time.perf_counter()
+        self._scores(pairs)
+        seconds = time.perf_counter() - start
+        return Speed(
+            pairs_per_second=size / seconds,
+            device=str(self._device),
+            precision=self.identity.precision,
+            embedding_dim=dim,
+        )
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The cosine on noise of the model that the scale is from.
+
+        Raises `InputError` if no model is known.
+        """
+        if self._request.model is None:
+            raise InputError(
+                "embeddings alone do not tell the shift on noise: give it as a number, take "
+                "`--shift shuffled`, or name the model with --scale"
+            )
+        return noise_shift(self._request.model.load(), seed, tolerance)
+
+    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
+        """Write the final table in this process."""
+        finalize(layout, manifest, calibration)
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+    def _read(self, shard: ShardRef) -> EmbeddedPairs:
+        return read_pairs(
+            shard,
+            self._request.keys,
+            dim=self._request.dim,
+            caption_key=self._options.caption_key,
+        )
+
+    def _score(self, shard: ShardRef, reading: Future[EmbeddedPairs]) -> ShardResult:
+        start = time.perf_counter()
+        try:
+            pairs = reading.result()
+            return self._result(pairs, start)
+        except ShardError as error:
+            return failed_result(str(error))
+        except torch.OutOfMemoryError as error:
+            raise InputError(f"out of memory on {self._device}; use --device cpu") from error
+        except Exception as error:
+            logger.debug("shard %s failed", shard.name, exc_info=True)
+            return failed_result(f"{type(error).__name__}: {error}")
+
+    def _result(self, pairs: EmbeddedPairs, start: float) -> ShardResult:
+        scores = self._scores(pairs)
+        count = len(pairs.facts)
+        status = np.full(count, "ok", dtype=object)
+        error = np.full(count, None, dtype=object)
+        for row, (reason, what) in pairs.problems.items():
+            status[row], error[row] = reason.value, what
+        facts: dict[str, pa.Array] = {
+            **{name: pairs.facts.column(name) for name in pairs.facts.column_names},
+            "status": pa.array(status, pa.string()),
+            "error": pa.array(error, pa.string()),
+        }
+        captions = facts["text"]
+        if not self._options.text:
+            facts["text"] = pa.nulls(count, pa.string())
+        table = score_table(facts, ok=pairs.ok, scores=scores)
+        stats = ShardStats(count, dict(statuses(pairs)), time.perf_counter() - start, pairs.error)
+        check_counts(table, stats)
+        embeddings = None
+        if self._options.embeddings is not None:
+            with_text = table.set_column(table.schema.get_field_index("text"), "text", captions)
+            embeddings = exported(with_text, pairs.image, pairs.text)
+        return ShardResult(table, stats, scores.distributions, embeddings)
+
+    def _scores(self, pairs: EmbeddedPairs) -> BlockScores:
+        """The scores of the pairs of each shard that the metadata names, in blocks of its own.
+
+        A file may hold several shards of images: their blocks are those of the shards.
+        """
+        names = pairs.facts.column("shard").filter(pa.array(pairs.ok)).combine_chunks()
+        encoded = names.dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        of_shard = np.asarray(encoded.indices)
+        every = BlockScores.empty(len(of_shard))
+        for number, name in enumerate(encoded.dictionary.to_pylist()):
+            rows = np.flatnonzero(of_shard == number)
+            index = slice(None) if len(rows) == len(of_shard) else torch.from_numpy(rows)
+            every.put(
+                rows,
+                score_pairs(
+                    pairs.image[index].to(self._device),
+                    pairs.text[index].to(self._device),
+                    scale=self.identity.scale,
+                    shard=name,
+                    block_size=self._options.block_size,
+                    forget_percent=self._options.forget_percent,
+                    seed=self._options.seed,
+                ),
+            )
+        return every

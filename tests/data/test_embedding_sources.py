@@ -1,0 +1,235 @@
+"""Shards of embeddings in the layouts of others, and what is wrong with their pairs."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from ncclean.data.embeddings import units
+from ncclean.data.embeddings.pairs import embedding_dim, read_pairs, statuses
+from ncclean.data.embeddings.units import layout_of, resolve_embeddings, vector_keys
+from ncclean.data.sources import are_embeddings, resolve_sources
+from ncclean.data.tar import sample_uid
+from ncclean.errors import InputError, ShardError
+
+# Written by clip-retrieval 2.45.0 itself (`NumpyWriter`, two partitions of 5 and 4 pairs).
+CLIP_RETRIEVAL = Path(__file__).parent / "clip-retrieval-2.45"
+
+
+def unit(rows, dim=8, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((rows, dim))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+
+
+def datacomp(folder, name="a" * 8, rows=3, **matrices):
+    """As DataComp publishes its pool: metadata, and one archive of four matrices beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "uid": [f"{i:032x}" for i in range(rows)],
+        "url": [f"https://example.org/{i}" for i in range(rows)],
+        "text": [f"caption {i}" for i in range(rows)],
+        "original_width": [640] * rows,
+        "original_height": [480] * rows,
+        "clip_l14_similarity_score": [0.2] * rows,
+        "sha256": ["0"] * rows,
+    }
+    pq.write_table(pa.table(metadata), folder / f"{name}.parquet")
+    keys = ("l14_img", "l14_txt", "b32_img", "b32_txt")
+    defaults = {key: unit(rows, seed=i) for i, key in enumerate(keys)}
+    np.savez(folder / f"{name}.npz", **{**defaults, **matrices})
+    return folder
+
+
+def vectors(file, image, text, **columns):
+    table = {"image_embedding": image, "text_embedding": text, **columns}
+    pq.write_table(pa.table(table), file, row_group_size=columns.pop("group", 2))
+    return file
+
+
+def only(sources, keys=None, **options):
+    shards = resolve_embeddings([str(source) for source in sources])
+    return read_pairs(shards[0], vector_keys(shards, keys), **options)
+
+
+def test_clip_retrieval_as_it_writes_itself():
+    first, second = resolve_sources([str(CLIP_RETRIEVAL)])
+    assert [first.name, second.name] == ["metadata_0", "metadata_1"]
+    assert (first.layout, first.rows, second.rows) == ("clip-retrieval", (0, 5), (0, 4))
+    assert are_embeddings([first])
+    assert embedding_dim([first], None) == 8
+    pairs = read_pairs(second, None)
+    facts = pairs.facts.to_pylist()
+    assert facts[1] == {
+        "uid": sample_uid({}, "metadata_1", "000000006"),
+        "shard": "metadata_1",
+        "key": "000000006",
+        "row": 1,
+        "text": "caption 6",
+        "url": "https://example.org/6.jpg",
+        "width": 64,
+        "height": 54,
+        "is_noisy": True,
+        "noise_kind": None,
+    }
+    assert pairs.ok.all()
+    assert pairs.is_mapped
+    stored = np.load(CLIP_RETRIEVAL / "img_emb" / "img_emb_1.npy")
+    assert np.array_equal(pairs.image.numpy(), stored)
+
+
+def test_datacomp(tmp_path):
+    datacomp(tmp_path, "b" * 8)
+    datacomp(tmp_path, "a" * 8)
+    shards = resolve_embeddings([str(tmp_path)])
+    assert [shard.name for shard in shards] == ["a" * 8, "b" * 8]
+    assert vector_keys(shards, None) == ("l14_img", "l14_txt")
+    assert embedding_dim(shards, ("l14_img", "l14_txt")) == 8
+    pairs = read_pairs(shards[0], ("b32_img", "b32_txt"))
+    assert pairs.facts.to_pylist()[2] == {
+        "uid": f"{2:032x}",
+        "shard": "a" * 8,
+        "key": "2",
+        "row": 2,
+        "text": "caption 2",
+        "url": "https://example.org/2",
+        "width": 640,
+        "height": 480,
+        "is_noisy": None,
+        "noise_kind": None,
+    }
+    assert np.array_equal(pairs.text.numpy(), unit(3, seed=3))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 8)])
+def test_a_parquet_with_two_vector_columns(tmp_path, kind):
+    image = pa.array(unit(5).astype(np.float32).tolist(), kind)
+    file = vectors(tmp_path / "v.parquet", image, image, uid=list(range(5)))
+    assert layout_of(str(file)) == layout_of(str(tmp_path)) == "vectors"
+    pairs = only([file])
+    assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
+    assert torch.allclose(pairs.image, torch.from_numpy(unit(5)).float(), atol=1e-6)
+    with pytest.raises(InputError, match=r"it has image_embedding, text_embedding"):
+        only([file], ("image_embedding", "other"))
+
+
+def test_what_is_wrong_with_a_vector_is_said_of_its_row(tmp_path):
+    whole = unit(6).astype(np.float32).tolist()
+    image = [*whole[:1], None, [float("nan")] * 8, [0.0] * 8, whole[4][:7], [*whole[5]]]
+    text = [*whole[:5], [float("inf")] * 8]
+    pairs = only([vectors(tmp_path / "v.parquet", image, text)])
+    assert pairs.ok.tolist() == [True] + 5 * [False]
+    assert [(reason.value, what) for _, (reason, what) in sorted(pairs.problems.items())] == [
+        ("embedding_missing", "no image embedding"),
+        ("embedding_corrupt", "image: NaN or infinite values"),
+        ("embedding_corrupt", "image: all values are 0"),
+        ("embedding_corrupt", "image: 7 dimensions, others 8"),
+        ("embedding_corrupt", "caption: NaN or infinite values"),
+    ]
+    assert statuses(pairs) == {"ok": 1, "embedding_missing": 1, "embedding_corrupt": 4}
+    assert len(pairs.image) == len(pairs.text) == 1
+
+
+def test_vectors_that_are_not_normalised_are(tmp_path):
+    datacomp(tmp_path, l14_img=3 * unit(3).astype(np.float32))
+    pairs = only([tmp_path])
+    assert torch.allclose(pairs.image.norm(dim=1), torch.ones(3), atol=1e-6)
+    assert pairs.text.dtype == torch.float16  # they are, and stay as they are
+
+
+@pytest.mark.parametrize(
+    ("matrices", "message"),
+    [
+        ({"l14_img": unit(2)}, "has 3 rows for 2 image embeddings"),
+        ({"l14_txt": unit(4)}, "has 3 rows for 4 caption embeddings"),
+        ({"l14_img": unit(3, 4)}, "has 4 dimensions for images, 8 for captions"),
+        ({"l14_img": np.arange(3)}, "must be an (n, d) matrix of floats, got int64 (3,)"),
+    ],
+)
+def test_matrices_that_do_not_match_the_metadata(tmp_path, matrices, message):
+    """The pairs are known, so they have rows; which vector is whose is not."""
+    shards = resolve_embeddings([str(datacomp(tmp_path, **matrices))])
+    pairs = read_pairs(shards[0], ("l14_img", "l14_txt"))
+    assert message in pairs.error
+    assert len(pairs.facts) == 3
+    assert statuses(pairs) == {"embedding_missing": 3}
+
+
+def test_another_width_than_the_corpus(tmp_path):
+    pairs = only([datacomp(tmp_path)], dim=512)
+    assert "has 8 dimensions, the shards before it 512" in pairs.error
+
+
+def test_files_that_are_missing_or_broken(tmp_path):
+    datacomp(tmp_path / "d")
+    (tmp_path / "d" / "lonely.npz").write_bytes(b"PK")
+    (tmp_path / "d" / ("a" * 8 + ".npz")).unlink()
+    broken, alone = sorted(resolve_embeddings([str(tmp_path / "d")]), key=lambda s: s.name)
+    assert read_pairs(broken, ("l14_img", "l14_txt")).error.startswith(broken.files[0])
+    with pytest.raises(ShardError, match=r"lonely.parquet cannot be read as Parquet"):
+        read_pairs(alone, ("l14_img", "l14_txt"))
+
+
+def test_names_of_vectors(tmp_path):
+    shards = resolve_embeddings([str(CLIP_RETRIEVAL)])
+    assert vector_keys(shards, None) is None
+    with pytest.raises(InputError, match=r"--embedding-keys is for embeddings in .npz"):
+        vector_keys(shards, ("a", "b"))
+    np.savez(tmp_path / "x.npz", mine_img=unit(2), mine_txt=unit(2), ids=np.arange(2))
+    pq.write_table(pa.table({"uid": ["a", "b"]}), tmp_path / "x.parquet")
+    shards = resolve_embeddings([str(tmp_path)])
+    with pytest.raises(InputError, match=r"Say --embedding-keys IMG,TEXT: it has mine_img, mine_t"):
+        vector_keys(shards, None)
+    assert read_pairs(shards[0], ("mine_img", "mine_txt")).ok.all()
+
+
+def test_large_files_are_several_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "_SHARD_ROWS", 2)
+    (tmp_path / "e").mkdir()
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / "e" / name).mkdir()
+    np.save(tmp_path / "e/img_emb/img_emb_0.npy", unit(7))
+    np.save(tmp_path / "e/text_emb/text_emb_0.npy", unit(7, seed=1))
+    metadata = pa.table({"caption": [str(i) for i in range(7)]})
+    pq.write_table(metadata, tmp_path / "e/metadata/metadata_0.parquet", row_group_size=3)
+    shards = resolve_embeddings([str(tmp_path / "e")])
+    assert [shard.rows for shard in shards] == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert shards[1].name == "metadata_0-2"
+    pieces = [read_pairs(shard, None) for shard in shards]
+    assert [row["text"] for piece in pieces for row in piece.facts.to_pylist()] == list("0123456")
+    assert [row["row"] for piece in pieces for row in piece.facts.to_pylist()] == list(range(7))
+    assert np.array_equal(np.concatenate([p.text.numpy() for p in pieces]), unit(7, seed=1))
+    file = vectors(tmp_path / "v.parquet", unit(5).tolist(), unit(5).tolist())
+    assert [shard.rows for shard in resolve_embeddings([str(file)])] == [(0, 2), (2, 4), (4, 5)]
+
+
+def test_objects_in_a_store(tmp_path):
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    store.put(str(CLIP_RETRIEVAL), "/bucket/c", recursive=True)
+    datacomp(tmp_path)
+    store.put(str(tmp_path) + "/", "/bucket/d", recursive=True)
+    try:
+        for url, local in (("memory://bucket/c", CLIP_RETRIEVAL), ("memory://bucket/d", tmp_path)):
+            there, here = only([url]), only([local])
+            assert there.facts.equals(here.facts)
+            assert torch.equal(there.image, here.image)
+    finally:
+        store.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        ([str(CLIP_RETRIEVAL), "a.tar"], "a.tar holds images and "),
+        ([str(CLIP_RETRIEVAL), str(CLIP_RETRIEVAL)], "is named more than once"),
+        ([str(CLIP_RETRIEVAL / "img_emb")], "holds no shards"),
+    ],
+)
+def test_sources_that_cannot_be_used(sources, message):
+    with pytest.raises(InputError, match=message):
+        resolve_sources(sources)

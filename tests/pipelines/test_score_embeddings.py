@@ -1,0 +1,218 @@
+"""Scores from embeddings: those of the shards, and what goes on from them."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
+from ncclean_pipelines.export import Export
+from ncclean_pipelines.neighbours import Neighbours
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
+
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError
+from ncclean.models.estimator import Estimator
+from ncclean.selection.policy import Policy
+from tests.pipelines.score_tables import read
+
+BLOCK_COLUMNS = (
+    "ncu_confidence", "ncu_split", "disncl_clean", "neg_clip_loss", "i2t_rank", "t2i_rank", "block",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(scored):
+    """The rows of the corpus that could be scored, from its images."""
+    table = read(scored / "scores.parquet")
+    return table.filter(pa.compute.equal(table.column("status"), "ok"))
+
+
+@pytest.fixture(scope="module")
+def scale(expected):
+    return float(expected.schema.metadata[b"scale"])
+
+
+def score(source, out, **options):
+    fields = {"scale": 20.0, **options}
+    return Score(shards=[str(source)], out=str(out), **fields).run().summary
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(Estimator, "load", refuse)
+
+
+def by_uid(table):
+    return table.to_pandas().set_index("uid").sort_index()
+
+
+def assert_block_columns(found, expected):
+    for name in BLOCK_COLUMNS:
+        assert found.column(name).equals(expected.column(name)), name
+    one, other = (np.asarray(table.column("similarity")) for table in (found, expected))
+    assert np.abs(one - other).max() < 1e-3
+
+
+def together(scored, folder, shards=True):
+    """The corpus in one file, as clip-retrieval writes it: partitions cut across shards."""
+    for kind in ("img_emb", "text_emb"):
+        files = sorted((scored / "embeddings" / kind).iterdir())
+        (folder / kind).mkdir(parents=True)
+        np.save(folder / kind / f"{kind}_0.npy", np.concatenate([np.load(f) for f in files]))
+    files = sorted((scored / "embeddings" / "metadata").iterdir())
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    (folder / "metadata").mkdir()
+    dropped = ["row"] if shards else ["row", "shard", "uid"]
+    pq.write_table(table.drop(dropped), folder / "metadata" / "metadata_0.parquet")
+    return folder
+
+
+def test_every_column_is_that_of_the_shards(scored, expected, scale, tmp_path):
+    out = tmp_path / "scores.parquet"
+    summary = score(scored / "embeddings", out, scale=scale, shift=0.2)
+    found = read(out)
+    assert_block_columns(found, expected)
+    for name in ("uid", "shard", "key", "row", "text", "width", "height", "status", "is_noisy"):
+        assert found.column(name).equals(expected.column(name)), name
+    for name in ("osa_weight", "noise_probability", "null_p_value", "clean_posterior"):
+        one, other = (np.asarray(table.column(name)) for table in (found, expected))
+        assert np.abs(one - other).max() < 0.02, name
+    assert summary.ok == summary.rows == len(expected)
+    metadata = found.schema.metadata
+    assert metadata[b"model"] == b"embeddings"
+    assert float(metadata[b"noise_rate"]) == float(expected.schema.metadata[b"noise_rate"])
+
+
+def test_a_file_that_holds_several_shards(scored, expected, scale, tmp_path):
+    score(together(scored, tmp_path / "e"), tmp_path / "scores.parquet", scale=scale)
+    assert_block_columns(read(tmp_path / "scores.parquet"), expected)
+
+
+def test_metadata_that_names_no_shard(scored, expected, tmp_path):
+    score(together(scored, tmp_path / "e", shards=False), tmp_path / "scores.parquet")
+    table = read(tmp_path / "scores.parquet")
+    assert set(table.column("shard").to_pylist()) == {"metadata_0"}
+    assert len(set(table.column("uid").to_pylist())) == len(expected)
+    assert table.column("row").to_pylist() == list(range(len(expected)))
+
+
+def test_other_layouts_have_the_same_scores(scored, expected, scale, tmp_path):
+    whole = together(scored, tmp_path / "e")
+    image, text = (np.load(whole / k / f"{k}_0.npy") for k in ("img_emb", "text_emb"))
+    metadata = pq.read_table(whole / "metadata" / "metadata_0.parquet")
+    (tmp_path / "d").mkdir()
+    pq.write_table(metadata, tmp_path / "d" / "00.parquet")
+    np.savez_compressed(tmp_path / "d" / "00.npz", l14_img=image, l14_txt=text)
+    columns = {"v": pa.FixedSizeListArray.from_arrays(image.ravel(), image.shape[1])}
+    columns["t"] = pa.FixedSizeListArray.from_arrays(text.ravel(), text.shape[1])
+    vectors = metadata
+    for name, column in columns.items():
+        vectors = vectors.append_column(name, column)
+    pq.write_table(vectors, tmp_path / "v.parquet")
+    for source, keys in ((tmp_path / "d", None), (tmp_path / "v.parquet", "v,t")):
+        out = tmp_path / f"{source.name}.scores.parquet"
+        score(source, out, scale=scale, embedding_keys=keys)
+        assert_block_columns(read(out), expected)
+
+
+def test_nothing_is_lost_and_a_mended_file_is_scored_again(scored, tmp_path):
+    source, out = tmp_path / "e", tmp_path / "scores"
+    shutil.copytree(scored / "embeddings", source)
+    image = np.load(source / "img_emb" / "img_emb_1.npy")
+    np.save(source / "img_emb" / "img_emb_1.npy", image[:-1])
+    spoilt = np.load(source / "text_emb" / "text_emb_2.npy")
+    spoilt[3] = np.nan
+    np.save(source / "text_emb" / "text_emb_2.npy", spoilt)
+    summary = score(source, out)
+    rows = pq.read_table(scored / "embeddings" / "metadata").num_rows
+    assert summary.rows == rows
+    assert summary.failures == {"embedding_missing": len(image), "embedding_corrupt": 1}
+    assert list(summary.failed_shards) == ["metadata_1"]
+    assert "rows, but" in summary.failed_shards["metadata_1"]
+    np.save(source / "img_emb" / "img_emb_1.npy", image)
+    summary = score(source, out)
+    assert summary.failures == {"embedding_corrupt": 1}
+    assert summary.shards_failed == 0
+    again = tmp_path / "again"
+    score(source, again)
+    assert read(again).equals(read(out))
+
+
+def test_what_comes_after_works_from_it(scored, tmp_path):
+    source, scores = scored / "embeddings", tmp_path / "scores.parquet"
+    score(source, scores)
+    Neighbours(embeddings=[str(source)], out=str(tmp_path / "n.parquet")).run()
+    assert pq.read_table(tmp_path / "n.parquet").num_rows == pq.read_table(scores).num_rows
+    selection, policy = tmp_path / "s.parquet", Policy(method="noise-probability")
+    Select(scores=[str(scores)], out=str(selection), policy=policy).run()
+    Export(selection=str(selection), out=str(tmp_path / "uids.npy")).run()
+    assert len(np.load(tmp_path / "uids.npy")) == pq.read_table(selection).num_rows > 300
+    Report(scores=[str(scores)], out=str(tmp_path / "r.html")).run()
+    assert "noise" in (tmp_path / "r.html").read_text()
+    result = EvaluateNoise(scores=[str(scores)]).run()
+    assert json.dumps(result.to_json())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "demo"}, "--model is for images; these are embeddings"),
+        ({"options": ScoreOptions(decode_on="device")}, "--decode-on is for images"),
+        ({"shift": "noise"}, "--shift noise takes a model to ask"),
+        ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings in .npz and Parquet"),
+    ],
+)
+def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message):
+    with pytest.raises(InputError) as error:
+        score(scored / "embeddings", tmp_path / "s.parquet", **options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": 100.0}, "--scale is for embeddings; these are images"),
+        ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
+    ],
+)
+def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        Score(shards=[str(corpus)], out=str(tmp_path / "s.parquet"), model="demo", **options).run()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("scale", "-1", "--scale is a positive number or a model"),
+        ("scale", float("nan"), "--scale is a positive number"),
+        ("embedding_keys", "a", "takes two names"),
+        ("embedding_keys", "a,a", "takes two names"),
+    ],
+)
+def test_values_that_make_no_sense(field, value, message):
+    with pytest.raises(InputError, match=message):
+        Score(shards=["e"], out="s.parquet", **{field: value})
+
+
+def test_one_pair_alone_has_no_mismatches(tmp_path):
+    for name in ("img_emb", "text_emb"):
+        (tmp_path / "e" / name).mkdir(parents=True)
+        np.save(tmp_path / "e" / name / f"{name}_0.npy", np.ones((1, 1), np.float16))
+    (tmp_path / "e" / "metadata").mkdir()
+    pq.write_table(pa.table({"caption": ["a"]}), tmp_path / "e/metadata/metadata_0.parquet")
+    summary = score(tmp_path / "e", tmp_path / "s.parquet")
+    assert (summary.ok, summary.noise_rate, summary.shift) == (1, None, 0.0)
+
+
+def test_an_estimate_of_the_job(scored, tmp_path):
+    plan = score(scored / "embeddings", tmp_path / "s.parquet", dry_run=True)
+    assert plan.pairs == pq.read_table(scored / "embeddings" / "metadata").num_rows
+    assert plan.samples_per_second > 0
