@@ -57,7 +57,7 @@ class BlockStatistics:
         own = cosines.diagonal().contiguous()
         i2t_partition, i2t_rank = torch.empty_like(own), torch.empty_like(own)
         t2i_sum, t2i_rank = torch.zeros_like(own), torch.zeros_like(own)
-        highest = cosines.amax(dim=0) if size else own
+        highest = torch.full_like(own, -torch.inf)  # of each column so far
         every = Histogram()
         rows = _CACHED_ROWS if cosines.device.type == "cpu" else max(size, 1)
         # Ones and zeros in place of booleans: their sums are several times as fast.
@@ -68,6 +68,8 @@ class BlockStatistics:
             i2t_rank[here] = torch.gt(part, own[here, None], out=count).sum(dim=1)
             t2i_rank += torch.gt(part, own, out=count).sum(dim=0)
             i2t_partition[here] = (scale * part).logsumexp(dim=1)
+            before, highest = highest, torch.maximum(highest, part.amax(dim=0))
+            t2i_sum *= (before - highest).mul_(scale).exp_()
             t2i_sum += (part - highest).mul_(scale).exp_().sum(dim=0)
             every += Histogram.of(part)
         every -= Histogram.of(own)

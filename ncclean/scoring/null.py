@@ -45,11 +45,13 @@ class Histogram:
         """Histogram of cosines of any shape; rounding past +-1 falls into the outer bins."""
         import torch
 
-        flat = values.detach().float().flatten()
+        exact = values.detach().float()
         # Towards zero is down: what lies below the first bin is clamped before.
-        index = ((flat + 1) * (BINS / 2)).clamp_(0, BINS - 1).int()
-        counts = torch.bincount(index, minlength=BINS)
-        units = round(float(doubled(flat).sum()) / SUM_UNIT)
+        index = exact.add(1).mul_(BINS / 2).clamp_(0, BINS - 1).int()
+        counts = torch.bincount(index.flatten(), minlength=BINS)
+        # Of a matrix, the sums of rows: far fewer numbers have to be made float64.
+        sums = exact.sum(dim=-1) if exact.ndim > 1 else exact
+        units = round(float(doubled(sums).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
     def __iadd__(self, other: Histogram) -> Histogram:

@@ -25,6 +25,7 @@ class CommandRun:
     """`output` is what the command printed with `--json`."""
 
     seconds: float
+    processor_seconds: float
     peak_mib: float
     output: dict[str, Any]
 
@@ -39,18 +40,25 @@ def run_ncclean(*arguments: str) -> CommandRun:
     facts = json.loads(launched.stdout)
     if facts["exit"] != 0:
         raise RuntimeError(f"ncclean {' '.join(arguments)} ended with {facts['exit']}")
-    return CommandRun(facts["seconds"], facts["peak_mib"], json.loads(facts["stdout"]))
+    return CommandRun(
+        facts["seconds"],
+        facts["processor_seconds"],
+        facts["peak_mib"],
+        json.loads(facts["stdout"]),
+    )
 
 
 def _launch(command: Sequence[str]) -> dict[str, object]:
     start = time.perf_counter()
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB; bytes on macOS
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = used.ru_maxrss  # KiB; bytes on macOS
     return {
         "exit": finished.returncode,
         "stdout": finished.stdout,
         "seconds": seconds,
+        "processor_seconds": used.ru_utime + used.ru_stime,
         "peak_mib": peak / (1 << 20 if os.uname().sysname == "Darwin" else 1 << 10),
     }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import command_time
 import decode_speed
+import embedding_speed
 import end_to_end
 import export_speed
 import finalize_speed
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "decode": decode_speed.run,
     "end-to-end": end_to_end.run,
     "memory": memory.run,
+    "embeddings": embedding_speed.run,
     "finalize": finalize_speed.run,
     "export": export_speed.run,
     "synth": synth_speed.run,

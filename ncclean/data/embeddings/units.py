@@ -38,7 +38,7 @@ _KNOWN_KEYS = (
 _IMAGES, _TEXTS, _METADATA = "img_emb", "text_emb", "metadata"
 # A file of more rows is cut into shards of about this many, which bounds memory and what a crash
 # costs.
-_SHARD_ROWS = 100_000
+_SHARD_ROWS = 50_000
 _QUESTIONS = 32  # asked at a time about the files of a corpus
 
 
