@@ -1,0 +1,122 @@
+"""Noise injected into embeddings: the captions of a share of the pairs change places.
+
+What a score makes of pairs that are known to be mismatched can be seen on any corpus this way,
+without anybody's labels. The corpus's own noise stays in it and counts as clean, so that what is
+measured is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from upath import UPath
+
+from ncclean import schema
+from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, read_pairs
+from ncclean.data.noise import plan_noise
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.storage.parts import write_embeddings
+
+_TRUTH = ("is_noisy", "noise_kind")
+_STREAM = 3  # of random numbers: the seed is that of `inject-noise` too
+
+
+@dataclass(frozen=True)
+class PermutedCorpus:
+    """Two corpora in clip-retrieval's layout: `given` as it was, `permuted` with other captions.
+
+    Of the `pairs` in each, the share `moved` has the caption of another one in `permuted`, and says
+    so in `is_noisy`; all others say that they are clean.
+    """
+
+    given: str
+    permuted: str
+    pairs: int
+    moved: float
+
+
+def permute_captions(
+    shards: Sequence[ShardRef],
+    keys: tuple[str, str] | None,
+    folder: UPath,
+    *,
+    share: float,
+    pairs: int,
+    seed: int,
+) -> PermutedCorpus:
+    """Write both corpora below `folder`, of at most `pairs` pairs from shards all over the corpus.
+
+    Shards are taken whole, so that blocks are those of a scoring run. Raises `InputError` if there
+    are fewer than two pairs to exchange.
+    """
+    chosen = _read(shards, keys, pairs)
+    counts = [len(part.image) for part in chosen]
+    total = sum(counts)
+    plan = plan_noise(total, {"ncr": share}, seed, stream=_STREAM)
+    if not plan.is_noisy.any():
+        raise InputError(f"{share:.1%} of {total:,} pairs are too few to exchange captions")
+    text = np.concatenate([part.text.numpy() for part in chosen])
+    facts = pa.concat_tables([part.facts.filter(pa.array(part.ok)) for part in chosen])
+    captions = facts.column("text").combine_chunks()
+    digits = len(str(len(chosen)))
+    start = 0
+    for number, (part, count) in enumerate(zip(chosen, counts, strict=True)):
+        rows = slice(start, start + count)
+        start += count
+        source = plan.caption_source[rows]
+        metadata = facts.slice(rows.start, count)
+        moved = pa.array(plan.is_noisy[rows])
+        truth = {
+            "text": captions.take(pa.array(source)),
+            "is_noisy": moved,
+            "noise_kind": pc.if_else(moved, "ncr", None),
+        }
+        unknown = {name: pa.nulls(count, schema.SCORES.field(name).type) for name in _TRUTH}
+        for name, vectors, columns in (
+            ("given", text[rows], unknown),
+            ("permuted", text[source], truth),
+        ):
+            table = pa.table(
+                {
+                    new: columns[old] if old in columns else metadata.column(old)
+                    for old, new in schema.EMBEDDING_METADATA_COLUMNS.items()
+                }
+            )
+            write_embeddings(
+                folder / name, f"{number:0{digits}d}", part.image.numpy(), vectors, table
+            )
+    return PermutedCorpus(
+        str(folder / "given"), str(folder / "permuted"), total, float(plan.is_noisy.mean())
+    )
+
+
+def _read(
+    shards: Sequence[ShardRef], keys: tuple[str, str] | None, pairs: int
+) -> list[EmbeddedPairs]:
+    """Every k-th shard, so that about `pairs` pairs come together; at least one shard."""
+    rows = sum(shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None)
+    step = max(1, -(-rows // pairs))
+    found: list[EmbeddedPairs] = []
+    failure = "all of them are empty"
+    try:
+        dim = embedding_dim(shards, keys)
+    except ShardError as error:
+        raise InputError(f"no embeddings can be read: {error}") from error
+    for shard in shards[::step]:
+        try:
+            part = read_pairs(shard, keys, dim=dim)
+        except ShardError as error:
+            failure = str(error)
+            continue
+        if part.ok.any():
+            found.append(part)
+        else:
+            failure = part.error or failure
+    if not found:
+        raise InputError(f"no embeddings can be read: {failure}")
+    return found
