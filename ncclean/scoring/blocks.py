@@ -40,7 +40,9 @@ class BlockStatistics:
 
     `own` is S_ii. `i2t_partition` and `t2i_partition` are logsumexp_j(scale S_ij) and
     logsumexp_j(scale S_ji). A rank counts the candidates that are strictly better than the own
-    partner, 0 is best, so a tie does not cost one. `mismatched` holds the S_ij with i != j.
+    partner, 0 is best, so a tie does not cost one. `mismatched` holds the S_ij with i != j, and
+    `image_means` and `caption_means` their means by image and by caption; of a single pair there
+    are none.
     """
 
     own: torch.Tensor
@@ -49,6 +51,8 @@ class BlockStatistics:
     i2t_rank: torch.Tensor
     t2i_rank: torch.Tensor
     mismatched: Histogram
+    image_means: Histogram
+    caption_means: Histogram
 
     @classmethod
     def of(cls, cosines: torch.Tensor, scale: float) -> BlockStatistics:
@@ -57,6 +61,7 @@ class BlockStatistics:
         own = cosines.diagonal().contiguous()
         i2t_partition, i2t_rank = torch.empty_like(own), torch.empty_like(own)
         t2i_sum, t2i_rank = torch.zeros_like(own), torch.zeros_like(own)
+        of_image, of_caption = torch.empty_like(own), torch.zeros_like(own)
         highest = torch.full_like(own, -torch.inf)  # of each column so far
         every = Histogram()
         rows = _CACHED_ROWS if cosines.device.type == "cpu" else max(size, 1)
@@ -71,8 +76,12 @@ class BlockStatistics:
             before, highest = highest, torch.maximum(highest, part.amax(dim=0))
             t2i_sum *= (before - highest).mul_(scale).exp_()
             t2i_sum += (part - highest).mul_(scale).exp_().sum(dim=0)
+            of_image[here] = part.sum(dim=1)
+            of_caption += part.sum(dim=0)
             every += Histogram.of(part)
         every -= Histogram.of(own)
+        means = [Histogram.of((s - own) / (size - 1)) for s in (of_image, of_caption) if size > 1]
+        image_means, caption_means = means or (Histogram(), Histogram())
         return cls(
             own=own,
             i2t_partition=i2t_partition,
@@ -80,4 +89,6 @@ class BlockStatistics:
             i2t_rank=i2t_rank.int(),
             t2i_rank=t2i_rank.int(),
             mismatched=every,
+            image_means=image_means,
+            caption_means=caption_means,
         )

@@ -91,6 +91,8 @@ def score_pairs(
         out.i2t_rank[members] = block.i2t_rank.cpu().numpy()
         out.t2i_rank[members] = block.t2i_rank.cpu().numpy()
         out.distributions.mismatched += block.mismatched
+        out.distributions.image_means += block.image_means
+        out.distributions.caption_means += block.caption_means
     # No other image and no other caption fits better, see `ncclean.scoring.disncl.mutual_match`.
     out.disncl_clean[:] = (out.i2t_rank == 0) & (out.t2i_rank == 0)
     losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)

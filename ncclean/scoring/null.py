@@ -12,6 +12,7 @@ and counts as matched.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ BINS = 4096
 _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
 _WIDTH = 2.0 / BINS
-_BOOTSTRAP_DRAWS = 2000
+_DRAWS = 4000
 SUM_UNIT = 2.0**-16
 
 
@@ -94,19 +95,22 @@ class NullModel:
         diagonal_histogram: Histogram | np.ndarray,
         off_diagonal_histogram: Histogram | np.ndarray,
         seed: int = 0,
+        means: Sequence[Histogram | np.ndarray] = (),
     ) -> NullModel:
         """Fit to the cosines of the pairs as given and of known mismatches.
 
         Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
-        of counts are taken as well as `Histogram`. Raises `ValueError` if either is empty or has
-        another number of bins.
+        of counts are taken as well as `Histogram`. `means` are histograms of the mean mismatched
+        cosine of each image, and of each caption; they tell how well the null is known. Raises
+        `ValueError` if either of the first two is empty, or one has another number of bins.
         """
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
         cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
         median = float(np.interp(0.5, *_increasing(cumulative, _EDGES)))
-        rate, low, high = _noise_rate(observed, median, seed)
+        doubt = _median_doubt(observed.sum(), null, [_counts(each) for each in means])
+        rate, low, high = _noise_rate(observed, median, doubt, seed)
         return cls(
             noise_rate=rate,
             noise_rate_low=low,
@@ -146,21 +150,53 @@ def _increasing(cumulative: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, 
     return cumulative[keep], edges[keep]
 
 
-def _noise_rate(observed: np.ndarray, median: float, seed: int) -> tuple[float, float, float]:
-    """Storey's estimate at the null's median, with a bootstrap interval over the pairs.
+def _noise_rate(
+    observed: np.ndarray, median: float, doubt: float, seed: int
+) -> tuple[float, float, float]:
+    """Storey's estimate at the null's median, with a 95 % interval for the corpus at hand.
 
     Half of the mismatched pairs lie at or below the median and next to no matched ones do, so
-    twice the share of pairs there is the share of mismatched pairs. Resampling pairs only moves
-    their number below the median, which is binomial.
+    twice the share of pairs there is the share of mismatched pairs. If k of the n pairs are
+    mismatched, each is below with probability 1/2 (give or take `doubt`, since the median is an
+    estimate), so k, given how many are below, is one of them and a negative binomial number more.
     """
     pairs = int(observed.sum())
     position = (median + 1) / _WIDTH
     whole = min(int(position), BINS - 1)
     below = observed[:whole].sum() + observed[whole] * (position - whole)
-    share = below / pairs
-    draws = np.random.default_rng(seed).binomial(pairs, min(share, 1.0), _BOOTSTRAP_DRAWS) / pairs
-    low, high = np.quantile(np.minimum(2 * draws, 1.0), [0.025, 0.975])
-    return min(2 * share, 1.0), float(low), float(high)
+    rng = np.random.default_rng(seed)
+    share = np.clip(0.5 + doubt * rng.standard_normal(_DRAWS), 0.05, 0.95)
+    # Jeffreys' half a pair, without which nothing below would mean that nothing is mismatched.
+    above = rng.negative_binomial(below + 0.5, share)
+    low, high = np.quantile(np.minimum((below + above) / pairs, 1.0), [0.025, 0.975])
+    return min(2 * below / pairs, 1.0), float(low), float(high)
+
+
+def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -> float:
+    """Standard error of the share of all mismatches below the median of those that were seen.
+
+    Mismatches that share an image or a caption are not independent: what `pairs` images and as
+    many captions tell is worth far less than their number of mismatches. `means` are histograms
+    of the mean cosine of each image, and of each caption. If two mismatches of one image have
+    correlation rho, both lie below the median with probability 1/4 + asin(rho) / 2 pi (for normal
+    cosines), and images add asin(rho) / 2 pi / pairs to the variance of the share; captions alike.
+    """
+    spread = _variance(null)
+    each = null.sum() / pairs  # mismatches of an image
+    variance = 0.0
+    for histogram in means:
+        if histogram.sum() < 2 or spread <= 0:
+            continue
+        # A mean of few scatters by itself.
+        shared = (_variance(histogram) - spread / each) / spread
+        variance += math.asin(min(max(shared, 0.0), 1.0)) / (2 * math.pi) / pairs
+    return math.sqrt(variance)
+
+
+def _variance(counts: np.ndarray) -> float:
+    """Of what a histogram holds."""
+    mean = (counts * _CENTRES).sum() / counts.sum()
+    return float((counts * (_CENTRES - mean) ** 2).sum() / counts.sum())
 
 
 def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarray:

@@ -55,23 +55,25 @@ class Distributions:
     """Histograms over a shard or a corpus: cosines of the pairs, of known mismatches, and losses.
 
     They add up, in any order; a corpus of 100,000 shards keeps one set of them, not one for each
-    shard. `losses` has the bins of `scoring.mixture.loss_histogram`.
+    shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
+    `caption_means` hold each image's and each caption's mean cosine with what it is known not to
+    belong to; the records of older runs have none.
     """
 
     matched: Histogram = field(default_factory=Histogram)
     mismatched: Histogram = field(default_factory=Histogram)
     losses: Histogram = field(default_factory=Histogram)
+    image_means: Histogram = field(default_factory=Histogram)
+    caption_means: Histogram = field(default_factory=Histogram)
 
     def __iadd__(self, other: Distributions) -> Distributions:
-        self.matched += other.matched
-        self.mismatched += other.mismatched
-        self.losses += other.losses
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name).__iadd__(getattr(other, name)))
         return self
 
     def __isub__(self, other: Distributions) -> Distributions:
-        self.matched -= other.matched
-        self.mismatched -= other.mismatched
-        self.losses -= other.losses
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name).__isub__(getattr(other, name)))
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class Distributions:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Distributions:
-        return cls(**{name: unpack_histogram(fields[name]) for name in _NAMES})
+        return cls(**{name: unpack_histogram(fields[name]) for name in _NAMES if name in fields})
 
 
 _NAMES = tuple(field.name for field in dataclasses.fields(Distributions))

@@ -82,11 +82,12 @@ def calibrate(
     fitted = matched.size > 0 and mismatched.size > 0
     value, source = _shift(manifest, shift)
     losses = manifest.distributions.losses
+    means = manifest.distributions.image_means, manifest.distributions.caption_means
     return Calibration(
         shift=value,
         shift_source=source,
         osa_function=osa_function,
-        null=NullModel.fit(matched, mismatched, seed) if fitted else None,
+        null=NullModel.fit(matched, mismatched, seed, means) if fitted else None,
         mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
         scale=float(manifest.identity.model["scale"]),
     )

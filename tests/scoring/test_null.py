@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from ncclean.scoring.blocks import BlockStatistics
 from ncclean.scoring.null import BINS, Histogram, NullModel
 
 
@@ -92,3 +93,48 @@ def test_histograms_count_everything_and_add_up():
     histogram += Histogram.of(values)
     assert histogram.size == 8
     assert np.isnan(Histogram().mean)
+
+
+def simulated(pairs, rate, seed, shared=0.5):
+    """Cosines of a corpus whose images and captions are more or less alike to everything."""
+    rng = np.random.default_rng(seed)
+    image, caption = (shared * rng.standard_normal(pairs) for _ in range(2))
+    cosines = 0.03 * (image[:, None] + caption + rng.standard_normal((pairs, pairs)))
+    cosines[np.diag_indices(pairs)] += 0.25
+    chosen = rng.permutation(pairs)[: int(rate * pairs)]
+    order = np.arange(pairs)
+    order[chosen] = np.roll(chosen, 1)
+    return torch.from_numpy(cosines[:, order]).float()
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_the_interval_covers_the_noise_of_the_corpus_at_hand(rate):
+    """Not that of others of its kind, which would take one half as wide again."""
+    covered, widths = 0, []
+    for seed in range(60):
+        block = BlockStatistics.of(simulated(400, rate, seed), 20.0)
+        means = block.image_means, block.caption_means
+        model = NullModel.fit(Histogram.of(block.own), block.mismatched, seed, means)
+        covered += model.noise_rate_low <= rate <= model.noise_rate_high
+        widths.append(model.noise_rate_high - model.noise_rate_low)
+    assert 54 <= covered <= 60
+    expected = 2 * 1.96 * np.sqrt(rate / 400)
+    assert np.mean(widths) == pytest.approx(expected, rel=0.35)
+
+
+def test_few_images_and_captions_widen_the_interval():
+    cosines = simulated(400, 0.4, 0, shared=2.0)
+    block = BlockStatistics.of(cosines, 20.0)
+    own = Histogram.of(block.own)
+    alone = NullModel.fit(own, block.mismatched)
+    both = NullModel.fit(own, block.mismatched, 0, (block.image_means, block.caption_means))
+    assert alone.noise_rate == both.noise_rate
+    width, wider = (m.noise_rate_high - m.noise_rate_low for m in (alone, both))
+    assert wider > 1.1 * width
+
+
+def test_nothing_below_the_median_is_not_proof_of_no_noise():
+    block = BlockStatistics.of(simulated(400, 0.0, 0), 20.0)
+    model = NullModel.fit(Histogram.of(block.own), block.mismatched)
+    assert (model.noise_rate, model.noise_rate_low) == (0.0, 0.0)
+    assert 0 < model.noise_rate_high < 0.02
