@@ -68,6 +68,7 @@ def score(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     cpus_per_worker: float | None = None,
+    drop_missing: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
     finalize_only: bool = False,

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import ClusterOptions, ScoreOptions, WeightFunction, parse_shift
+from ncclean.config import ClusterOptions, ScoreOptions, parse_shift
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
 from .display import Note, Shown, facts, file_size, interval, share
 from .progress import SILENT, Progress
-from .shared_options import Device, Engine, Model, Overwrite, Pretrained
+from .shared_options import Device, Engine, Model, OsaFunction, Overwrite, Pretrained, Shift
 
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
@@ -59,16 +59,8 @@ class Score(Command):
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     options: ScoreOptions = field(default_factory=ScoreOptions)
-    shift: Annotated[str | float, Option("Boundary of OSA: `noise`, `shuffled` or a cosine.")] = (
-        "noise"
-    )
-    osa_function: Annotated[
-        WeightFunction,
-        Option(
-            "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
-            "`linear` or `cosine`."
-        ),
-    ] = "high_degree"
+    shift: Shift = "noise"
+    osa_function: OsaFunction = "high_degree"
     precision: Annotated[
         str, Option("`auto`, `fp32`, `bf16` or `fp16`; auto is bf16 where native.")
     ] = "auto"
@@ -81,6 +73,10 @@ class Score(Command):
         Option("`local`, `ray`; auto is ray with an address or several GPUs.", is_idle=True),
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    drop_missing: Annotated[
+        bool,
+        Option("Take shards that are gone out of the table, instead of refusing.", is_idle=True),
+    ] = False
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option("Only estimate pairs, speed and hours.", in_recipes=False)] = (
         False
@@ -95,6 +91,8 @@ class Score(Command):
         object.__setattr__(self, "shift", parse_shift(self.shift))
         if self.engine == "local" and self.cluster != ClusterOptions():
             raise InputError("--ray-address, --workers and the like are for --engine ray")
+        if self.finalize_only and self.drop_missing:
+            raise InputError("--drop-missing compares with SHARDS, which --finalize-only has not")
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
         """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
@@ -112,25 +110,31 @@ class Score(Command):
             scored = job.finalize_only(self, progress)
         else:
             scored = job.score(self, shards, progress)
-        figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
-        if scored.noise_rate is not None:
-            figures["noise rate"] = share(scored.noise_rate)
-        embeddings = self.options.embeddings
-        return Result(
-            self.name,
-            scored,
-            dataclasses.asdict(scored),
-            figures,
-            (self.out, *([embeddings] if embeddings is not None else [])),
-            scored.failed_shards,
-            _summary(scored),
-        )
+        return score_result(self.name, scored, self.options.embeddings)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:
         from ncclean import schema
 
         return frozenset(schema.SCORES.names)
+
+
+def score_result(
+    command: str, scored: ScoreSummary, embeddings: str | None = None
+) -> Result[ScoreSummary]:
+    """What a command that makes a score table did."""
+    figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
+    if scored.noise_rate is not None:
+        figures["noise rate"] = share(scored.noise_rate)
+    return Result(
+        command,
+        scored,
+        dataclasses.asdict(scored),
+        figures,
+        (scored.out, *([embeddings] if embeddings is not None else [])),
+        scored.failed_shards,
+        _summary(scored),
+    )
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:

@@ -67,6 +67,8 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
         manifest = _open_manifest(command, shards, engine.identity)
         try:
             pending = manifest.pending()
+            if manifest.change is not None and (counts := manifest.change.counts()):
+                progress.say(counts)
             start = time.perf_counter()
             scored = _score_pending(pending, manifest, engine, command, progress)
             speed = scored / (time.perf_counter() - start) if scored else None
@@ -94,12 +96,7 @@ def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
             f"nothing has been scored to {command.out} yet; run without --finalize-only first"
         )
     try:
-        missing = [s.name for s in manifest.identity.shards if s.name not in manifest.done]
-        if missing:
-            raise InputError(
-                f"{len(missing)} shards of {command.out} are not scored yet (first: {missing[0]}); "
-                "run without --finalize-only to go on"
-            )
+        manifest.check_done(command.out)
         engine = _open_engine(command, progress) if _uses_ray(command) else None
         try:
             return _finalize(command, manifest, engine, progress, begin, None)
@@ -195,7 +192,12 @@ def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity)
         shards=shards,
         version=ncclean.__version__,
     )
-    return Manifest.open(_layout(command), identity, overwrite=command.overwrite)
+    return Manifest.open(
+        _layout(command),
+        identity,
+        overwrite=command.overwrite,
+        drop_missing=command.drop_missing,
+    )
 
 
 def _score_pending(
@@ -210,11 +212,11 @@ def _score_pending(
         return 0
     expected = estimate_samples(pending)
     progress.say(f"{len(pending):,} shards to score, about {expected:,} samples")
-    numbers = {shard.name: index for index, shard in enumerate(manifest.identity.shards)}
+    numbers = manifest.numbers
     writer = PartWriter(
         work=str(_layout(command).work),
         embeddings=command.options.embeddings,
-        digits=len(str(max(len(numbers) - 1, 0))),
+        digits=manifest.digits,
     )
     scored = shards = 0
 
