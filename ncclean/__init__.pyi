@@ -75,6 +75,16 @@ def score(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score every pair of webdataset shards into a Parquet table."""
+def merge(
+    runs: str | Sequence[str],
+    out: str,
+    *,
+    shift: str | float = 'noise',
+    osa_function: Literal['high_degree', 'linear', 'cosine'] = 'high_degree',
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Make one score table of several, as if their shards had been scored by one run."""
 def query(
     sql: str,
     scores: str | Sequence[str],
