@@ -285,8 +285,11 @@ class Manifest:
     def _change_list(self, layout: ScoreLayout) -> None:
         """Make the list of the record that of the command, and record how."""
         change = self._list.change_to(self.identity.shards)
-        if change is None:
-            return
+        if change is not None:
+            self._apply(layout, change)
+        self._list.share(self.identity.shards)
+
+    def _apply(self, layout: ScoreLayout, change: ListChange) -> None:
         self._check_free(layout, change)
         counted = Distributions()
         for _, _, distributions in self.parts(change.dropped):
@@ -321,29 +324,12 @@ class Manifest:
             {name: now[name] for name in compared},
             LABELS,
         )
-        shards = self.identity.shards
-        names = {shard.name for shard in shards}
-        missing = {s.url: s.name for s in self._list.shards if s.name not in names}
-        known = self._list.numbers
-        for shard in shards:
-            stats = self.done.get(shard.name)
-            is_kept = stats is not None and stats.error is None
-            version = shard.size, shard.version
-            if shard.name not in known and shard.url in missing:
-                clauses.append(
-                    f"shard {missing.pop(shard.url)} is called {shard.name} now, since another "
-                    "one has its file name"
-                )
-            elif is_kept and self.scored_versions[shard.name] != version:
-                clauses.append(f"shard {shard.name} has changed since it was scored")
-        if missing and not drop_missing:
-            names_missing = list(missing.values())
-            more = f", and {len(names_missing) - 1:,} more" if len(names_missing) > 1 else ""
-            clauses.append(
-                f"shard {names_missing[0]} is missing now{more} (`score --drop-missing` takes "
-                "what is missing out of the table)"
-            )
-        return clauses
+        finished = {
+            name: self.scored_versions[name]
+            for name, stats in self.done.items()
+            if stats.error is None
+        }
+        return clauses + self._list.refusals(self.identity.shards, finished, drop_missing)
 
     def _append(self, kind: str, **fields: Any) -> None:
         if self._record is None:

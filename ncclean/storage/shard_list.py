@@ -34,7 +34,8 @@ class ListChange:
             return ""
         kept = sum(stop - first for first, stop in self.order) - len(self.new)
         dropped = f", {len(self.dropped):,} dropped" if self.dropped else ""
-        return f"{len(self.new):,} new shards, {kept:,} kept{dropped}"
+        new = f"{len(self.new):,} new shard{'s' * (len(self.new) != 1)}"
+        return f"{new}, {kept:,} kept{dropped}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,6 +78,39 @@ class ShardList:
         """The number of each shard, by name."""
         return {ref.name: number for number, ref in self._refs.items()}
 
+    def refusals(
+        self,
+        shards: Sequence[ShardRef],
+        finished: Mapping[str, tuple[int, str]],
+        drop_missing: bool,
+    ) -> list[str]:
+        """Why this list must not become `shards`, a clause for each reason.
+
+        `finished` are the sizes and versions of the shards whose rows are kept.
+        """
+        numbers, names = self.numbers, {shard.name for shard in shards}
+        missing = {s.url: s.name for s in self._refs.values() if s.name not in names}
+        clauses = []
+        for shard in shards:
+            if shard.name not in numbers and shard.url in missing:
+                clauses.append(
+                    f"shard {missing.pop(shard.url)} is called {shard.name} now, since another "
+                    "one has its file name"
+                )
+            elif finished.get(shard.name, (shard.size, shard.version)) != (
+                shard.size,
+                shard.version,
+            ):
+                clauses.append(f"shard {shard.name} has changed since it was scored")
+        if missing and not drop_missing:
+            first, *others = missing.values()
+            more = f", and {len(others):,} more" if others else ""
+            clauses.append(
+                f"shard {first} is missing now{more} (`score --drop-missing` takes what is missing "
+                "out of the table)"
+            )
+        return clauses
+
     def change_to(self, shards: Sequence[ShardRef]) -> ListChange | None:
         """What makes this list `shards`; None if it is that already."""
         if shards == self.shards:
@@ -97,6 +131,10 @@ class ShardList:
         self.left |= {number: known[number] for number in change.dropped.values()}
         self._refs = {n: known[n] for first, stop in change.order for n in range(first, stop)}
         self._next = max(self._next, *(number + 1 for number in known)) if known else self._next
+
+    def share(self, shards: Sequence[ShardRef]) -> None:
+        """Hold these objects, equal to those of the list, so that there is one of each."""
+        self._refs = dict(zip(self._refs, shards, strict=True))
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:

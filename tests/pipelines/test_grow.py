@@ -96,7 +96,7 @@ def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_pa
     assert refused.returncode == 2
     assert "shard 00000 is missing now, and 2 more" in refused.stderr
     finished = ncclean("score", *present, "--out", out, *MODEL, *embeddings, "--drop-missing")
-    assert "1 new shards, 3 kept, 3 dropped" in finished.stderr
+    assert "1 new shard, 3 kept, 3 dropped" in finished.stderr
     found = read(out)
     for table, expected in zip(found, once(present, form), strict=True):
         metadata = {**expected.schema.metadata, b"embeddings": str(folder).encode()}

@@ -106,7 +106,7 @@ def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
 def test_the_message_counts_what_comes_and_goes(out):
     score(out, OLD)
     change = score(out, ["d", "f", "g"], drop_missing=True).change
-    assert change.counts() == "1 new shards, 2 kept, 2 dropped"
+    assert change.counts() == "1 new shard, 2 kept, 2 dropped"
 
 
 def test_a_changed_shard_and_a_renamed_one_are_refused(out):
