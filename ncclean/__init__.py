@@ -26,6 +26,7 @@ __all__ = [
     "export",
     "finetune",
     "inject_noise",
+    "merge",
     "neighbours",
     "query",
     "run",

@@ -71,12 +71,23 @@ def score(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     cpus_per_worker: float | None = None,
+    drop_missing: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
     finalize_only: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score every pair of a corpus into a Parquet table."""
+def merge(
+    runs: str | Sequence[str],
+    out: str,
+    *,
+    shift: str | float = 'auto',
+    osa_function: Literal['high_degree', 'linear', 'cosine'] = 'high_degree',
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Make one score table of several, as if their shards had been scored by one run."""
 def query(
     sql: str,
     scores: str | Sequence[str],

@@ -15,6 +15,7 @@ from .evaluate_weights import EvaluateWeights
 from .export import Export
 from .finetune import Finetune
 from .inject_noise import InjectNoise
+from .merge import Merge
 from .neighbours import Neighbours
 from .query import Query
 from .report import Report
@@ -30,6 +31,7 @@ COMMANDS: dict[str, type[Command]] = {
         Clean,
         Run,
         Score,
+        Merge,
         Query,
         Select,
         Export,

@@ -11,7 +11,6 @@ from ncclean.config import (
     ClusterOptions,
     ScoreOptions,
     SourceFormat,
-    WeightFunction,
     parse_keys,
     parse_scale,
     parse_shift,
@@ -22,7 +21,16 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Note, Shown, facts, file_size, interval, share
 from .progress import SILENT, Progress
-from .shared_options import Device, EmbeddingKeys, Engine, Model, Overwrite, Pretrained
+from .shared_options import (
+    Device,
+    EmbeddingKeys,
+    Engine,
+    Model,
+    OsaFunction,
+    Overwrite,
+    Pretrained,
+    Shift,
+)
 
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
@@ -81,20 +89,8 @@ class Score(Command):
         ),
     ] = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
-    shift: Annotated[
-        str | float,
-        Option(
-            "Boundary of OSA: the cosine on `noise`, of `shuffled` pairs, or a number; `auto` is "
-            "noise if a model is there."
-        ),
-    ] = "auto"
-    osa_function: Annotated[
-        WeightFunction,
-        Option(
-            "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
-            "`linear` or `cosine`."
-        ),
-    ] = "high_degree"
+    shift: Shift = "auto"
+    osa_function: OsaFunction = "high_degree"
     precision: Annotated[
         str, Option("`auto`, `fp32`, `bf16` or `fp16`; auto is bf16 where native.")
     ] = "auto"
@@ -107,6 +103,10 @@ class Score(Command):
         Option("`local`, `ray`; auto is ray with an address or several GPUs.", is_idle=True),
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    drop_missing: Annotated[
+        bool,
+        Option("Take shards that are gone out of the table, instead of refusing.", is_idle=True),
+    ] = False
     overwrite: Overwrite = False
     dry_run: Annotated[bool, Option("Only estimate pairs, speed and hours.", in_recipes=False)] = (
         False
@@ -123,6 +123,8 @@ class Score(Command):
         parse_keys(self.embedding_keys)
         if self.engine == "local" and self.cluster != ClusterOptions():
             raise InputError("--ray-address, --workers and the like are for --engine ray")
+        if self.finalize_only and self.drop_missing:
+            raise InputError("--drop-missing compares with SHARDS, which --finalize-only has not")
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
         """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
@@ -140,25 +142,31 @@ class Score(Command):
             scored = job.finalize_only(self, progress)
         else:
             scored = job.score(self, shards, progress)
-        figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
-        if scored.noise_rate is not None:
-            figures["noise rate"] = share(scored.noise_rate)
-        embeddings = self.options.embeddings
-        return Result(
-            self.name,
-            scored,
-            dataclasses.asdict(scored),
-            figures,
-            (self.out, *([embeddings] if embeddings is not None else [])),
-            scored.failed_shards,
-            _summary(scored),
-        )
+        return score_result(self.name, scored, self.options.embeddings)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:
         from ncclean import schema
 
         return frozenset(schema.SCORES.names)
+
+
+def score_result(
+    command: str, scored: ScoreSummary, embeddings: str | None = None
+) -> Result[ScoreSummary]:
+    """What a command that makes a score table did."""
+    figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
+    if scored.noise_rate is not None:
+        figures["noise rate"] = share(scored.noise_rate)
+    return Result(
+        command,
+        scored,
+        dataclasses.asdict(scored),
+        figures,
+        (scored.out, *([embeddings] if embeddings is not None else [])),
+        scored.failed_shards,
+        _summary(scored),
+    )
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from ncclean.config import WeightFunction
 from ncclean.options import Option, Reads
 
 Model = Annotated[
@@ -34,6 +35,20 @@ Scores = Annotated[
     Sequence[str],
     Option(
         "Score files, folders, globs or URLs.", argument=True, metavar="PATH", reads=Reads.TABLE
+    ),
+]
+Shift = Annotated[
+    str | float,
+    Option(
+        "Boundary of OSA: the cosine on `noise`, of `shuffled` pairs, or a number; `auto` is noise "
+        "if a model is there."
+    ),
+]
+OsaFunction = Annotated[
+    WeightFunction,
+    Option(
+        "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
+        "`linear` or `cosine`."
     ),
 ]
 CaptionKey = Annotated[

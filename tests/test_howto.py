@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from ncclean_cli.app import app
 from typer.testing import CliRunner
 
 import ncclean
+from tests.command_line import START
 from tests.execution import clusters
 from tests.test_docs import DOCS, code_blocks, shell_commands
 
@@ -89,6 +93,38 @@ def test_the_ray_snippet_runs(rendered, tmp_path, monkeypatch):
             run_snippet(language, text, tmp_path)
     rows = duckdb.sql("SELECT count(*) FROM 'scores-ray.parquet'").fetchall()[0][0]
     assert rows == PAIRS
+
+
+@pytest.mark.slow
+def test_the_scripts_for_slurm_run(rendered, tmp_path, monkeypatch):
+    """What SLURM does: the first script once for each task of the array, then the second one."""
+    monkeypatch.chdir(rendered)
+    program = tmp_path / "ncclean"
+    program.write_text(
+        "#!/bin/bash\n"
+        'if [ "$1" = score ]; then set -- "$@" --model demo; fi\n'  # the default needs a network
+        f'exec {sys.executable} -c "{START}" "$@"\n'
+    )
+    program.chmod(0o755)
+    score, merge = code_blocks(PAGE, "sh")
+    tasks = 2
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for task in range(tasks):
+        numbers = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": str(tasks)}
+        subprocess.run(["bash", "-c", score], env={**environment, **numbers}, check=True)
+    subprocess.run(["bash", "-c", merge], env=environment, check=True)
+    ncclean.score("cc3m/", "scores-once.parquet", model="demo")
+    columns = "shard, row, similarity, osa_weight, noise_probability, clean_posterior"
+    merged, once = (
+        duckdb.sql(f"SELECT {columns} FROM '{name}.parquet'").to_arrow_table()
+        for name in ("scores-merged", "scores-once")
+    )
+    assert len(merged) == PAIRS
+    assert merged.select(["shard", "row"]).equals(once.select(["shard", "row"]))
+    for name in merged.column_names[2:]:
+        a, b = (table.column(name).to_pandas() for table in (merged, once))
+        assert (a.isna() == b.isna()).all()
+        assert (a - b).abs().max() < 0.01, name
 
 
 @pytest.mark.parametrize("number", range(len(code_blocks(DOCS / "methods.md", "pycon"))))

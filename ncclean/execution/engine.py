@@ -113,7 +113,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to score; `number` is its place in the input, which names its embeddings."""
+    """One shard to score; `number` is its own in the run and names its embeddings."""
 
     number: int
     shard: ShardRef

@@ -91,7 +91,8 @@ class RayEngine:
         # CPU tasks that Ray retries; each file is published whole, so doing one again is harmless.
         remote = ray.remote(num_cpus=1, max_retries=5)
         if layout.is_single_file:
-            pending = [remote(finalize_file).remote(place, shards, calibration, metadata)]
+            rows = [manifest.done[shard.name].rows for shard in shards]
+            pending = [remote(finalize_file).remote(place, shards, rows, calibration, metadata)]
         else:
             task = remote(finalize_parts)
             pending = [

@@ -31,12 +31,16 @@ def check_same(place: object, clauses: Sequence[str]) -> None:
     """Raise `ResumeError` if there are differences between the run at `place` and this one."""
     if not clauses:
         return
-    more = len(clauses) - _SHOWN
     raise ResumeError(
-        f"{place} was made by another run: {'; '.join(clauses[:_SHOWN])}"
-        f"{f'; and {more} more' if more > 0 else ''}. Use --overwrite to start again, or "
-        "another --out"
+        f"{place} was made by another run: {spelled_out(clauses)}. Use --overwrite to start "
+        "again, or another --out"
     )
+
+
+def spelled_out(clauses: Sequence[str]) -> str:
+    """The first of the differences, and how many more there are."""
+    more = len(clauses) - _SHOWN
+    return "; ".join(clauses[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _differences(

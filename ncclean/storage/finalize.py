@@ -1,23 +1,22 @@
 """Parts to the final table: fix the shift, fit the null, fill the calibrated columns.
 
-Needs no model and no images; repeatable with another shift or weight. Reads the parts of a run, or
-the final table itself once the parts are gone.
+Needs no model and no images; repeatable with another shift or weight. Reads the parts of a run, and
+the final table itself for shards whose parts are gone.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import torch
-from upath import UPath
 
-from ncclean import schema, stores
+from ncclean import schema
 from ncclean.atomic import published
 from ncclean.config import WeightFunction
 from ncclean.data.shards import ShardRef
@@ -28,8 +27,9 @@ from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.stats import pack_histogram
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.made_files import remove_with_leftovers
-from ncclean.storage.manifest import Manifest
+from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer
+from ncclean.storage.row_sources import RowSources, existing, read_ahead
 
 _THREADS = 4
 
@@ -93,21 +93,26 @@ def calibrate(
     )
 
 
+def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
+    """Whether a shift is the model's cosine on noise. Embeddings may come without a model."""
+    has_model = bool(identity.model["weights_fingerprint"])
+    return shift == "noise" or (shift == "auto" and has_model)
+
+
 def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
     """The shift to use and where it comes from."""
     mismatched = manifest.distributions.mismatched
     if isinstance(shift, float):
         return shift, "given"
-    if shift == "auto":  # embeddings come without a model that could be asked
-        shift = "noise" if manifest.noise_shift is not None else "shuffled"
-    if shift == "shuffled" and mismatched.size:
-        return mismatched.mean, shift
-    if manifest.noise_shift is None and not manifest.identity.model["weights_fingerprint"]:
+    asks_model = asks_for_noise(shift, manifest.identity)
+    if not asks_model and mismatched.size:
+        return mismatched.mean, "shuffled"
+    if manifest.noise_shift is None and not asks_model:
         return 0.0, "none"  # neither a model nor two pairs
     if manifest.noise_shift is None:
         raise InputError(
-            f"the shift {shift!r} is not known: the run was scored with another --shift; score "
-            "again without --finalize-only, which estimates it and keeps what is done"
+            f"the shift {shift!r} is not known: the run was scored with another --shift. Give that "
+            "one, or score again without --finalize-only, which estimates it and keeps what is done"
         )
     # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
     return manifest.noise_shift, "noise"
@@ -122,7 +127,8 @@ def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) 
     shards = manifest.done_shards()
     metadata = calibration.metadata(manifest)
     if layout.is_single_file:
-        finalize_file(layout, shards, calibration, metadata)
+        rows = [manifest.done[shard.name].rows for shard in shards]
+        finalize_file(layout, shards, rows, calibration, metadata)
     else:
         finalize_parts(layout, shards, calibration, metadata)
     remove_parts(layout, manifest)
@@ -130,13 +136,28 @@ def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) 
 
 def finalize_file(
     layout: ScoreLayout,
-    shards: list[ShardRef],
+    shards: Sequence[ShardRef],
+    rows: Sequence[int],
     calibration: Calibration,
     metadata: dict[str, str],
 ) -> None:
-    """Write the one final file from the parts of `shards`, or from itself once they are gone."""
+    """Write the one final file, the shards in this order, each with so many `rows`.
+
+    They come from the parts, and from the file itself for shards whose parts are gone.
+    """
+    sources = RowSources(layout, shards)
+    pieces = (
+        (None, [piece])
+        for shard, count in zip(shards, rows, strict=True)
+        for piece in sources.pieces(shard, count)
+    )
+    tables = (
+        table
+        for _, found in read_ahead(pieces, lambda rows: fill_calibrated(rows, calibration))
+        for table in found
+    )
     with published(layout.out) as aside, table_writer(aside, metadata) as writer:
-        for table in _row_groups(_calibrated(_sources(layout, shards), calibration)):
+        for table in _row_groups(tables):
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
@@ -152,11 +173,16 @@ def finalize_parts(
 
 
 def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
-    """Remove the parts if all shards are done; every final file must be in place."""
-    if manifest.pending():
-        return
+    """Remove what the final files make superfluous; every one must be in place.
+
+    That is the files of dropped shards, and the parts if all shards are done.
+    """
     manifest.flush()
-    remove_with_leftovers(layout.part(shard) for shard in manifest.done_shards())
+    if dropped := manifest.dropped_files(layout):
+        remove_with_leftovers(dropped)
+        manifest.record_removed()
+    if not manifest.pending():
+        remove_with_leftovers(layout.part(shard) for shard in manifest.done_shards())
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
@@ -193,44 +219,6 @@ def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(column.fill_null(0.0).to_numpy().copy()), np.asarray(column.is_null())
 
 
-def _sources(layout: ScoreLayout, shards: list[ShardRef]) -> list[UPath]:
-    parts = [layout.part(shard) for shard in shards]
-    # All parts go at once, after the final file is in place: a missing one means it holds them.
-    return parts if all(part.exists() for part in parts) else [_existing(layout.out)]
-
-
-def _existing(final: UPath) -> UPath:
-    """Raise `InputError` if neither the parts nor the final file are in place."""
-    if not stores.ask("read", final, final.is_file):
-        raise InputError(f"{final} is gone, and so are its parts; use --overwrite to score again")
-    return final
-
-
-def _calibrated(sources: list[UPath], calibration: Calibration) -> Iterator[pa.Table]:
-    """Calibrated pieces of the sources in order; a few are prepared ahead in threads."""
-    pieces = (piece for source in sources for piece in _pieces(source))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        ahead = []
-        for source, group in pieces:
-            ahead.append(pool.submit(_read_calibrated, source, group, calibration))
-            if len(ahead) > 2 * _THREADS:
-                yield ahead.pop(0).result()
-        for future in ahead:
-            yield future.result()
-
-
-def _pieces(source: UPath) -> Iterator[tuple[UPath, int]]:
-    with open_parquet(source) as file:
-        groups = file.num_row_groups
-    return ((source, group) for group in range(groups))
-
-
-def _read_calibrated(source: UPath, group: int, calibration: Calibration) -> pa.Table:
-    with open_parquet(source) as file:
-        table = file.read_row_group(group, use_threads=False)
-    return fill_calibrated(table.cast(schema.SCORES), calibration)
-
-
 def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Join small pieces so that row groups hold about `ROW_GROUP_ROWS` rows."""
     held: list[pa.Table] = []
@@ -249,9 +237,12 @@ def _finalize_part(
     layout: ScoreLayout, shard: ShardRef, calibration: Calibration, metadata: dict[str, str]
 ) -> None:
     part, final = layout.part(shard), layout.final(shard)
-    source = part if part.exists() else _existing(final)
-    with published(final) as aside, table_writer(aside, metadata) as writer:
-        for path, group in _pieces(source):
-            writer.write_table(
-                _read_calibrated(path, group, calibration), row_group_size=ROW_GROUP_ROWS
-            )
+    source = part if part.exists() else existing(final)
+    with (
+        published(final) as aside,
+        table_writer(aside, metadata) as writer,
+        open_parquet(source) as file,
+    ):
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, use_threads=False).cast(schema.SCORES)
+            writer.write_table(fill_calibrated(table, calibration), row_group_size=ROW_GROUP_ROWS)

@@ -8,11 +8,8 @@ into them.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from upath import UPath
 
@@ -20,7 +17,7 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.log import exists
-from ncclean.storage.run_record import RunRecord, refusal
+from ncclean.storage.run_record import refusal
 from ncclean.storage.tables import tables_at
 
 COMMAND = "score"
@@ -53,15 +50,15 @@ class ScoreLayout:
         """The file that holds the shard's rows after finalize."""
         return self.out if self.is_single_file else self.out / shard.part_name
 
-    def files(self, identity: Mapping[str, Any]) -> Iterator[UPath]:
-        """Every file that a run with this identity may write, but for its manifest."""
-        work, is_single_file = self.work, self.is_single_file
-        for fields in identity["shards"]:
-            name = ShardRef(**fields).part_name
-            yield work / name
-            if not is_single_file:
-                yield self.out / name
-        if is_single_file:
+    def files_of(self, shard: ShardRef) -> list[UPath]:
+        """The files that hold rows of this shard alone."""
+        return [self.part(shard)] if self.is_single_file else [self.part(shard), self.final(shard)]
+
+    def files(self, shards: Iterable[str]) -> Iterator[UPath]:
+        """Every file that a run over shards of these names may write, but for its manifest."""
+        for name in shards:
+            yield from self.files_of(ShardRef(name, "", 0, ""))
+        if self.is_single_file:
             yield self.out
 
     def taken(self) -> UPath | None:
@@ -86,10 +83,3 @@ class ScoreLayout:
         """Raise `InputError` if something is in the way that no scoring run made."""
         if not exists(self.manifest) and (table := self.taken()) is not None:
             raise refusal(table, COMMAND)
-
-    def clear(self) -> None:
-        """Remove the files that the manifest lists, the manifest, and the folder for them."""
-        RunRecord.clear(self.manifest, COMMAND, base=self.out, files=self.files)
-        if not stores.is_url(self.work):
-            with contextlib.suppress(OSError):  # somebody put a file there
-                Path(str(self.work)).rmdir()

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from upath import UPath
 
@@ -59,8 +59,7 @@ def read_log(path: UPath) -> Iterator[dict[str, Any]]:
     if stores.is_url(path):
         return _records_of(_objects(path))
     try:
-        with open(str(path), "rb") as file:
-            return iter([record for line in file if (record := _parse(line)) is not None])
+        return _records_in(open(str(path), "rb"))
     except FileNotFoundError:
         return iter(())
     except OSError as error:
@@ -193,6 +192,15 @@ def _objects(path: UPath) -> list[UPath]:
     name = re.compile(rf"{re.escape(path.stem)}-\d{{6,}}{re.escape(path.suffix)}")
     pieces = [piece for piece in stores.ask("list", path, listed) if name.fullmatch(piece.name)]
     return sorted(pieces, key=lambda piece: piece.name)
+
+
+def _records_in(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """One at a time: those of 100,000 shards take more memory than their file."""
+    with file:
+        for line in file:
+            record = _parse(line)
+            if record is not None:
+                yield record
 
 
 def _records_of(pieces: list[UPath]) -> Iterator[dict[str, Any]]:

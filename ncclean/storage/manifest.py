@@ -1,26 +1,32 @@
 """What a scoring run has done so far: its run record, with an entry for each finished shard.
 
 A shard's entry is appended after its part is in place, so every entry is true; a last one that a
-crash cut short is ignored and its shard done again.
+crash cut short is ignored and its shard done again. The list of shards may change: an entry says
+how, and takes what dropped shards have counted out of the sums.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from upath import UPath
 
+from ncclean import stores
 from ncclean.data.shards import ShardRef
-from ncclean.errors import ResumeError
+from ncclean.errors import InputError, ResumeError
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.differences import differences
 from ncclean.storage.layout import COMMAND, ScoreLayout
-from ncclean.storage.run_record import RunRecord
+from ncclean.storage.log import read_log
+from ncclean.storage.parts import embedding_files
+from ncclean.storage.run_record import RunRecord, refusal
+from ncclean.storage.shard_list import ListChange, ShardList
 
-_LABELS = {
+LABELS = {
     "model.weights_fingerprint": "the fingerprint of the weights",
     "model.scale": "the scale of the model",
 }
@@ -52,28 +58,47 @@ class Manifest:
     runs on one output are refused. Object stores have no locks.
     """
 
-    identity: RunIdentity
+    identity: RunIdentity  # with the shards as they are now
     done: dict[str, ShardStats] = field(default_factory=dict)
     scored_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     # Of all committed shards together.
     distributions: Distributions = field(default_factory=Distributions)
     noise_shift: float | None = None  # of the estimator, once it has been estimated
+    change: ListChange | None = None  # of an earlier list of shards, by the command that opened it
     # Of shards that are cut short: they are scored again.
     _incomplete: dict[str, Distributions] = field(default_factory=dict)
+    # Which part entry, counted from the first, is the one that holds for a shard.
+    _holding: dict[str, int] = field(default_factory=dict)
+    _parts: int = 0
+    _list_entries: list[dict[str, Any]] = field(default_factory=list)
     _record: RunRecord | None = None
+
+    def __post_init__(self) -> None:
+        self._list = ShardList(self.identity.shards)
 
     @classmethod
     def open(
-        cls, layout: ScoreLayout, identity: RunIdentity, *, overwrite: bool = False
+        cls,
+        layout: ScoreLayout,
+        identity: RunIdentity,
+        *,
+        overwrite: bool = False,
+        drop_missing: bool = False,
     ) -> Manifest:
         """Begin a run, or resume the one whose output `layout` is.
 
-        A run that scored no pair, over a wrong path for instance, gives way to another one.
-        Shards that are not done may have changed: a user may replace a broken shard and
-        resume. Raises `ResumeError`, spelling out the differences, for another run, and
-        `InputError` if something is in the way.
+        The list of shards may have grown, and be in another order. With `drop_missing`, shards of
+        the run that are no longer in it are dropped. A run that scored no pair, over a wrong path
+        for instance, gives way to another one. Shards that are not done may have changed: a user
+        may replace a broken shard and resume. Raises `ResumeError`, spelling out the differences,
+        for another run, and `InputError` if something is in the way.
         """
         manifest = cls(identity)
+
+        def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+            manifest._take_list(before)
+            return manifest._differences(before, now, drop_missing)
+
         try:
             manifest._record = RunRecord.open(
                 layout.manifest,
@@ -81,16 +106,23 @@ class Manifest:
                 identity.to_json(),
                 overwrite=overwrite,
                 base=layout.out,
-                files=layout.files,
+                files=partial(manifest._files, layout),
                 taken=layout.taken,
-                compare=lambda before, now: manifest._differences(before, now, identity.shards),
+                compare=compare,
                 on_entry=manifest._read,
             )
         except ResumeError:
             if any(stats.rows for stats in manifest.done.values()):
                 raise
             return cls.open(layout, identity, overwrite=True)
-        return manifest if manifest._record.resumed else cls(identity, _record=manifest._record)
+        if not manifest._record.resumed:
+            return cls(identity, _record=manifest._record)
+        try:
+            manifest._change_list(layout)
+        except BaseException:
+            manifest.close()
+            raise
+        return manifest
 
     @classmethod
     def create(cls, path: UPath, identity: RunIdentity) -> Manifest:
@@ -100,14 +132,30 @@ class Manifest:
         )
 
     @classmethod
-    def load(cls, path: UPath) -> Manifest | None:
-        """The manifest at `path`, or None if there is none (or not even its first record)."""
+    def load(cls, path: UPath, *, read_only: bool = False) -> Manifest | None:
+        """The manifest at `path`, or None if there is none (or not even its first record).
+
+        With `read_only` it is not locked, and nothing can be recorded.
+        """
         manifest = cls(RunIdentity({}, {}, [], ""))
-        record = RunRecord.load(path, COMMAND, on_entry=manifest._read)
+        record = RunRecord.load(path, COMMAND, on_entry=manifest._read, read_only=read_only)
         if record is None:
             return None
-        manifest.identity, manifest._record = RunIdentity.from_json(record.identity), record
+        manifest._record = record
+        manifest._take_list(record.identity)
+        identity = RunIdentity.from_json(record.identity)
+        manifest.identity = dataclasses.replace(identity, shards=manifest._list.shards)
         return manifest
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each shard, by name: its own for good, whatever else comes or goes."""
+        return self._list.numbers
+
+    @property
+    def digits(self) -> int:
+        """How wide the numbers are written in the names of embedding files."""
+        return self._list.digits
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
         """Record that the part of a shard, as it is now, is in place."""
@@ -126,6 +174,15 @@ class Manifest:
         self._append("noise_shift", value=value)
         self.noise_shift = value
 
+    def check_done(self, out: str) -> None:
+        """Raise `InputError` if a shard has not been scored yet; failed ones have been."""
+        missing = [s.name for s in self.identity.shards if s.name not in self.done]
+        if missing:
+            raise InputError(
+                f"{len(missing)} shards of {out} are not scored yet (first: {missing[0]}); run "
+                "the same `ncclean score` command again to go on"
+            )
+
     def done_shards(self) -> list[ShardRef]:
         """Shards with a part, in input order."""
         return [shard for shard in self.identity.shards if shard.name in self.done]
@@ -137,6 +194,37 @@ class Manifest:
             for shard in self.identity.shards
             if shard.name not in self.done or self.done[shard.name].error is not None
         ]
+
+    def parts(self, names: Container[str]) -> Iterator[tuple[str, ShardStats, Distributions]]:
+        """What an earlier command recorded of the committed shards among `names`.
+
+        It is read from the record again: the manifest keeps only sums. In the order of the record.
+        """
+        if self._record is None:
+            raise RuntimeError("the manifest is closed")
+        entries = (entry for entry in read_log(self._record.path) if entry.get("kind") == "part")
+        for number, entry in enumerate(entries):
+            name = entry["shard"]
+            if name in names and self._holding.get(name) == number:
+                yield name, ShardStats.from_json(entry), Distributions.from_json(entry)
+
+    def dropped_files(self, layout: ScoreLayout) -> list[UPath]:
+        """Files of dropped shards that may still be there."""
+        present, folder = self.numbers, self.identity.options.get("embeddings")
+        files: list[UPath] = []
+        for number, shard in self._list.left.items():
+            if shard.name not in present:  # it may have come back
+                files += layout.files_of(shard)
+            if folder is not None:
+                place = stores.location(folder)
+                files += embedding_files(place, f"{number:0{self.digits}d}").values()
+        return files
+
+    def record_removed(self) -> None:
+        """Record that the files of dropped shards are gone."""
+        if self._list.left:
+            self._append("removed")
+            self._list.left.clear()
 
     def flush(self) -> None:
         """Make sure that what was recorded outlives a crash."""
@@ -159,6 +247,11 @@ class Manifest:
             )
         elif entry["kind"] == "noise_shift":
             self.noise_shift = entry["value"]
+        elif entry["kind"] == "shards":
+            self._forget(entry["dropped"], Distributions.from_json(entry["counted"]))
+            self._list_entries.append(entry)
+        elif entry["kind"] == "removed":
+            self._list_entries.append(entry)
 
     def _take(
         self, name: str, version: tuple[int, str], stats: ShardStats, distributions: Distributions
@@ -170,31 +263,73 @@ class Manifest:
             self._incomplete[name] = distributions
         self.done[name] = stats
         self.scored_versions[name] = version
+        self._holding[name] = self._parts
+        self._parts += 1
+
+    def _forget(self, names: Iterable[str], counted: Distributions) -> None:
+        """Take dropped shards, and what they have counted, out of the state."""
+        self.distributions -= counted
+        for name in names:
+            for state in (self.done, self.scored_versions, self._incomplete, self._holding):
+                state.pop(name, None)
+
+    def _take_list(self, first: Mapping[str, Any]) -> None:
+        """The list of shards as the record has it, from the identity that it begins with."""
+        self._list = ShardList([ShardRef(**shard) for shard in first["shards"]])
+        for entry in self._list_entries:
+            if entry["kind"] == "removed":
+                self._list.left.clear()
+            else:
+                self._list.apply(ListChange.from_json(entry))
+
+    def _change_list(self, layout: ScoreLayout) -> None:
+        """Make the list of the record that of the command, and record how."""
+        change = self._list.change_to(self.identity.shards)
+        if change is not None:
+            self._apply(layout, change)
+        self._list.share(self.identity.shards)
+
+    def _apply(self, layout: ScoreLayout, change: ListChange) -> None:
+        self._check_free(layout, change)
+        counted = Distributions()
+        for _, _, distributions in self.parts(change.dropped):
+            counted += distributions
+        self._append("shards", **change.to_json(), counted=counted.to_json())
+        # Before any file of theirs is written or removed: who finds one must know whose it is.
+        self.flush()
+        self._forget(change.dropped, counted)
+        self._list.apply(change)
+        self.change = change
+
+    def _check_free(self, layout: ScoreLayout, change: ListChange) -> None:
+        """Raise `InputError` if a file that is not the run's is where a new shard's would be."""
+        own = {shard.name for shard in self._list.left.values()}
+        new = set(change.new) - own
+        files = (f for s in self.identity.shards if s.name in new for f in layout.files_of(s))
+        for path in stores.present_files(files):
+            raise refusal(path, COMMAND)
+
+    def _files(self, layout: ScoreLayout, identity: Mapping[str, Any]) -> Iterator[UPath]:
+        """Every file that a run with this identity, or the recorded one, may have written."""
+        refs = [ref for entry in self._list_entries for ref in entry.get("refs", ())]
+        names = dict.fromkeys(shard["name"] for shard in [*identity["shards"], *refs])
+        return layout.files(names)
 
     def _differences(
-        self, before: Mapping[str, Any], now: Mapping[str, Any], shards: Sequence[ShardRef]
+        self, before: Mapping[str, Any], now: Mapping[str, Any], drop_missing: bool
     ) -> list[str]:
         compared = ("model", "options")
         clauses = differences(
             {name: before[name] for name in compared},
             {name: now[name] for name in compared},
-            _LABELS,
+            LABELS,
         )
-        earlier = [shard["name"] for shard in before["shards"]]
-        names = {shard.name for shard in shards}
-        changes = [f"shard {name} is missing now" for name in earlier if name not in names]
-        new_names = names - set(earlier)
-        for shard in shards:
-            stats = self.done.get(shard.name)
-            is_kept = stats is not None and stats.error is None
-            version = shard.size, shard.version
-            if shard.name in new_names:
-                changes.append(f"shard {shard.name} is new")
-            elif is_kept and self.scored_versions[shard.name] != version:
-                changes.append(f"shard {shard.name} has changed since it was scored")
-        if not changes and [shard.name for shard in shards] != earlier:
-            changes.append("the shards are in another order")
-        return clauses + changes
+        finished = {
+            name: self.scored_versions[name]
+            for name, stats in self.done.items()
+            if stats.error is None
+        }
+        return clauses + self._list.refusals(self.identity.shards, finished, drop_missing)
 
     def _append(self, kind: str, **fields: Any) -> None:
         if self._record is None:

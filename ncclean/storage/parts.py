@@ -43,15 +43,21 @@ def write_part(path: UPath, table: pa.Table) -> None:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
+def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
+    """Where the embeddings of a shard lie in clip-retrieval's layout, by kind."""
+    return {
+        kind: folder / kind / f"{kind}_{number}.{ending}"
+        for kind, ending in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet"))
+    }
+
+
 def write_embeddings(
     folder: UPath, number: str, image: np.ndarray, text: np.ndarray, metadata: pa.Table
 ) -> None:
     """Publish (n, d) float16 embeddings in clip-retrieval's layout, the metadata last."""
+    files = embedding_files(folder, number)
     for kind, values in (("img_emb", image), ("text_emb", text)):
-        with (
-            published(folder / kind / f"{kind}_{number}.npy") as aside,
-            open(aside, "wb") as stream,
-        ):
+        with published(files[kind]) as aside, open(aside, "wb") as stream:
             np.save(stream, values)
-    with published(folder / "metadata" / f"metadata_{number}.parquet") as aside:
+    with published(files["metadata"]) as aside:
         pq.write_table(metadata, aside, compression="zstd")

@@ -26,7 +26,7 @@ from ncclean.execution.engine import (
 )
 from ncclean.models.estimator import ModelIdentity
 from ncclean.options import check_unset
-from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.finalize import asks_for_noise, calibrate, finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.summary import ScoreSummary, summarize
@@ -78,6 +78,8 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
         manifest = _open_manifest(command, shards, engine.identity)
         try:
             pending = manifest.pending()
+            if manifest.change is not None and (counts := manifest.change.counts()):
+                progress.say(counts)
             start = time.perf_counter()
             scored = _score_pending(pending, manifest, engine, command, progress)
             speed = scored / (time.perf_counter() - start) if scored else None
@@ -105,12 +107,7 @@ def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
             f"nothing has been scored to {command.out} yet; run without --finalize-only first"
         )
     try:
-        missing = [s.name for s in manifest.identity.shards if s.name not in manifest.done]
-        if missing:
-            raise InputError(
-                f"{len(missing)} shards of {command.out} are not scored yet (first: {missing[0]}); "
-                "run without --finalize-only to go on"
-            )
+        manifest.check_done(command.out)
         request = model_request(command)  # no worker opens it
         engine = _open_engine(command, request, progress) if _uses_ray(command) else None
         try:
@@ -220,7 +217,12 @@ def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity)
         shards=shards,
         version=ncclean.__version__,
     )
-    return Manifest.open(_layout(command), identity, overwrite=command.overwrite)
+    return Manifest.open(
+        _layout(command),
+        identity,
+        overwrite=command.overwrite,
+        drop_missing=command.drop_missing,
+    )
 
 
 def _score_pending(
@@ -235,11 +237,11 @@ def _score_pending(
         return 0
     expected = estimate_samples(pending)
     progress.say(f"{len(pending):,} shards to score, about {expected:,} samples")
-    numbers = {shard.name: index for index, shard in enumerate(manifest.identity.shards)}
+    numbers = manifest.numbers
     writer = PartWriter(
         work=str(_layout(command).work),
         embeddings=command.options.embeddings,
-        digits=len(str(max(len(numbers) - 1, 0))),
+        digits=manifest.digits,
     )
     scored = shards = 0
 
@@ -264,12 +266,9 @@ def _score_pending(
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:
     if manifest.noise_shift is not None or isinstance(command.shift, float):
         return False
-    if command.shift == "noise":
-        return True
-    is_model_there = bool(manifest.identity.model["weights_fingerprint"])
-    return is_model_there and (
-        command.shift == "auto" or manifest.distributions.mismatched.size == 0
-    )
+    is_alone = manifest.distributions.mismatched.size == 0
+    has_model = asks_for_noise("auto", manifest.identity)
+    return asks_for_noise(command.shift, manifest.identity) or (is_alone and has_model)
 
 
 def _finalize(

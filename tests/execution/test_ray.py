@@ -78,6 +78,22 @@ def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_pa
 
 
 @pytest.mark.slow
+def test_a_corpus_grows_on_the_cluster(two_nodes, shards, reference, tmp_path):
+    folder, out = tmp_path / "shards", tmp_path / "scores.parquet"
+    folder.mkdir()
+    for number in (1, 3, 4, 8):
+        (folder / f"0000{number}.tar").symlink_to(shards / f"0000{number}.tar")
+    on(two_nodes, folder, out).run()
+    for number in (0, 2, 5, 6, 7):
+        (folder / f"0000{number}.tar").symlink_to(shards / f"0000{number}.tar")
+    summary = on(two_nodes, folder, out).run().summary
+    assert (summary.rows, summary.shards) == (900, 9)
+    found = read(out)
+    assert_same_rows(found, reference)
+    assert found.schema.metadata == reference.schema.metadata
+
+
+@pytest.mark.slow
 def test_a_folder_of_parts_and_finalize_again_on_the_cluster(
     two_nodes, shards, reference, tmp_path
 ):

@@ -5,11 +5,23 @@ from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
 
+FIELDS = (
+    "shift", "overwrite", "precision", "model", "finalize_only", "dry_run", "drop_missing",
+)  # fmt: skip
+
 
 def command(shards, out, **options):
     fields = {
         name: options.pop(name)
-        for name in ("shift", "overwrite", "precision", "model", "finalize_only", "dry_run")
+        for name in (
+            "shift",
+            "overwrite",
+            "precision",
+            "model",
+            "finalize_only",
+            "dry_run",
+            "drop_missing",
+        )
         if name in options
     }
     defaults = {"model": "demo", "precision": "fp32", "shift": "shuffled"}

@@ -157,3 +157,15 @@ def test_mistakes_are_found_before_anything_starts(shards, tmp_path, options, me
     with pytest.raises(InputError, match=message):
         ncclean.clean(given.pop("source"), given.pop("out"), **given)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_corpus_that_has_grown_is_scored_where_it_is_new(shards, tmp_path):
+    folder, out = tmp_path / "shards", tmp_path / "out"
+    folder.mkdir()
+    shutil.copy2(shards / "00001.tar", folder)
+    ncclean.clean(str(folder), str(out), **MODEL)
+    shutil.copy2(shards / "00000.tar", folder)
+    said = []
+    grown = ncclean.clean(str(folder), str(out), **MODEL, progress=lambda r: said.append(r.text))
+    assert "score: 1 new shard, 1 kept" in said
+    assert grown["stages"]["score"]["result"]["rows"] == 200

@@ -10,6 +10,7 @@ from ncclean.storage.manifest import Manifest, RunIdentity
 
 SHARDS = [ShardRef("00000", "00000.tar", 1, ""), ShardRef("x/00001", "x/00001.tar", 1, "")]
 IDENTITY = RunIdentity({}, {}, SHARDS, "1")
+NAMES = [shard.name for shard in SHARDS]
 
 
 def begin(layout, **options):
@@ -21,7 +22,7 @@ def test_a_file_has_its_working_folder_beside_it():
     assert str(layout.manifest) == "/d/s.parquet.work/manifest.jsonl"
     assert str(layout.part(SHARDS[1])) == "/d/s.parquet.work/part-x__00001.parquet"
     assert str(layout.final(SHARDS[1])) == "/d/s.parquet"
-    assert list(map(str, layout.files(IDENTITY.to_json()))) == [
+    assert list(map(str, layout.files(NAMES))) == [
         "/d/s.parquet.work/part-00000.parquet",
         "/d/s.parquet.work/part-x__00001.parquet",
         "/d/s.parquet",
@@ -31,7 +32,7 @@ def test_a_file_has_its_working_folder_beside_it():
 def test_a_folder_has_it_inside():
     layout = ScoreLayout(UPath("/d/s"))
     assert str(layout.manifest) == "/d/s/_work/manifest.jsonl"
-    assert list(map(str, layout.files(IDENTITY.to_json()))) == [
+    assert list(map(str, layout.files(NAMES))) == [
         "/d/s/_work/part-00000.parquet",
         "/d/s/part-00000.parquet",
         "/d/s/_work/part-x__00001.parquet",
@@ -40,10 +41,10 @@ def test_a_folder_has_it_inside():
 
 
 @pytest.mark.parametrize("name", ["s", "s.parquet"])
-def test_clear_removes_what_the_manifest_lists_and_nothing_else(tmp_path, name):
+def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(tmp_path, name):
     layout = ScoreLayout(UPath(tmp_path / name))
     begin(layout)
-    for path in layout.files(IDENTITY.to_json()):
+    for path in layout.files(NAMES):
         path.write_text("ours")
     layout.check_usable()
     mine = [layout.work / "part-mine.parquet", tmp_path / "notes.txt"]
@@ -51,18 +52,9 @@ def test_clear_removes_what_the_manifest_lists_and_nothing_else(tmp_path, name):
         mine += [tmp_path / "s" / "part-mine.parquet", tmp_path / "s" / "README"]
     for path in mine:
         path.write_text("mine")
-    layout.clear()
+    begin(layout, overwrite=True)
     files = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == set(map(str, mine))
-
-
-@pytest.mark.parametrize("name", ["s", "s.parquet"])
-def test_clear_leaves_no_empty_working_folder(tmp_path, name):
-    layout = ScoreLayout(UPath(tmp_path / name))
-    begin(layout)
-    layout.clear()
-    assert not layout.work.exists()
-    layout.clear()
+    assert files == set(map(str, [*mine, layout.manifest]))
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -74,7 +66,6 @@ def test_a_table_that_no_manifest_lists_is_in_the_way(tmp_path, name, table, ove
     for use in (layout.check_usable, lambda: begin(layout, overwrite=overwrite)):
         with pytest.raises(InputError, match=f"{table} is in the way"):
             use()
-    layout.clear()
     assert (tmp_path / table).read_text() == "mine"
     assert not layout.work.exists()
 

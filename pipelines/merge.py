@@ -1,0 +1,73 @@
+"""`ncclean merge`: scoring runs over parts of a corpus to one run over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from ncclean.config import parse_shift
+from ncclean.options import Option, Reads
+
+from .command import Command, Result
+from .progress import SILENT, Progress
+from .score import Score, score_result
+from .shared_options import OsaFunction, Overwrite, Shift
+
+if TYPE_CHECKING:
+    from ncclean.storage.summary import ScoreSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(Command):
+    """Make one score table of several, as if their shards had been scored by one run.
+
+    Each of RUNS is the `--out` of a finished `ncclean score`, with its working folder. All have the
+    same model, options and version, and no shard in common. The calibration is done again over all
+    pairs. The result is a scoring run: `score` adds shards to it and finalizes it again.
+
+    Example: `ncclean merge pieces/0 pieces/1 pieces/2 --out scores.parquet`
+    """
+
+    name = "merge"
+    summary = "Make one score table of several."
+    resume_hint = "run the same command again to go on; shards that were taken over are kept"
+    has_record = True
+
+    runs: Annotated[
+        Sequence[str],
+        Option("Outputs of `ncclean score`.", argument=True, metavar="RUNS", reads=Reads.TABLE),
+    ]
+    out: Annotated[
+        str,
+        Option(
+            "`*.parquet` for one file, else a folder of parts.",
+            flags=("-o",),
+            inside="scores.parquet",
+        ),
+    ]
+    shift: Shift = "auto"
+    osa_function: OsaFunction = "high_degree"
+    overwrite: Overwrite = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shift", parse_shift(self.shift))
+
+    def run(self, progress: Progress = SILENT) -> Result[ScoreSummary]:
+        """Merge; see `ncclean.storage.merge`."""
+        from ncclean.storage.merge import merge
+
+        merged = merge(
+            self.runs,
+            self.out,
+            shift=self.shift,
+            osa_function=self.osa_function,
+            overwrite=self.overwrite,
+            on_progress=lambda done, total: progress.advance(done, total, "shards"),
+        )
+        return score_result(self.name, merged)
+
+    @classmethod
+    def table_columns(cls) -> frozenset[str]:
+        return Score.table_columns()

@@ -1,0 +1,130 @@
+"""Scoring runs without a model: rows that depend on the shard's name alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from ncclean import schema
+from ncclean.data.shards import ShardRef
+from ncclean.scoring.mixture import loss_histogram, pair_losses
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.parts import write_embeddings, write_part
+
+SCALE = 20.0
+IDENTITY = RunIdentity(
+    model={"model": "demo", "scale": str(SCALE)},
+    options={"seed": 0, "caption_key": None, "embeddings": None},
+    shards=[],
+    version="9",
+)
+EMPTY = "empty"  # a shard of this name has no rows
+
+
+def refs(names, version="v1"):
+    return [ShardRef(name, f"/corpus/{name}.tar", 10, version) for name in names]
+
+
+def result(name, share=1.0):
+    """The rows of a shard, or of its beginning, its statistics and distributions."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    count = 0 if name == EMPTY else int(rng.integers(5, 30) * share)
+    cosines = rng.normal(0.3, 0.1, 30)[:count].astype(np.float32)
+    losses = -rng.random(30)[:count].astype(np.float32) / SCALE
+    mismatched = Histogram.of(torch.from_numpy(rng.normal(0.0, 0.1, 200)))
+    columns = {
+        "uid": [f"{name}-{row}" for row in range(count)], "shard": [name] * count,
+        "key": [str(row) for row in range(count)], "row": list(range(count)),
+        "status": ["ok"] * count, "similarity": cosines, "neg_clip_loss": losses,
+    }  # fmt: skip
+    table = pa.table(
+        [pa.array(columns.get(field.name, [None] * count), field.type) for field in schema.SCORES],
+        schema=schema.SCORES,
+    )
+    matched = Histogram.of(torch.from_numpy(cosines))
+    of_losses = loss_histogram(pair_losses(torch.from_numpy(losses), SCALE))
+    stats = ShardStats(count, {"ok": count} if count else {}, 1.0, "cut" if share < 1 else None)
+    return table, stats, Distributions(matched, mismatched, of_losses)
+
+
+def identity(names, **options):
+    shards = [ref if isinstance(ref, ShardRef) else refs([ref])[0] for ref in names]
+    return RunIdentity(IDENTITY.model, {**IDENTITY.options, **options}, shards, "9")
+
+
+def score(out, names, *, broken=(), shift=0.2, embeddings=None, until_finalize=False, **flags):
+    """What `ncclean score` does, but for the model; `broken` shards break off in their middle."""
+    layout = ScoreLayout(out)
+    manifest = Manifest.open(layout, identity(names, embeddings=embeddings), **flags)
+    with contextlib.closing(manifest):
+        for shard in manifest.pending():
+            table, stats, distributions = result(shard.name, 0.5 if shard.name in broken else 1.0)
+            if embeddings is not None:
+                number = f"{manifest.numbers[shard.name]:0{manifest.digits}d}"
+                vectors = np.full((len(table), 2), zlib.crc32(shard.name.encode()) % 97, np.float16)
+                write_embeddings(type(out)(embeddings), number, vectors, vectors, table)
+            write_part(layout.part(shard), table)
+            manifest.commit(shard, stats, distributions)
+        if not until_finalize:
+            finalize(layout, manifest, calibrate(manifest, shift))
+    return manifest
+
+
+def read(out):
+    """The rows and the metadata of a table; of a folder, part after part by name."""
+    if out.suffix == ".parquet":
+        with out.open("rb") as file:
+            return pq.read_table(file)
+    tables = []
+    for path in sorted(out.glob("*.parquet"), key=str):
+        with path.open("rb") as file:
+            tables.append(pq.read_table(file))
+    assert all(table.schema.metadata == tables[0].schema.metadata for table in tables)
+    return pa.concat_tables(tables)
+
+
+def assert_same_table(found, expected):
+    """Row for row in the same order, column for column, and the metadata."""
+    assert found.schema.equals(expected.schema, check_metadata=True)
+    for name in expected.schema.names:
+        assert found.column(name).to_pylist() == expected.column(name).to_pylist(), name
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@contextlib.contextmanager
+def killed_at(step):
+    """Die before change number `step` of a file: what is written, renamed or removed.
+
+    From then on nothing changes any file any more, whoever tries. Yields the changes so far.
+    """
+    changes = []
+
+    def dying(work):
+        def change(*arguments, **options):
+            if len(changes) >= step:
+                raise Killed
+            changes.append((work.__name__, arguments[:1]))
+            return work(*arguments, **options)
+
+        return change
+
+    with (
+        mock.patch.object(os, "replace", dying(os.replace)),
+        mock.patch.object(os, "unlink", dying(os.unlink)),
+        mock.patch.object(os, "write", dying(os.write)),
+    ):
+        yield changes

@@ -1,0 +1,225 @@
+"""A run over a list of shards that changes: the table is that of one run over the present list."""
+
+import contextlib
+import os
+import shutil
+
+import pytest
+from upath import UPath
+
+from ncclean.errors import InputError, ResumeError
+from ncclean.storage import finalize as stage
+from ncclean.storage import parts
+from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
+from tests.storage.scored_runs import (
+    EMPTY,
+    Killed,
+    assert_same_table,
+    killed_at,
+    read,
+    refs,
+    score,
+)
+
+OLD = ["b", "d", EMPTY, "f"]
+PRESENT = ["a", "b", "c", "d", EMPTY, "e", "f", "g"]
+
+
+@pytest.fixture(autouse=True)
+def small_row_groups(monkeypatch):
+    """So that row groups hold several shards, and shards lie in several row groups."""
+    for module in (stage, parts):
+        monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
+
+
+@pytest.fixture(params=["file", "folder", "file in a store", "folder in a store"])
+def out(request, tmp_path):
+    name = "s.parquet" if "file" in request.param else "s"
+    if "store" not in request.param:
+        yield UPath(tmp_path / name)
+        return
+    place = UPath(f"memory://{tmp_path.name}/{name}")
+    yield place
+    place.fs.store.clear()
+
+
+def once(tmp_path, out, names, **options):
+    """The table of one run over these shards."""
+    place = UPath(tmp_path / "once" / out.name)
+    score(place, names, **options)
+    return read(place)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [OLD, PRESENT],
+        [["b"], ["b", "d"], ["a", "b", "d", "e"], PRESENT],
+        [PRESENT, PRESENT[::-1]],
+        [OLD, ["f", "c", "b", "a", "d", EMPTY]],
+    ],
+)
+def test_a_grown_table_is_that_of_one_run(out, tmp_path, lists):
+    for names in lists:
+        score(out, names)
+    assert_same_table(read(out), once(tmp_path, out, lists[-1]))
+    layout = ScoreLayout(out)
+    manifest = Manifest.load(layout.manifest)
+    assert [shard.name for shard in manifest.identity.shards] == lists[-1]
+    finalize(layout, manifest, calibrate(manifest, 0.4))
+    manifest.close()
+    assert_same_table(read(out), once(tmp_path, out, lists[-1], shift=0.4))
+
+
+def test_only_new_shards_are_scored(out):
+    score(out, OLD)
+    manifest = Manifest.open(ScoreLayout(out), score(out, OLD).identity)
+    assert manifest.change is None
+    manifest.close()
+    manifest = score(out, PRESENT)
+    assert manifest.change.counts() == "4 new shards, 4 kept"
+    assert list(manifest.change.new) == ["a", "c", "e", "g"]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [PRESENT, ["b", "d", "f"]],
+        [PRESENT, ["x", "b", "g", "d"], ["b", "c", "d", "x"], PRESENT],
+    ],
+)
+def test_what_is_gone_leaves_the_table_and_its_files(out, tmp_path, lists):
+    score(out, lists[0])
+    with pytest.raises(ResumeError, match=r"shard a is missing now.*--drop-missing"):
+        score(out, lists[1])
+    for names in lists[1:]:
+        manifest = score(out, names, drop_missing=True)
+        assert set(manifest.done) == set(names)
+    expected = once(tmp_path, out, lists[-1])
+    assert_same_table(read(out), expected)
+    score(out, lists[-1])
+    assert_same_table(read(out), expected)
+
+
+def test_the_message_counts_what_comes_and_goes(out):
+    score(out, OLD)
+    change = score(out, ["d", "f", "g"], drop_missing=True).change
+    assert change.counts() == "1 new shard, 2 kept, 2 dropped"
+
+
+def test_a_changed_shard_and_a_renamed_one_are_refused(out):
+    score(out, OLD)
+    with pytest.raises(ResumeError, match="shard b has changed since it was scored"):
+        score(out, [*refs(["b"], "v2"), *OLD[1:]], drop_missing=True)
+    deeper = [type(ref)(f"corpus/{ref.name}", ref.url, 10, "v1") for ref in refs(OLD)]
+    with pytest.raises(ResumeError, match="shard b is called corpus/b now, since another one"):
+        score(out, [*deeper, *refs(["new/b"])], drop_missing=True)
+
+
+def test_shards_that_broke_off_are_tried_again_when_the_corpus_has_grown(out, tmp_path):
+    score(out, OLD, broken="d")
+    score(out, PRESENT, broken="dg")
+    broken = once(tmp_path, out, PRESENT, broken="dg")
+    assert_same_table(read(out), broken)
+    assert len(broken) < len(once(tmp_path, out, PRESENT))
+    score(out, PRESENT)
+    assert_same_table(read(out), once(tmp_path, out, PRESENT))
+    work = ScoreLayout(out).work
+    assert all(path.name.startswith("manifest") for path in work.iterdir())
+
+
+def test_a_broken_shard_can_be_dropped(out, tmp_path):
+    score(out, OLD, broken="d")
+    score(out, ["b", "f", "g"], drop_missing=True)
+    assert_same_table(read(out), once(tmp_path, out, ["b", "f", "g"]))
+
+
+def test_a_number_stays_with_its_shard(tmp_path):
+    out, folder = UPath(tmp_path / "s.parquet"), tmp_path / "e"
+
+    def files():
+        return {path.stem.rsplit("_", 1)[1] for path in folder.rglob("*.*")}
+
+    many = [f"m{n}" for n in range(9)]
+    score(out, many, embeddings=str(folder))
+    assert files() == set("012345678")
+    first = (folder / "img_emb" / "img_emb_3.npy").read_bytes()
+    grown = ["a", *many, "z"]
+    numbers = score(out, grown, embeddings=str(folder)).numbers
+    assert (numbers["a"], numbers["m3"], numbers["z"]) == (9, 3, 10)
+    assert files() == {*map(str, range(11))}
+    score(out, grown[:-2], embeddings=str(folder), drop_missing=True)
+    assert files() == {*map(str, range(8)), "9"}
+    numbers = score(out, grown, embeddings=str(folder)).numbers  # the dropped ones came back
+    assert (numbers["m8"], numbers["z"]) == (11, 12)
+    assert files() == {*map(str, range(8)), "9", "11", "12"}
+    assert (folder / "img_emb" / "img_emb_3.npy").read_bytes() == first
+
+
+def test_a_users_file_where_a_new_part_would_be_is_in_the_way(tmp_path):
+    out = UPath(tmp_path / "s")
+    score(out, OLD)
+    (tmp_path / "s" / "part-c.parquet").write_text("mine")
+    with pytest.raises(InputError, match=r"part-c.parquet is in the way"):
+        score(out, PRESENT)
+    assert (tmp_path / "s" / "part-c.parquet").read_text() == "mine"
+    score(out, OLD)
+
+
+def test_overwriting_a_grown_run_removes_all_that_it_wrote(out):
+    score(out, OLD)
+    score(out, PRESENT[1:], drop_missing=True)
+    score(out, ["q"], overwrite=True)
+    assert set(read(out).column("shard").to_pylist()) == {"q"}
+    again = Manifest.load(ScoreLayout(out).manifest)
+    assert [shard.name for shard in again.identity.shards] == ["q"]
+    again.close()
+
+
+def test_rows_that_are_gone_are_not_made_up_for(tmp_path):
+    out = UPath(tmp_path / "s.parquet")
+    score(out, OLD)
+    (tmp_path / "once").mkdir()
+    score(UPath(tmp_path / "once" / "t.parquet"), ["b"])
+    shutil.copy(tmp_path / "once" / "t.parquet", tmp_path / "s.parquet")
+    with pytest.raises(InputError, match=r"s.parquet has 0 rows of shard d, and \d+ were scored"):
+        score(out, PRESENT)
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+@pytest.mark.parametrize("names", [["a", "b", "d", "f"], ["f", "a", "b"]], ids=["grown", "dropped"])
+def test_killed_before_any_change_of_a_file(tmp_path, monkeypatch, name, names):
+    """The same command goes on, and ends with the same table and files."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    before, place, folder = tmp_path / "before", tmp_path / "run", tmp_path / "run" / "e"
+
+    def step():
+        score(UPath(place / name), names, embeddings=str(folder), drop_missing=True)
+
+    place.mkdir()
+    score(UPath(place / name), ["b", "d", "f"], broken="d", embeddings=str(folder))
+    place.rename(before)
+    shutil.copytree(before, place)
+    step()
+    expected = read(UPath(place / name))
+    left = sorted(str(path) for path in place.rglob("*"))
+    deaths = 0
+    while True:
+        shutil.rmtree(place)
+        shutil.copytree(before, place)
+        try:
+            with killed_at(deaths) as changes:
+                step()
+        except Killed:
+            deaths += 1
+            if deaths % 3 == 0:  # a second time, while it goes on
+                with contextlib.suppress(Killed), killed_at(deaths % 5):
+                    step()
+        else:
+            break
+        step()
+        assert_same_table(read(UPath(place / name)), expected)
+        assert sorted(str(path) for path in place.rglob("*") if ".tmp" not in path.name) == left
+    assert len(changes) == deaths > 10

@@ -1,0 +1,182 @@
+"""Runs over parts of a corpus to one: the table is that of one run over all of it."""
+
+import os
+import random
+import shutil
+
+import pytest
+from upath import UPath
+
+from ncclean import stores
+from ncclean.errors import InputError, ResumeError
+from ncclean.storage import finalize as stage
+from ncclean.storage import parts
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.merge import merge
+from tests.storage.scored_runs import EMPTY, Killed, assert_same_table, killed_at, read, score
+
+CORPUS = sorted(["a", "b", "c", "d", "e", "f", "g", "h", "i", EMPTY])
+SETTINGS = {"shift": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def small_row_groups(monkeypatch):
+    for module in (stage, parts):
+        monkeypatch.setattr(module, "ROW_GROUP_ROWS", 20)
+
+
+def once(tmp_path, name, names, **options):
+    place = UPath(tmp_path / "once" / name)
+    score(place, names, **options)
+    return read(place)
+
+
+def scored(tmp_path, pieces, suffix=".parquet", **options):
+    """The outputs of runs over pieces of the corpus."""
+    outs = [str(tmp_path / f"piece-{number}{suffix}") for number in range(len(pieces))]
+    for out, names in zip(outs, pieces, strict=True):
+        score(UPath(out), names, **options)
+    return outs
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ""])
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [CORPUS[:3], CORPUS[3:4], CORPUS[4:9], CORPUS[9:]],
+        [CORPUS[n::4] for n in range(4)],
+        [CORPUS[n::4] for n in (2, 0, 3, 1)],
+    ],
+    ids=["contiguous", "strided", "strided in any order"],
+)
+def test_merged_pieces_are_one_run(tmp_path, suffix, name, pieces):
+    runs = scored(tmp_path, pieces, suffix)
+    reports = []
+    summary = merge(
+        runs, str(tmp_path / name), **SETTINGS, on_progress=lambda *d: reports.append(d)
+    )
+    assert reports == [(n, len(CORPUS)) for n in range(1, len(CORPUS) + 1)]
+    expected = once(tmp_path, name, CORPUS)
+    assert_same_table(read(UPath(tmp_path / name)), expected)
+    assert (summary.rows, summary.shards, summary.shards_failed) == (len(expected), 10, 0)
+    assert summary.noise_rate == pytest.approx(float(expected.schema.metadata[b"noise_rate"]))
+
+
+def test_runs_that_are_not_sorted_follow_one_another(tmp_path):
+    runs = scored(tmp_path, [["d", "b"], ["a", "c"]])
+    merge(runs, str(tmp_path / "s.parquet"), **SETTINGS)
+    expected = once(tmp_path, "s.parquet", ["d", "b", "a", "c"])
+    assert_same_table(read(UPath(tmp_path / "s.parquet")), expected)
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+def test_a_merged_run_grows_and_takes_a_third_run(tmp_path, name):
+    runs = scored(tmp_path, [CORPUS[:4], CORPUS[6:]])
+    out = UPath(tmp_path / name)
+    merge(runs, str(out), **SETTINGS)
+    score(out, CORPUS)
+    assert_same_table(read(out), once(tmp_path, name, CORPUS))
+    more = tmp_path / "more.parquet"
+    score(UPath(more), ["x", "y"])
+    score(UPath(tmp_path / "rest.parquet"), CORPUS[4:6])
+    merge([*runs, str(tmp_path / "rest.parquet"), str(more)], str(out), **SETTINGS)
+    assert_same_table(read(out), once(tmp_path, name, [*CORPUS, "x", "y"]))
+
+
+def test_broken_shards_stay_broken_and_are_tried_again(tmp_path):
+    runs = scored(tmp_path, [CORPUS[::2], CORPUS[1::2]], broken="dg")
+    out = UPath(tmp_path / "s.parquet")
+    summary = merge(runs, str(out), **SETTINGS)
+    assert summary.failed_shards == {"d": "cut", "g": "cut"}
+    assert_same_table(read(out), once(tmp_path, "s.parquet", CORPUS, broken="dg"))
+    score(UPath(runs[0]), CORPUS[::2])  # with a shard that is whole by now
+    merge(runs, str(out), **SETTINGS)
+    score(out, CORPUS)
+    assert_same_table(read(out), once(tmp_path, "whole.parquet", CORPUS))
+
+
+def test_a_grown_run_is_merged_as_it_is_now(tmp_path):
+    for names in (CORPUS[:6], CORPUS[1:7]):
+        score(UPath(tmp_path / "a"), names, drop_missing=True)
+    score(UPath(tmp_path / "b"), CORPUS[7:])
+    merge([str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "s"), **SETTINGS)
+    assert_same_table(read(UPath(tmp_path / "s")), once(tmp_path, "s", CORPUS[1:]))
+
+
+def test_in_and_out_of_a_store(tmp_path):
+    place = f"memory://{tmp_path.name}"
+    runs = [f"{place}/a.parquet", f"{place}/b"]
+    try:
+        for run, names in zip(runs, (CORPUS[::2], CORPUS[1::2]), strict=True):
+            score(stores.location(run), names)
+        merge(runs, f"{place}/s.parquet", **SETTINGS)
+        found = read(stores.location(f"{place}/s.parquet"))
+    finally:
+        stores.filesystem(place)[0].store.clear()
+    assert_same_table(found, once(tmp_path, "s.parquet", CORPUS))
+
+
+def test_runs_that_do_not_go_together_are_refused_with_the_reason(tmp_path):
+    runs = scored(tmp_path, [["a", "b"], ["c"], ["b"], ["e"]])
+    out = str(tmp_path / "s.parquet")
+    with pytest.raises(InputError, match="shard b is in more than one of the runs"):
+        merge(runs, out, **SETTINGS)
+    shutil.rmtree(f"{runs[1]}.work")
+    with pytest.raises(InputError, match=r"piece-1\.parquet is not a scoring run"):
+        merge(runs, out, **SETTINGS)
+    record = ScoreLayout(UPath(runs[3])).manifest
+    whole = record.read_text()
+    for change, message in [
+        (('"seed": 0', '"seed": 1'), "--seed was 0, is 1"),
+        (('"demo"', '"other"'), "--model was demo, is other"),
+        (('"version": "9"', '"version": "8"'), "the version of ncclean was 9, is 8"),
+    ]:
+        record.write_text(whole.replace(*change, 1))
+        with pytest.raises(ResumeError, match=f"piece-3.* cannot be merged with .*: {message}"):
+            merge([runs[0], runs[3]], out, **SETTINGS)
+    record.write_text(whole.splitlines()[0] + "\n")
+    with pytest.raises(InputError, match=r"1 shards of .*piece-3.* are not scored yet"):
+        merge([runs[0], runs[3]], out, **SETTINGS)
+    with pytest.raises(InputError, match="is one of the runs to merge"):
+        merge([runs[0]], runs[0], **SETTINGS)
+    with pytest.raises(InputError, match="the shift 'noise' is not known: no run"):
+        merge([runs[0]], out)
+    assert not os.path.exists(f"{out}.work")
+
+
+def test_where_embeddings_were_written_may_differ(tmp_path):
+    runs = [str(tmp_path / name) for name in "ab"]
+    for run, names in zip(runs, (CORPUS[::2], CORPUS[1::2]), strict=True):
+        score(UPath(run), names, embeddings=f"{run}-embeddings")
+    merge(runs, str(tmp_path / "s"), **SETTINGS)
+    assert_same_table(read(UPath(tmp_path / "s")), once(tmp_path, "s", CORPUS))
+
+
+def test_another_merge_is_refused_and_overwrite_removes_what_is_listed(tmp_path):
+    runs = scored(tmp_path, [CORPUS[:5], CORPUS[5:]])
+    out = UPath(tmp_path / "s")
+    merge(runs, str(out), **SETTINGS)
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    with pytest.raises(ResumeError, match="is missing now, and 4 more"):
+        merge(runs[:1], str(out), **SETTINGS)
+    merge(runs[:1], str(out), **SETTINGS, overwrite=True)
+    assert_same_table(read(out), once(tmp_path, "s", CORPUS[:5]))
+    assert (tmp_path / "s" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s"])
+def test_killed_at_some_changes_of_files(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    runs = scored(tmp_path, [CORPUS[:5:2], CORPUS[1:5:2]])
+    expected = once(tmp_path, name, CORPUS[:5])
+    place = tmp_path / "merged"
+    out = UPath(place / name)
+    with killed_at(10**6) as changes:
+        merge(runs, str(out), **SETTINGS)
+    for step in random.Random(name).sample(range(len(changes)), 8):
+        shutil.rmtree(place)
+        with pytest.raises(Killed), killed_at(step):
+            merge(runs, str(out), **SETTINGS)
+        merge(runs, str(out), **SETTINGS)
+        assert_same_table(read(out), expected)
