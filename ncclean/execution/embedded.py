@@ -115,7 +115,7 @@ class EmbeddingEngine:
     def speed(self) -> Speed:
         """Measure one block of random vectors."""
         size, dim = self._options.block_size, self._request.dim
-        vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
+        vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1).numpy()
         pairs = EmbeddedPairs(
             pa.table({"shard": ["00000"] * size}), np.ones(size, dtype=bool), vectors, vectors
         )
@@ -191,7 +191,8 @@ class EmbeddingEngine:
         embeddings = None
         if self._options.embeddings is not None:
             with_text = table.set_column(table.schema.get_field_index("text"), "text", captions)
-            embeddings = exported(with_text, pairs.image, pairs.text)
+            sides = torch.from_numpy(pairs.image), torch.from_numpy(pairs.text)
+            embeddings = exported(with_text, *sides)
         return ShardResult(table, stats, scores.distributions, embeddings)
 
     def _scores(self, pairs: EmbeddedPairs) -> BlockScores:
@@ -205,14 +206,15 @@ class EmbeddingEngine:
             encoded = encoded.combine_chunks()
         of_shard = np.asarray(encoded.indices)
         every = BlockScores.empty(len(of_shard))
+        image, text = torch.from_numpy(pairs.image), torch.from_numpy(pairs.text)
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of_shard == number)
             index = slice(None) if len(rows) == len(of_shard) else torch.from_numpy(rows)
             every.put(
                 rows,
                 score_pairs(
-                    pairs.image[index].to(self._device),
-                    pairs.text[index].to(self._device),
+                    image[index].to(self._device),
+                    text[index].to(self._device),
                     scale=self.identity.scale,
                     shard=name,
                     block_size=self._options.block_size,

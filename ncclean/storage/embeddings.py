@@ -63,8 +63,7 @@ def open_embeddings(
                 left_out += len(pairs.problems)
                 if not pairs.ok.any():
                     continue
-                for side, vectors, kind in ((images, pairs.image, "i"), (texts, pairs.text, "t")):
-                    array: np.ndarray = vectors.numpy()
+                for side, array, kind in ((images, pairs.image, "i"), (texts, pairs.text, "t")):
                     if not pairs.is_mapped:  # the system may drop a file's pages from memory
                         array = _written(array, Path(folder) / f"{kind}{number}.npy")
                     side.append(array)

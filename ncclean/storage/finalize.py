@@ -95,7 +95,7 @@ def calibrate(
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
     """Whether a shift is the model's cosine on noise. Embeddings may come without a model."""
-    has_model = bool(identity.model["weights_fingerprint"])
+    has_model = identity.model.get("weights_fingerprint") != ""
     return shift == "noise" or (shift == "auto" and has_model)
 
 

@@ -54,7 +54,7 @@ def test_missing_recall_is_null_in_json(embeddings, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere", "--out", "n.parquet"), "nowhere/img_emb holds no img_emb_<i>.npy"),
+        (("nowhere", "--out", "n.parquet"), "nowhere holds no embeddings"),
         (("nowhere", "--out", "n.parquet", "--index", "lsh"), "--index takes auto, flat"),
         (("nowhere",), "--out"),
     ],

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from ncclean.data.embeddings.vectors import (
     column_matrix,
@@ -52,7 +51,7 @@ _SOURCES = {
 class EmbeddedPairs:
     """`n` pairs. The vectors are those of the `ok` pairs alone.
 
-    `image` and `text` are (m, d) floats on the CPU, of length 1: as stored if they are that up to
+    `image` and `text` are (m, d) floats of length 1: as stored if they are that up to
     float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row, text,
     url, width, height, is_noisy and noise_kind as the score table has them. `problems` says by
     row why a pair has no vectors. `error` is set where a file is not what it should be: then all
@@ -61,8 +60,8 @@ class EmbeddedPairs:
 
     facts: pa.Table
     ok: np.ndarray
-    image: torch.Tensor
-    text: torch.Tensor
+    image: np.ndarray
+    text: np.ndarray
     problems: dict[int, tuple[SkipReason, str]] = field(default_factory=dict)
     error: str | None = None
     is_mapped: bool = False
@@ -99,10 +98,9 @@ def read_pairs(
     ok = np.ones(len(table), dtype=bool)
     ok[list(problems)] = False
     if problems:
-        kept = torch.from_numpy(ok)
-        sides = [side[kept] for side in sides]
+        sides = [side[ok] for side in sides]
     is_mapped = all(
-        isinstance(matrix, np.memmap) and side.data_ptr() == matrix.ctypes.data
+        isinstance(matrix, np.memmap) and side is matrix
         for matrix, side in zip(matrices, sides, strict=True)
     )
     return EmbeddedPairs(facts, ok, sides[0], sides[1], problems, is_mapped=is_mapped)
@@ -180,7 +178,7 @@ def _check_shapes(
 
 
 def _all_missing(facts: pa.Table, reason: str) -> EmbeddedPairs:
-    nothing = torch.empty(0, 1)
+    nothing = np.empty((0, 1), np.float32)
     problem = SkipReason.EMBEDDING_MISSING, reason
     problems = dict.fromkeys(range(len(facts)), problem)
     return EmbeddedPairs(
@@ -193,14 +191,13 @@ def _unit_vectors(
     what: str,
     lengths: np.ndarray | None,
     problems: dict[int, tuple[SkipReason, str]],
-) -> torch.Tensor:
+) -> np.ndarray:
     """The rows with length 1; adds to `problems` those that cannot have it."""
-    stored = torch.from_numpy(matrix)
     dim = matrix.shape[1]
-    norms = torch.cat(
-        [part.float().norm(dim=1) for part in stored.split(_PIECE_ROWS)] or [torch.empty(0)]
-    )
-    for row in (~norms.isfinite()).nonzero()[:, 0].tolist():
+    pieces = [matrix[at : at + _PIECE_ROWS] for at in range(0, len(matrix), _PIECE_ROWS)]
+    lengths_squared = [_squared(piece.astype(np.float32, copy=False)) for piece in pieces]
+    norms = np.sqrt(np.concatenate([np.empty(0, np.float32), *lengths_squared]))
+    for row in np.flatnonzero(~np.isfinite(norms)).tolist():
         length = dim if lengths is None else int(lengths[row])
         if length < 0:
             problem = SkipReason.EMBEDDING_MISSING, f"no {what} embedding"
@@ -209,17 +206,22 @@ def _unit_vectors(
         else:
             problem = SkipReason.EMBEDDING_CORRUPT, f"{what}: NaN or infinite values"
         problems.setdefault(row, problem)
-    for row in (norms == 0).nonzero()[:, 0].tolist():
+    for row in np.flatnonzero(norms == 0).tolist():
         problems.setdefault(row, (SkipReason.EMBEDDING_CORRUPT, f"{what}: all values are 0"))
-    usable = norms.isfinite() & (norms > 0)
-    if ((norms - 1).abs()[usable] <= _UNIT_TOLERANCE).all():
-        return stored
-    return torch.cat(
+    usable = np.isfinite(norms) & (norms > 0)
+    if (np.abs(norms[usable] - 1) <= _UNIT_TOLERANCE).all():
+        return matrix
+    divisors = np.where(usable, norms, 1).astype(np.float32)[:, None]
+    return np.concatenate(
         [
-            part.float() / norm[:, None]
-            for part, norm in zip(stored.split(_PIECE_ROWS), norms.split(_PIECE_ROWS), strict=True)
+            piece.astype(np.float32, copy=False) / divisors[at * _PIECE_ROWS :][: len(piece)]
+            for at, piece in enumerate(pieces)
         ]
     )
+
+
+def _squared(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("nd,nd->n", rows, rows))
 
 
 def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:

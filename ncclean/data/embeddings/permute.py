@@ -60,7 +60,7 @@ def permute_captions(
     plan = plan_noise(total, {"ncr": share}, seed, stream=_STREAM)
     if not plan.is_noisy.any():
         raise InputError(f"{share:.1%} of {total:,} pairs are too few to exchange captions")
-    text = np.concatenate([part.text.numpy() for part in chosen])
+    text = np.concatenate([part.text for part in chosen])
     facts = pa.concat_tables([part.facts.filter(pa.array(part.ok)) for part in chosen])
     captions = facts.column("text").combine_chunks()
     digits = len(str(len(chosen)))
@@ -87,9 +87,7 @@ def permute_captions(
                     for old, new in schema.EMBEDDING_METADATA_COLUMNS.items()
                 }
             )
-            write_embeddings(
-                folder / name, f"{number:0{digits}d}", part.image.numpy(), vectors, table
-            )
+            write_embeddings(folder / name, f"{number:0{digits}d}", part.image, vectors, table)
     return PermutedCorpus(
         str(folder / "given"), str(folder / "permuted"), total, float(plan.is_noisy.mean())
     )
