@@ -59,6 +59,7 @@ def score(
     decode_on: Literal['cpu', 'device'] = 'cpu',
     max_pixels: int = 89478485,
     embeddings: str | None = None,
+    calibrate_by: str | None = None,
     text: bool = True,
     seed: int = 0,
     shift: str | float = 'auto',

@@ -40,6 +40,13 @@ class ScoreOptions(Options):
         str | None,
         Option("Also write embeddings here, as clip-retrieval lays them out.", inside="embeddings"),
     ] = None
+    calibrate_by: Annotated[
+        str | None,
+        Option(
+            "Column, json field or SQL whose values are calibrated apart, e.g. `language`.",
+            metavar="SQL",
+        ),
+    ] = None
     text: Annotated[bool, Option("Write the captions.")] = True
     seed: Seed = 0
 

@@ -99,6 +99,8 @@ SCORE_COLUMNS = (
            ScoreFacts(label="Clean posterior", higher_is_cleaner=True, range=(0, 1),
                       noise_threshold=0.5, exclusive=True, report_place=6, evaluation_place=7)),
     Column("block", _INT, "block of the shard, from 0", "scoring.blocks"),
+    Column("calibration_group", _STRING, "value of --calibrate-by; null without",
+           "storage.grouping"),
     Column("is_noisy", _BOOL, "ground truth, where the input's json says so", "data.tar"),
     Column("noise_kind", _STRING, "kind of the noise, where the json says so", "data.tar"),
 )  # fmt: skip
@@ -110,7 +112,7 @@ CALIBRATED_COLUMNS = (
     "null_p_value",
     "clean_posterior",
 )
-DICTIONARY_COLUMNS = ("shard", "status", "ncu_split", "noise_kind")
+DICTIONARY_COLUMNS = ("shard", "status", "ncu_split", "calibration_group", "noise_kind")
 
 SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 

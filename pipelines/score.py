@@ -19,7 +19,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, facts, file_size, interval, share
+from .display import Note, Shown, Table, facts, file_size, interval, share
 from .progress import SILENT, Progress
 from .shared_options import (
     Device,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
 
     from .jobs.score import ScorePlan
+
+_MOST_GROUPS = 30  # shown; `--json` has all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +183,30 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
     yield facts([*rows, ("written to", scored.out)])
+    if scored.groups:
+        yield Table("Noise by group", ("group", "pairs", "noise rate", "null"), _groups(scored))
+    elif scored.calibrate_by is not None:
+        yield Note("no pair has a group: is --calibrate-by right?", "error")
     if scored.rows and not scored.ok:
         most = max(scored.failures, key=lambda name: scored.failures[name])
         hint = "; is --caption-key right?" if most == "caption_missing" else ""
         yield Note(f"no pair could be scored: mostly {most}{hint}", "error")
+
+
+def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
+    """The largest groups first."""
+    largest = sorted(scored.groups, key=lambda one: -one.pairs)
+    return tuple(
+        (
+            one.group,
+            f"{one.pairs:,}",
+            interval(one.noise_rate, one.noise_rate_low, one.noise_rate_high)
+            if one.noise_rate is not None
+            else "-",
+            "its own" if one.own_null else "of all",
+        )
+        for one in largest[:_MOST_GROUPS]
+    )
 
 
 def _plan_lines(plan: ScorePlan) -> Iterator[Shown]:

@@ -31,12 +31,14 @@ from ncclean.execution.task import (
     check_counts,
     exported,
     failed_result,
+    groups_of,
     score_table,
 )
 from ncclean.models.estimator import ModelIdentity
 from ncclean.scoring.columns import BlockScores, score_pairs
 from ncclean.scoring.stats import ShardStats
 from ncclean.storage.finalize import Calibration, finalize
+from ncclean.storage.grouping import group_labels, names_in
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 
@@ -117,7 +119,11 @@ class EmbeddingEngine:
         size, dim = self._options.block_size, self._request.dim
         vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1).numpy()
         pairs = EmbeddedPairs(
-            pa.table({"shard": ["00000"] * size}), np.ones(size, dtype=bool), vectors, vectors
+            pa.table({"shard": ["00000"] * size}),
+            pa.table({}),
+            np.ones(size, dtype=bool),
+            vectors,
+            vectors,
         )
         self._scores(pairs)
         start = time.perf_counter()
@@ -155,6 +161,7 @@ class EmbeddingEngine:
             self._request.keys,
             dim=self._request.dim,
             caption_key=self._options.caption_key,
+            further=sorted(names_in(self._options.calibrate_by or "")),
         )
 
     def _score(self, shard: ShardRef, reading: Future[EmbeddedPairs]) -> ShardResult:
@@ -162,6 +169,8 @@ class EmbeddingEngine:
         try:
             pairs = reading.result()
             return self._result(pairs, start)
+        except InputError:
+            raise
         except ShardError as error:
             return failed_result(str(error))
         except torch.OutOfMemoryError as error:
@@ -171,7 +180,10 @@ class EmbeddingEngine:
             return failed_result(f"{type(error).__name__}: {error}")
 
     def _result(self, pairs: EmbeddedPairs, start: float) -> ShardResult:
-        scores = self._scores(pairs)
+        groups = None
+        if self._options.calibrate_by is not None:
+            groups = self._groups(pairs, self._options.calibrate_by)
+        scores = self._scores(pairs, groups)
         count = len(pairs.facts)
         status = np.full(count, "ok", dtype=object)
         error = np.full(count, None, dtype=object)
@@ -182,6 +194,8 @@ class EmbeddingEngine:
             "status": pa.array(status, pa.string()),
             "error": pa.array(error, pa.string()),
         }
+        if groups is not None:
+            facts["calibration_group"] = groups
         captions = facts["text"]
         if not self._options.text:
             facts["text"] = pa.nulls(count, pa.string())
@@ -195,7 +209,16 @@ class EmbeddingEngine:
             embeddings = exported(with_text, *sides)
         return ShardResult(table, stats, scores.distributions, embeddings)
 
-    def _scores(self, pairs: EmbeddedPairs) -> BlockScores:
+    @staticmethod
+    def _groups(pairs: EmbeddedPairs, sql: str) -> pa.Array:
+        """The group of each pair."""
+        table = pairs.facts
+        for name in pairs.metadata.column_names:
+            if name not in table.column_names:
+                table = table.append_column(name, pairs.metadata.column(name))
+        return group_labels(sql, table)
+
+    def _scores(self, pairs: EmbeddedPairs, groups: pa.Array | None = None) -> BlockScores:
         """The scores of the pairs of each shard that the metadata names, in blocks of its own.
 
         A file may hold several shards of images: their blocks are those of the shards.
@@ -205,6 +228,7 @@ class EmbeddingEngine:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         of_shard = np.asarray(encoded.indices)
+        of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
         image, text = torch.from_numpy(pairs.image), torch.from_numpy(pairs.text)
         for number, name in enumerate(encoded.dictionary.to_pylist()):
@@ -220,6 +244,7 @@ class EmbeddingEngine:
                     block_size=self._options.block_size,
                     forget_percent=self._options.forget_percent,
                     seed=self._options.seed,
+                    groups=None if of_group is None else of_group[rows],
                 ),
             )
         return every

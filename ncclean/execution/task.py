@@ -23,6 +23,7 @@ from ncclean.data.tar import sample_uid
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.columns import BlockScores, score_pairs
 from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.grouping import group_labels, of_fields
 
 # Batches handed to the estimator before the oldest must be done.
 _BATCHES_IN_FLIGHT = 2
@@ -117,6 +118,13 @@ def finish_shard(
     scorable = [decoded for decoded in samples if decoded.sample.status is SkipReason.OK]
     captions = [decoded.sample.caption or "" for decoded in scorable]
     text = estimator.encode_text(captions, options.batch_size)
+    facts = _facts(stream, samples, with_text=options.text)
+    ok = np.array([decoded.sample.status is SkipReason.OK for decoded in samples], dtype=bool)
+    if options.calibrate_by is not None:
+        fields = of_fields([decoded.sample.metadata for decoded in samples], options.calibrate_by)
+        facts["calibration_group"] = group_labels(
+            options.calibrate_by, pa.table({**fields, **facts, "text": _captions(samples)})
+        )
     scores = score_pairs(
         image,
         text,
@@ -125,8 +133,9 @@ def finish_shard(
         block_size=options.block_size,
         forget_percent=options.forget_percent,
         seed=options.seed,
+        groups=groups_of(facts, ok),
     )
-    table = _table(stream, samples, scores, with_text=options.text)
+    table = score_table(facts, ok=ok, scores=scores)
     stats = ShardStats(
         rows=len(samples),
         statuses=dict(Counter(decoded.sample.status.value for decoded in samples)),
@@ -144,9 +153,19 @@ def failed_result(reason: str) -> ShardResult:
     return ShardResult(schema.SCORES.empty_table(), stats, Distributions(), None)
 
 
-def _table(
-    stream: ShardStream, samples: list[DecodedSample], scores: BlockScores, *, with_text: bool
-) -> pa.Table:
+def _captions(samples: list[DecodedSample]) -> pa.Array:
+    return _strings([decoded.sample.caption for decoded in samples])
+
+
+def groups_of(facts: Mapping[str, pa.Array], ok: np.ndarray) -> np.ndarray | None:
+    """The group of each pair that is `ok`; None if nothing is calibrated apart."""
+    labels = facts.get("calibration_group")
+    return None if labels is None else np.array(labels.to_pylist(), dtype=object)[ok]
+
+
+def _facts(
+    stream: ShardStream, samples: list[DecodedSample], *, with_text: bool
+) -> dict[str, pa.Array]:
     shard = stream.shard.name
     for row, metadata in stream.late_metadata.items():
         fields = samples[row].sample.metadata
@@ -166,7 +185,7 @@ def _table(
         "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
         "noise_kind": _strings([_text(r.metadata, "noise_kind") for r in records]),
     }
-    return score_table(columns, ok=[r.status is SkipReason.OK for r in records], scores=scores)
+    return columns
 
 
 def score_table(
@@ -186,6 +205,7 @@ def score_table(
         ("block", scores.block),
     ):
         columns[name] = _scattered(values, scored, schema.SCORES.field(name).type)
+    columns.setdefault("calibration_group", pa.nulls(len(scored), pa.string()))
     for name in schema.CALIBRATED_COLUMNS:
         columns[name] = pa.nulls(len(scored), schema.SCORES.field(name).type)
     return pa.table([columns[name] for name in schema.SCORES.names], schema=schema.SCORES)

@@ -64,8 +64,11 @@ def score_pairs(
     block_size: int,
     forget_percent: float,
     seed: int,
+    groups: np.ndarray | None = None,
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
+
+    `groups` are (n,) names, None for pairs of no group: each has distributions of its own too.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
     comes from the embeddings rounded to float16, as they are exported: whoever has the exported
@@ -93,11 +96,27 @@ def score_pairs(
         out.distributions.mismatched += block.mismatched
         out.distributions.image_means += block.image_means
         out.distributions.caption_means += block.caption_means
+        if groups is not None:
+            _add_groups(out.distributions, cosines, groups[members], similarity[index])
     # No other image and no other caption fits better, see `ncclean.scoring.disncl.mutual_match`.
     out.disncl_clean[:] = (out.i2t_rank == 0) & (out.t2i_rank == 0)
     losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)
     out.distributions.losses = loss_histogram(losses)
     return out
+
+
+def _add_groups(
+    distributions: Distributions, cosines: torch.Tensor, groups: np.ndarray, own: torch.Tensor
+) -> None:
+    """Add a block's (N, N) cosines among the pairs of each group, and those of its pairs."""
+    for name in sorted({name for name in groups if name is not None}):
+        rows = torch.from_numpy(np.flatnonzero(groups == name)).to(cosines.device)
+        inside = BlockStatistics.of(cosines[rows][:, rows], 1.0)
+        group = distributions.group(name)
+        group.matched += Histogram.of(own[rows])
+        group.mismatched += inside.mismatched
+        group.image_means += inside.image_means
+        group.caption_means += inside.caption_means
 
 
 def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

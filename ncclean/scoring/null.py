@@ -169,7 +169,7 @@ def _noise_rate(
     # Jeffreys' half a pair, without which nothing below would mean that nothing is mismatched.
     above = rng.negative_binomial(below + 0.5, share)
     low, high = np.quantile(np.minimum((below + above) / pairs, 1.0), [0.025, 0.975])
-    return min(2 * below / pairs, 1.0), float(low), float(high)
+    return float(min(2 * below / pairs, 1.0)), float(low), float(high)
 
 
 def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -> float:

@@ -57,7 +57,8 @@ class Distributions:
     They add up, in any order; a corpus of 100,000 shards keeps one set of them, not one for each
     shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
     `caption_means` hold each image's and each caption's mean cosine with what it is known not to
-    belong to; the records of older runs have none.
+    belong to; the records of older runs have none. `groups` are those of `--calibrate-by`, with
+    mismatches among the pairs of the group alone, and without losses.
     """
 
     matched: Histogram = field(default_factory=Histogram)
@@ -65,26 +66,40 @@ class Distributions:
     losses: Histogram = field(default_factory=Histogram)
     image_means: Histogram = field(default_factory=Histogram)
     caption_means: Histogram = field(default_factory=Histogram)
+    groups: dict[str, Distributions] = field(default_factory=dict)
 
     def __iadd__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__iadd__(getattr(other, name)))
+        for group, distributions in other.groups.items():
+            self.group(group).__iadd__(distributions)
         return self
 
     def __isub__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__isub__(getattr(other, name)))
+        for group, distributions in other.groups.items():
+            self.group(group).__isub__(distributions)
         return self
 
+    def group(self, name: str) -> Distributions:
+        """Those of a group, empty at first."""
+        return self.groups.setdefault(name, Distributions())
+
     def to_json(self) -> dict[str, Any]:
-        return {name: pack_histogram(getattr(self, name)) for name in _NAMES}
+        fields: dict[str, Any] = {name: pack_histogram(getattr(self, name)) for name in _NAMES}
+        if self.groups:
+            fields["groups"] = {name: group.to_json() for name, group in self.groups.items()}
+        return fields
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Distributions:
-        return cls(**{name: unpack_histogram(fields[name]) for name in _NAMES if name in fields})
+        groups = {name: cls.from_json(group) for name, group in fields.get("groups", {}).items()}
+        histograms = {name: unpack_histogram(fields[name]) for name in _NAMES if name in fields}
+        return cls(**histograms, groups=groups)
 
 
-_NAMES = tuple(field.name for field in dataclasses.fields(Distributions))
+_NAMES = tuple(each.name for each in dataclasses.fields(Distributions) if each.name != "groups")
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from ncclean import schema
@@ -24,7 +25,7 @@ from ncclean.errors import InputError
 from ncclean.scoring.mixture import LossMixture, pair_losses
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.osa import cleanliness_weight
-from ncclean.scoring.stats import pack_histogram
+from ncclean.scoring.stats import Distributions, pack_histogram
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.manifest import Manifest, RunIdentity
@@ -32,13 +33,35 @@ from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer
 from ncclean.storage.row_sources import RowSources, existing, read_ahead
 
 _THREADS = 4
+_RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
+
+
+# A group of fewer pairs, or of fewer known mismatches, has the null of all.
+_FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
+
+
+@dataclass(frozen=True)
+class GroupRate:
+    """The noise rate of a group of `--calibrate-by` with its 95 % interval.
+
+    `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
+    its rate, by the group's own cosines. None where there is no null.
+    """
+
+    group: str
+    pairs: int
+    noise_rate: float | None
+    noise_rate_low: float | None
+    noise_rate_high: float | None
+    own_null: bool
 
 
 @dataclass(frozen=True)
 class Calibration:
     """What depends on the whole corpus: shift, null and mixture, None where none can be fitted.
 
-    `scale` is the estimator's, in which the losses of the mixture are.
+    `scale` is the estimator's, in which the losses of the mixture are. `groups` are the nulls of
+    the groups that have one of their own, `group_rates` the noise of every group.
     """
 
     shift: float
@@ -47,6 +70,32 @@ class Calibration:
     mixture: LossMixture | None
     scale: float
     osa_function: WeightFunction = "high_degree"
+    groups: Mapping[str, NullModel] = field(default_factory=dict)
+    group_rates: Sequence[GroupRate] = ()
+
+    @property
+    def noise(self) -> tuple[float | None, float | None, float | None]:
+        """The noise rate of the corpus and its 95 % interval; with groups, that of their sum."""
+        if self.null is None:
+            return None, None, None
+        whole = self.null.noise_rate, self.null.noise_rate_low, self.null.noise_rate_high
+        parts = [
+            (group.pairs, group.noise_rate, group.noise_rate_low, group.noise_rate_high)
+            for group in self.group_rates
+            if group.noise_rate is not None
+        ]
+        if not self.groups or not parts:
+            return whole
+        pairs, rates, lows, highs = (
+            np.array(column, dtype=float) for column in zip(*parts, strict=True)
+        )
+        shares = pairs / pairs.sum()
+        rate = float(shares @ rates)
+        # The groups err independently of one another.
+        below, above = (
+            float(np.sqrt(np.square(shares * (ends - rates)).sum())) for ends in (lows, highs)
+        )
+        return rate, max(rate - below, 0.0), min(rate + above, 1.0)
 
     def metadata(self, manifest: Manifest) -> dict[str, str]:
         """The key-value metadata of the final files."""
@@ -57,16 +106,23 @@ class Calibration:
             "shift": self.shift,
             "shift_source": self.shift_source,
             "osa_function": self.osa_function,
-            "noise_rate": self.null.noise_rate if self.null else math.nan,
-            "noise_rate_low": self.null.noise_rate_low if self.null else math.nan,
-            "noise_rate_high": self.null.noise_rate_high if self.null else math.nan,
+            **{
+                name: math.nan if value is None else value
+                for name, value in zip(_RATES, self.noise, strict=True)
+            },
             # Readers of the table alone can draw the null, and fit it anew.
             "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
             "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
+            **self._group_metadata(),
             "ncclean_version": identity.version,
             "schema_version": schema.SCHEMA_VERSION,
         }
         return {name: str(value) for name, value in fields.items()}
+
+    def _group_metadata(self) -> dict[str, str]:
+        if not self.group_rates:
+            return {}
+        return {"noise_rates_by_group": json.dumps([asdict(rate) for rate in self.group_rates])}
 
 
 def calibrate(
@@ -83,14 +139,40 @@ def calibrate(
     value, source = _shift(manifest, shift)
     losses = manifest.distributions.losses
     means = manifest.distributions.image_means, manifest.distributions.caption_means
+    null = NullModel.fit(matched, mismatched, seed, means) if fitted else None
+    groups, rates = _groups(manifest.distributions, null, seed)
     return Calibration(
         shift=value,
         shift_source=source,
         osa_function=osa_function,
-        null=NullModel.fit(matched, mismatched, seed, means) if fitted else None,
+        null=null,
         mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
         scale=float(manifest.identity.model["scale"]),
+        groups=groups,
+        group_rates=rates,
     )
+
+
+def _groups(
+    distributions: Distributions, pooled: NullModel | None, seed: int
+) -> tuple[dict[str, NullModel], list[GroupRate]]:
+    """The nulls of the groups that are large enough, and the noise of every group."""
+    nulls: dict[str, NullModel] = {}
+    rates: list[GroupRate] = []
+    for name, group in sorted(distributions.groups.items()):
+        pairs = group.matched.size
+        if not pairs:
+            continue
+        own = pairs >= _FEWEST_PAIRS and group.mismatched.size >= _FEWEST_MISMATCHES
+        model = None
+        if own:
+            means = group.image_means, group.caption_means
+            model = nulls[name] = NullModel.fit(group.matched, group.mismatched, seed, means)
+        elif pooled is not None:
+            model = NullModel.fit(group.matched, distributions.mismatched, seed)
+        figures = {each: getattr(model, each) if model is not None else None for each in _RATES}
+        rates.append(GroupRate(group=name, pairs=pairs, own_null=own, **figures))
+    return nulls, rates
 
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
@@ -197,8 +279,14 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
         "clean_posterior": None,
     }
     if calibration.null is not None:
-        values["noise_probability"] = calibration.null.noise_probability(similarity)
-        values["null_p_value"] = calibration.null.p_value(similarity)
+        probability = calibration.null.noise_probability(similarity)
+        p_value = calibration.null.p_value(similarity)
+        for group, null in calibration.groups.items():
+            label = pc.fill_null(pc.equal(table.column("calibration_group"), group), False)
+            rows = torch.from_numpy(np.flatnonzero(label.to_numpy()))
+            probability[rows] = null.noise_probability(similarity[rows])
+            p_value[rows] = null.p_value(similarity[rows])
+        values["noise_probability"], values["null_p_value"] = probability, p_value
     if calibration.mixture is not None:
         losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
         values["clean_posterior"] = calibration.mixture.clean_posterior(losses)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ncclean.data.samples import SkipReason
-from ncclean.storage.finalize import Calibration
+from ncclean.storage.finalize import Calibration, GroupRate
 from ncclean.storage.manifest import Manifest
 
 
@@ -16,7 +16,8 @@ class ScoreSummary:
     """Counts over all shards, the corpus's noise rate with its 95 % interval, and the speed.
 
     `samples_per_second` counts the samples of this invocation, reading to commit; `seconds` is
-    all of it, loading the model and finalizing included.
+    all of it, loading the model and finalizing included. `groups` are those of
+    `calibrate_by`.
     """
 
     rows: int
@@ -32,6 +33,8 @@ class ScoreSummary:
     samples_per_second: float | None
     seconds: float
     out: str
+    calibrate_by: str | None = None
+    groups: list[GroupRate] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -55,7 +58,7 @@ def summarize(
         for shard in manifest.identity.shards
         if manifest.done[shard.name].error is not None
     }
-    null = calibration.null
+    noise_rate, noise_rate_low, noise_rate_high = calibration.noise
     ok = SkipReason.OK.value
     return ScoreSummary(
         rows=sum(statuses.values()),
@@ -64,9 +67,11 @@ def summarize(
         shards=len(manifest.identity.shards),
         shards_failed=len(failed),
         failed_shards=failed,
-        noise_rate=null.noise_rate if null else None,
-        noise_rate_low=null.noise_rate_low if null else None,
-        noise_rate_high=null.noise_rate_high if null else None,
+        noise_rate=noise_rate,
+        noise_rate_low=noise_rate_low,
+        noise_rate_high=noise_rate_high,
+        calibrate_by=manifest.identity.options.get("calibrate_by"),
+        groups=list(calibration.group_rates),
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

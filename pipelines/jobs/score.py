@@ -27,6 +27,7 @@ from ncclean.execution.engine import (
 from ncclean.models.estimator import ModelIdentity
 from ncclean.options import check_unset
 from ncclean.storage.finalize import asks_for_noise, calibrate, finalize
+from ncclean.storage.grouping import check_grouping
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.summary import ScoreSummary, summarize
@@ -72,6 +73,8 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
     begin = time.perf_counter()
     if not command.overwrite:
         _layout(command).check_usable()
+    if command.options.calibrate_by is not None:
+        check_grouping(command.options.calibrate_by)
     engine = _open_engine(command, _request(command, shards), progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.

@@ -51,14 +51,16 @@ _SOURCES = {
 class EmbeddedPairs:
     """`n` pairs. The vectors are those of the `ok` pairs alone.
 
-    `image` and `text` are (m, d) floats of length 1: as stored if they are that up to
-    float16's rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row, text,
-    url, width, height, is_noisy and noise_kind as the score table has them. `problems` says by
-    row why a pair has no vectors. `error` is set where a file is not what it should be: then all
-    pairs are problems. `is_mapped` tells that the vectors are a local file's, mapped into memory.
+    `image` and `text` are (m, d) floats of length 1: as stored if they are that up to float16's
+    rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row, text, url,
+    width, height, is_noisy and noise_kind as the score table has them; `metadata` has what else
+    was asked for. `problems` says by row why a pair has no vectors. `error` is set where a file is
+    not what it should be: then all pairs are problems. `is_mapped` tells that the vectors are a
+    local file's, mapped into memory.
     """
 
     facts: pa.Table
+    metadata: pa.Table
     ok: np.ndarray
     image: np.ndarray
     text: np.ndarray
@@ -73,23 +75,26 @@ def read_pairs(
     *,
     dim: int | None = None,
     caption_key: str | None = None,
+    further: Sequence[str] = (),
 ) -> EmbeddedPairs:
     """Read a shard of `ncclean.data.embeddings.units`.
 
     `keys` are the names of the vectors, `dim` is the width that they must have, `caption_key` the
-    metadata's name of the caption. Raises `ShardError` if the metadata cannot be read: then
-    nothing is known about any pair.
+    metadata's name of the caption, `further` are columns to keep in `metadata`. Raises
+    `ShardError` if the metadata cannot be read: then nothing is known about any pair.
     """
     sources = dict(_SOURCES) if caption_key is None else {**_SOURCES, "text": (caption_key,)}
     names = [name for several in sources.values() for name in several]
     vectors = list(keys or ()) if shard.layout == "vectors" else []
-    table = read_table(shard.url, [*names, *vectors], shard.rows)
+    wanted = dict.fromkeys([*names, *vectors, *further])
+    table = read_table(shard.url, list(wanted), shard.rows)
     facts = _facts(table, shard, sources)
+    metadata = table.select([name for name in further if name in table.column_names])
     try:
         matrices, lengths = _matrices(shard, table, keys)
         _check_shapes(shard, matrices, len(table), dim)
     except ShardError as error:
-        return _all_missing(facts, str(error))
+        return _all_missing(facts, metadata, str(error))
     problems: dict[int, tuple[SkipReason, str]] = {}
     sides = [
         _unit_vectors(matrix, what, length, problems)
@@ -103,7 +108,8 @@ def read_pairs(
         isinstance(matrix, np.memmap) and side is matrix
         for matrix, side in zip(matrices, sides, strict=True)
     )
-    return EmbeddedPairs(facts, ok, sides[0], sides[1], problems, is_mapped=is_mapped)
+    image, text = sides
+    return EmbeddedPairs(facts, metadata, ok, image, text, problems, is_mapped=is_mapped)
 
 
 def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> int:
@@ -177,13 +183,12 @@ def _check_shapes(
         )
 
 
-def _all_missing(facts: pa.Table, reason: str) -> EmbeddedPairs:
+def _all_missing(facts: pa.Table, metadata: pa.Table, reason: str) -> EmbeddedPairs:
     nothing = np.empty((0, 1), np.float32)
     problem = SkipReason.EMBEDDING_MISSING, reason
     problems = dict.fromkeys(range(len(facts)), problem)
-    return EmbeddedPairs(
-        facts, np.zeros(len(facts), dtype=bool), nothing, nothing, problems, reason
-    )
+    ok = np.zeros(len(facts), dtype=bool)
+    return EmbeddedPairs(facts, metadata, ok, nothing, nothing, problems, reason)
 
 
 def _unit_vectors(

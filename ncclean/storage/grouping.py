@@ -1,0 +1,77 @@
+"""Groups of pairs that are calibrated apart: a column, or SQL, over what is known of each pair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ncclean import schema
+from ncclean.errors import InputError
+
+# More of them in one shard are no groups: the column has another value for every pair.
+_MOST_GROUPS = 200
+_WORD = re.compile(r'"([^"]+)"|([A-Za-z_]\w*)')
+
+
+def names_in(sql: str) -> set[str]:
+    """All words of an expression that may be names of columns."""
+    return {quoted or word for quoted, word in _WORD.findall(sql)}
+
+
+def check_grouping(sql: str) -> None:
+    """Raise `InputError` if an expression is not one of SQL, whatever columns there are."""
+    group_labels(sql, schema.SCORES.empty_table())
+
+
+def group_labels(sql: str, table: pa.Table) -> pa.Array:
+    """(n,) strings: the value of an expression for each row, null where it has none.
+
+    What is no column of the table is null: a field that only some shards have. Raises `InputError`
+    for an expression that cannot be evaluated, or with hundreds of values.
+    """
+    there = {name.lower() for name in table.column_names}
+    missing = sorted(name for name in names_in(sql) if name.lower() not in there)
+    for name in missing:
+        table = table.append_column(name, pa.nulls(len(table)))
+    connection = duckdb.connect()
+    try:
+        connection.register("pairs", table)
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        query = f"SELECT ({sql}\n)::VARCHAR AS label FROM pairs"
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise InputError("--calibrate-by takes a column or one expression of SQL")
+        labels = connection.sql(query).to_arrow_table().column("label").combine_chunks()
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--calibrate-by {sql}: {reason}") from error
+    finally:
+        connection.close()
+    if isinstance(labels, pa.ChunkedArray):
+        labels = pa.nulls(0, pa.string())
+    values = len(pc.unique(labels))
+    if values > _MOST_GROUPS:
+        raise InputError(
+            f"--calibrate-by {sql} has {values:,} values in one shard: it takes what is the same "
+            "for many pairs, such as a language or a source"
+        )
+    return labels.cast(pa.string())
+
+
+def of_fields(records: Sequence[dict[str, object]], sql: str) -> dict[str, pa.Array]:
+    """The fields of the samples' json that an expression may name, as columns."""
+    columns: dict[str, pa.Array] = {}
+    for name in sorted(names_in(sql)):
+        values = [record.get(name) for record in records]
+        if all(value is None for value in values):
+            continue
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            columns[name] = pa.array([None if v is None else str(v) for v in values])
+    return columns

@@ -1,0 +1,169 @@
+"""Groups with nulls of their own: each one's noise is found, and the null of all is wrong."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.score import Score
+
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError
+
+RATES = {"de": 0.2, "en": 0.05, "fr": 0.4}
+
+
+def corpus(folder, sizes=(3000, 3000, 3000), dim=128, files=1):
+    """Embeddings of three languages, each in a cone of its own that is narrower than the last."""
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1, 2], sizes)
+    rng.shuffle(group)
+    common = rng.standard_normal((len(group), dim))
+    sides = []
+    for _ in range(2):
+        vectors = common + 1.2 * rng.standard_normal(common.shape)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        shared = np.array([0.0, 0.35, 0.7])[group, None]
+        vectors = np.sqrt(1 - shared**2) * vectors + shared * np.eye(3, dim)[group]
+        sides.append(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    source = np.arange(len(group))
+    for number, rate in enumerate(RATES.values()):
+        members = rng.permutation(np.flatnonzero(group == number))
+        chosen = members[: int(rate * len(members))]
+        source[chosen] = np.roll(chosen, 1)
+    languages = np.array(list(RATES))[group]
+    for number, rows in enumerate(np.array_split(np.arange(len(group)), files)):
+        pieces = {"img_emb": sides[0][rows], "text_emb": sides[1][source][rows]}
+        for kind, values in pieces.items():
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            np.save(folder / kind / f"{kind}_{number}.npy", values.astype(np.float16))
+        (folder / "metadata").mkdir(exist_ok=True)
+        metadata = {
+            "caption": [f"caption {row}" for row in rows],
+            "language": languages[rows],
+            "is_noisy": (source != np.arange(len(group)))[rows],
+        }
+        pq.write_table(pa.table(metadata), folder / f"metadata/metadata_{number}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def embeddings(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("groups") / "e")
+
+
+def score(source, out, by, **options):
+    settings = ScoreOptions(calibrate_by=by)
+    return Score(shards=[str(source)], out=str(out), options=settings, **options).run().summary
+
+
+def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
+    out = tmp_path / "s.parquet"
+    summary = score(embeddings, out, "language")
+    assert [group.group for group in summary.groups] == list(RATES)
+    for group in summary.groups:
+        assert group.own_null
+        assert group.noise_rate_low <= RATES[group.group] <= group.noise_rate_high, group
+    truth = np.mean(list(RATES.values()))
+    assert summary.noise_rate_low <= truth <= summary.noise_rate_high
+    table = pq.read_table(out).to_pandas()
+    assert (table.calibration_group.value_counts() == 3000).all()
+    metadata = pq.read_schema(out).metadata
+    assert metadata[b"calibrate_by"] == b"language"
+    recorded = json.loads(metadata[b"noise_rates_by_group"])
+    assert recorded[0]["noise_rate"] == summary.groups[0].noise_rate
+    for language, rate in RATES.items():
+        kept = table[(table.calibration_group == language) & (table.noise_probability < 0.5)]
+        expected, wrong = kept.noise_probability.sum(), kept.is_noisy.sum()
+        assert wrong == pytest.approx(expected, abs=0.01 * 3000), (language, rate)
+
+
+def test_the_null_of_all_is_wrong_here(embeddings, tmp_path):
+    out = tmp_path / "s.parquet"
+    summary = score(embeddings, out, None)
+    assert summary.noise_rate_high < 0.15  # of a true 0.217
+    assert summary.groups == []
+    table = pq.read_table(out).to_pandas()
+    kept = table[table.noise_probability < 0.5]
+    assert kept.is_noisy.sum() > 3 * kept.noise_probability.sum()
+    assert table.calibration_group.isna().all()
+
+
+def test_small_groups_have_the_null_of_all(tmp_path):
+    source = corpus(tmp_path / "e", sizes=(300, 2500, 2500))
+    summary = score(source, tmp_path / "s.parquet", "language")
+    assert [group.own_null for group in summary.groups] == [False, True, True]
+    assert summary.groups[0].noise_rate is not None
+
+
+def test_groups_add_up_over_shards(embeddings, tmp_path):
+    whole = score(embeddings, tmp_path / "w.parquet", "upper(language)")
+    pieces = score(corpus(tmp_path / "e", files=4), tmp_path / "p.parquet", "upper(language)")
+    assert [group.group for group in pieces.groups] == ["DE", "EN", "FR"]
+    assert [g.pairs for g in pieces.groups] == [g.pairs for g in whole.groups]
+    for one, other in zip(pieces.groups, whole.groups, strict=True):
+        assert one.noise_rate == pytest.approx(other.noise_rate, abs=0.01)
+
+
+def test_finalize_again_keeps_the_groups(embeddings, tmp_path):
+    out = tmp_path / "s.parquet"
+    first = score(embeddings, out, "language")
+    again = Score(shards=[], out=str(out), shift=0.1, finalize_only=True).run().summary
+    assert again.groups == first.groups
+
+
+def test_fields_of_the_json(corpus_with_styles, tmp_path):
+    out = tmp_path / "s.parquet"
+    by = "CASE WHEN style = 'long' THEN 'long' ELSE 'short' END"
+    summary = score(corpus_with_styles, out, by, model="demo", shift="shuffled")
+    assert [group.group for group in summary.groups] == ["long", "short"]
+    table = pq.read_table(out).to_pandas()
+    assert (table.calibration_group == np.where(table.row % 2, "long", "short")).all()
+
+
+@pytest.fixture
+def corpus_with_styles(corpus, tmp_path):
+    """One shard of the rendered corpus, with a field of its own in every other json."""
+    import io
+    import tarfile
+
+    out = tmp_path / "styles" / "00000.tar"
+    out.parent.mkdir()
+    numbers = {}
+    with tarfile.open(corpus / "00000.tar") as source, tarfile.open(out, "w") as target:
+        for member in source:
+            data = source.extractfile(member).read()
+            key = member.name.split(".")[0]
+            number = numbers.setdefault(key, len(numbers))
+            if member.name.endswith(".json") and number % 2:
+                data = json.dumps({**json.loads(data), "style": "long"}).encode()
+                member.size = len(data)
+            target.addfile(member, io.BytesIO(data))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("lang uage", "--calibrate-by lang uage: Parser Error"),
+        ("language; DROP TABLE pairs", "--calibrate-by"),
+        ("read_text('/etc/passwd')", "--calibrate-by"),
+        ("caption", "has 9,000 values in one shard"),
+        ("key", "has 9,000 values in one shard"),
+    ],
+)
+def test_expressions_that_make_no_groups(embeddings, tmp_path, by, message):
+    with pytest.raises(InputError) as error:
+        score(embeddings, tmp_path / "s.parquet", by)
+    assert message in str(error.value)
+
+
+def test_a_column_that_is_not_there_makes_no_group(embeddings, tmp_path, capsys):
+    result = Score(
+        shards=[str(embeddings)],
+        out=str(tmp_path / "s.parquet"),
+        options=ScoreOptions(calibrate_by="langage"),
+    ).run()
+    assert result.summary.groups == []
+    assert any("no pair has a group" in str(shown) for shown in result.shown)
