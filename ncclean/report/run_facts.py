@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclean import stores
 from ncclean.errors import InputError
-from ncclean.scoring.null import Histogram
+from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.stats import unpack_histogram
 from ncclean.storage.parts import open_parquet
 
@@ -23,7 +23,8 @@ _SAME_RUN = ("model", "pretrained", "weights_fingerprint", "shift", "noise_rate"
 class RunFacts:
     """The model, the calibration and the versions of a score table; None where not recorded.
 
-    `mismatched` is the histogram of the null over the whole corpus. `several_runs` marks files that
+    `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
+    `calibrate_by`, the largest first. `several_runs` marks files that
     were not calibrated together; facts that hold for one run only are then None.
     """
 
@@ -42,6 +43,8 @@ class RunFacts:
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
+    calibrate_by: str | None = None
+    groups: tuple[GroupRate, ...] = ()
     several_runs: bool = False
 
     @property
@@ -82,6 +85,8 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),
+        calibrate_by=fields.get("calibrate_by"),
+        groups=_groups(fields.get("noise_rates_by_group")),
     )
 
 
@@ -111,3 +116,11 @@ def _histogram(text: str | None) -> Histogram | None:
     except (ValueError, KeyError, TypeError, zlib.error):
         return None
     return histogram if histogram.size else None
+
+
+def _groups(text: str | None) -> tuple[GroupRate, ...]:
+    try:
+        groups = [GroupRate(**fields) for fields in json.loads(text or "[]")]
+    except (ValueError, TypeError):
+        return ()
+    return tuple(sorted(groups, key=lambda group: -group.pairs))

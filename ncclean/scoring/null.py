@@ -75,6 +75,22 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class GroupRate:
+    """The noise rate of a group of `--calibrate-by` with its 95 % interval.
+
+    `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
+    its rate, by the group's own cosines. None where there is no null.
+    """
+
+    group: str
+    pairs: int
+    noise_rate: float | None
+    noise_rate_low: float | None
+    noise_rate_high: float | None
+    own_null: bool
+
+
+@dataclass(frozen=True)
 class NullModel:
     """A fitted null. `noise_rate` with its 95 % interval `noise_rate_low`, `noise_rate_high`.
 

@@ -23,7 +23,7 @@ from ncclean.config import WeightFunction
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.scoring.mixture import LossMixture, pair_losses
-from ncclean.scoring.null import NullModel
+from ncclean.scoring.null import GroupRate, NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.stats import Distributions, pack_histogram
 from ncclean.storage.layout import ScoreLayout
@@ -38,22 +38,6 @@ _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
-
-
-@dataclass(frozen=True)
-class GroupRate:
-    """The noise rate of a group of `--calibrate-by` with its 95 % interval.
-
-    `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
-    its rate, by the group's own cosines. None where there is no null.
-    """
-
-    group: str
-    pairs: int
-    noise_rate: float | None
-    noise_rate_low: float | None
-    noise_rate_high: float | None
-    own_null: bool
 
 
 @dataclass(frozen=True)

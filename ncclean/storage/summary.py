@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclean.data.samples import SkipReason
-from ncclean.storage.finalize import Calibration, GroupRate
+from ncclean.scoring.null import GroupRate
+from ncclean.storage.finalize import Calibration
 from ncclean.storage.manifest import Manifest
 
 

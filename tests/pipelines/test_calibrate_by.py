@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
@@ -71,6 +72,9 @@ def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
     assert (table.calibration_group.value_counts() == 3000).all()
     metadata = pq.read_schema(out).metadata
     assert metadata[b"calibrate_by"] == b"language"
+    page = tmp_path / "r.html"
+    Report(scores=[str(out)], out=str(page)).run()
+    assert "<bdi>fr</bdi></th><td>3,000</td>" in page.read_text()
     recorded = json.loads(metadata[b"noise_rates_by_group"])
     assert recorded[0]["noise_rate"] == summary.groups[0].noise_rate
     for language, rate in RATES.items():
