@@ -62,9 +62,9 @@ def embedding_request(
     except ShardError as error:
         raise InputError(f"no embeddings can be read: {error}") from error
     if isinstance(scale, ModelRequest):
-        identity = dataclasses.replace(scale.load().identity, precision="stored")
+        identity = dataclasses.replace(scale.load().identity, precision="")
         return EmbeddingRequest(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
-    identity = ModelIdentity("embeddings", "", "", "stored", scale)
+    identity = ModelIdentity("embeddings", "", "", "", scale)
     return EmbeddingRequest(identity=identity, keys=chosen, dim=dim, device=device)
 
 
@@ -132,7 +132,7 @@ class EmbeddingEngine:
         return Speed(
             pairs_per_second=size / seconds,
             device=str(self._device),
-            precision=self.identity.precision,
+            precision="fp32",
             embedding_dim=dim,
         )
 
