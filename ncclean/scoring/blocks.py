@@ -34,6 +34,15 @@ def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
     return ids
 
 
+def partner_ranks(similarity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, N) cosines -> image-to-text and text-to-image rank of each pair's own partner.
+
+    0 is best; only strictly better candidates count, so a tie does not cost a rank. (N,) int32.
+    """
+    block = BlockStatistics.of(similarity.float(), 1.0)
+    return block.i2t_rank, block.t2i_rank
+
+
 @dataclass(frozen=True)
 class BlockStatistics:
     """All that a block's (N, N) cosines S say about its pairs; (N,) each.
