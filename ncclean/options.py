@@ -30,6 +30,7 @@ class Reads(Enum):
 
     SHARDS = "shards"
     TABLE = "table"
+    JOINED = "joined table"  # with or without a name before it: `NAME=FILE`
     MODEL = "model"
     WEIGHTS = "weights"
     PATH = "path"

@@ -23,8 +23,8 @@ def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETR
 
     if reads is Reads.SHARDS:
         resolve_shards([value])
-    elif reads is Reads.TABLE:
-        table_files([value])
+    elif reads in (Reads.TABLE, Reads.JOINED):
+        table_files([_table(reads, value)])
     elif reads is Reads.WEIGHTS:
         return  # a tag or a file: looked at with the model
     elif reads is Reads.MODEL:
@@ -44,8 +44,8 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     if reads is Reads.SHARDS:
         for shard in resolve_shards([value]):
             yield shard.url, shard.size, shard.version
-    elif reads is Reads.TABLE:
-        for file in table_files([value]):
+    elif reads in (Reads.TABLE, Reads.JOINED):
+        for file in table_files([_table(reads, value)]):
             yield _stamp(file)
     else:
         path = Path(value.removeprefix(LOCAL_MODEL))
@@ -58,6 +58,12 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         else:
             for folder, _, names in os.walk(path):
                 yield from (_stamp(os.path.join(folder, name)) for name in names)
+
+
+def _table(reads: Reads, value: str) -> str:
+    from ncclean.storage.column_names import JoinedFile
+
+    return JoinedFile.parse(value).path if reads is Reads.JOINED else value
 
 
 def _stamp(path: str) -> Stamp:

@@ -104,9 +104,9 @@ def test_no_noise_and_no_clean_pairs(tmp_path):
 def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
     joined = write(
         tmp_path / "n.parquet",
-        uid=[*"abcdefgh", "a"],
-        agreement=[0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.2, 0.3, 0.5],
-        similarity=[0.0] * 9,
+        uid=[*"abcdefgh"],
+        agreement=[0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.2, 0.3],
+        similarity=[0.0] * 8,
     )
     found = run(
         scores,
@@ -129,7 +129,7 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
         ({"column": ["nothing"]}, "no column nothing"),
         ({"column": ["uid"]}, "cannot be evaluated"),
         ({"threshold": {"nothing": 1.0}}, "--threshold nothing"),
-        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1' cannot be evaluated"),
+        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1': .*nothing"),
         ({"rule": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
         ({"join": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
     ],

@@ -13,7 +13,7 @@ from ncclean_pipelines.report import Report
 from typer.testing import CliRunner
 
 from ncclean.errors import InputError
-from ncclean.storage.catalog import query
+from ncclean.storage.joined import query
 from tests import hostile, object_store
 from tests.report.tables import graded, write_scores
 
