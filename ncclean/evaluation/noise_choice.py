@@ -10,7 +10,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore, named_score
 from ncclean.rules import RULES, Rule
 from ncclean.schema import facts_of
-from ncclean.storage.expressions import Expression, missing_column_hint
+from ncclean.storage.expressions import Expression, missing_column
 from ncclean.storage.joined import JoinedScores
 
 
@@ -42,10 +42,7 @@ class NoiseChoice:
         for text in texts:
             name = self.table.names.named(text)
             if name is None:
-                raise InputError(
-                    missing_column_hint(text, there)
-                    or f"there is no column {text}; there are {', '.join(there)}"
-                )
+                raise InputError(missing_column(text, there))
             if name not in self.scores:
                 self._add(NoiseScore(name, higher_is_noisier))
 

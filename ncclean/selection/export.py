@@ -30,7 +30,7 @@ from ncclean.selection.export_plan import (
 )
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
 from ncclean.storage.differences import differences
-from ncclean.storage.expressions import missing_column_hint
+from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
@@ -136,11 +136,7 @@ def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
     for column in columns:
         name = table.names.named(column)
         if name is None:
-            there = table.names.types
-            raise InputError(
-                missing_column_hint(column, there)
-                or f"{table.paths[0]} has no column {column!r}; it has {', '.join(there)}"
-            )
+            raise InputError(f"--columns: {missing_column(column, table.names.types)}")
         names.append(name)
     return names
 

@@ -20,7 +20,7 @@ from ncclean.errors import InputError
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
-from ncclean.storage.expressions import Expression, missing_column_hint
+from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
@@ -98,8 +98,8 @@ class _Selection:
             if columns[name] is None:
                 self._refuse(option, name, scores)
         self._weights = columns.get(policy.weights or "")
-        self._where = self._expression("--where", policy.where, scores)
-        self._score = self._expression("--score", policy.score, scores)
+        self._where = scores.expression(policy.where, "--where") if policy.where else None
+        self._score = scores.expression(policy.score, "--score") if policy.score else None
         expressions = [one for one in (self._where, self._score) if one is not None]
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions)
@@ -123,14 +123,6 @@ class _Selection:
         return self._summary()
 
     @staticmethod
-    def _expression(option: str, sql: str | None, scores: JoinedScores) -> Expression | None:
-        if sql is None:
-            return None
-        if option == "--score" and sql.isidentifier() and scores.names.named(sql) is None:
-            _Selection._refuse(option, sql, scores)
-        return scores.expression(sql, option)
-
-    @staticmethod
     def _refuse(option: str, name: str, scores: JoinedScores) -> None:
         """Raise `InputError` for a column that is not there."""
         there = scores.names.types
@@ -138,12 +130,7 @@ class _Selection:
             raise InputError(
                 "this is a selection that `select` wrote: name the score table that it came from"
             )
-        hint = missing_column_hint(name, there)
-        raise InputError(
-            f"{option}: {hint}"
-            if hint
-            else f"{option} needs the column {name!r}; the table has {', '.join(sorted(there))}"
-        )
+        raise InputError(f"{option}: {missing_column(name, there)}")
 
     def _create_candidates(self) -> None:
         """Create the view `candidates`: every row with the values that the filters read."""

@@ -90,8 +90,10 @@ def bind_expression(
             f"SELECT *, {expression.sql} FROM (SELECT *{ranks} FROM scores) AS scores LIMIT 0"
         )
     except duckdb.Error as error:
-        hint = missing_column_hint(text, names.types)
-        raise InputError(f"{option}: {hint or first_line(error)}") from error
+        reason = missing_column_hint(text, names.types) or first_line(error)
+        if text.isidentifier() and names.named(text) is None:
+            reason = missing_column(text, names.types)
+        raise InputError(f"{option}: {reason}") from error
     return expression
 
 
@@ -104,6 +106,13 @@ def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
                 "neighbours.parquet adds it to the scores"
             )
     return None
+
+
+def missing_column(name: str, there: Iterable[str]) -> str:
+    """That there is no such column, and what to do about it."""
+    columns = list(there)
+    sentence = f"there is no column {name!r}; there are {', '.join(columns)}"
+    return missing_column_hint(name, columns) or sentence
 
 
 def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNames) -> Expression:
@@ -167,7 +176,7 @@ class _Reader:
                     continue
                 # Only a name that begins the reference can be wrong; another may be a field.
                 is_known = len(inner) != 2 or first == 0 or not self.names.is_table(inner[0])
-                name = self.names.find(inner) if is_known or self._has(inner) else None
+                name = self._find(inner) if is_known or self._has(inner) else None
                 if name is not None:
                     self.columns.add(name)
                     is_own = len(inner) == 1 and inner[0].lower() == name.lower()
@@ -175,6 +184,12 @@ class _Reader:
         if parts[0].lower() in self.shadowed:  # whole rows, as a struct
             self.columns |= set(self.names.types)
         return parts
+
+    def _find(self, parts: list[str]) -> str | None:
+        try:
+            return self.names.find(parts)
+        except InputError as error:
+            raise InputError(f"{self.option}: {error}") from None
 
     def _has(self, parts: list[str]) -> bool:
         return self.names.named(".".join(parts)) is not None
