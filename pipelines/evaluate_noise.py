@@ -42,16 +42,11 @@ class EvaluateNoise(Command):
     ] = None
     column: Annotated[
         Sequence[str],
-        Option(
-            "Evaluate this column too; higher is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Evaluate this too; higher is noisier. Repeatable.", columns_of=("scores", "join")),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
-        Option(
-            "Evaluate this column too; lower is noisier. Repeatable.", columns_of=("scores", "join")
-        ),
+        Option("Evaluate this too; lower is noisier. Repeatable.", columns_of=("scores", "join")),
     ] = ()
     score: Annotated[
         Sequence[str],

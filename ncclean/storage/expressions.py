@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from ncclean.errors import InputError
-from ncclean.schema import NEIGHBOURS
+from ncclean.schema import NEIGHBOURS, SCORES
 from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.column_names import ColumnNames
 
@@ -100,7 +100,7 @@ def bind_expression(
 def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
     """What to do about a missing column that `ncclean neighbours` computes."""
     for name in NEIGHBOURS.names:
-        if name in text and name not in there:
+        if name in text and name not in SCORES.names and name not in there:
             return (
                 f"there is no column {name!r}: `ncclean neighbours` computes it, and --join "
                 "neighbours.parquet adds it to the scores"

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,7 +89,7 @@ def main() -> None:
     parser.add_argument("--joined", type=int, help="rows of the joined table (default: --rows)")
     parser.add_argument("--memory-limit", default="2GB", help="of DuckDB")
     parser.add_argument("--json", type=Path, default=Path("join_speed.json"))
-    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--data", type=Path, help="folder of the simulated tables, which is kept")
     parser.add_argument("--only", nargs="+", default=["column", "rank", "mixture"])
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -101,27 +100,26 @@ def main() -> None:
         )
         print(json.dumps({"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
         return
-    folder = Path(tempfile.mkdtemp(prefix="ncclean-join-", dir=args.scratch))
     results: dict[str, dict[str, float]] = {}
-    try:
+    with tempfile.TemporaryDirectory(prefix="ncclean-join-") as scratch:
+        folder = args.data or Path(scratch)
         joined = args.rows if args.joined is None else args.joined
-        results["write"] = run(folder, "write", args.rows, joined)
+        if not (folder / JOINED).exists():
+            run(folder, "write", args.rows, joined)
         for step in args.only:
             results[step] = run(folder, step, args.memory_limit)
-    finally:
-        # Here, since the steps are processes of their own that should load no more than they need.
-        from records import make_record, write_record
+    # Here, since the steps are processes of their own that should load no more than they need.
+    from records import make_record, write_record
 
-        rows = [{"step": name, **figures} for name, figures in results.items()]
-        settings = {"rows": args.rows, "joined": args.joined, "memory_limit": args.memory_limit}
-        write_record(args.json, make_record(rows, settings=settings))
-        shutil.rmtree(folder)
+    rows = [{"step": name, **figures} for name, figures in results.items()]
+    settings = {"rows": args.rows, "joined": joined, "memory_limit": args.memory_limit}
+    write_record(args.json, make_record(rows, settings=settings))
 
 
 def run(folder: Path, step: str, *arguments: object) -> dict[str, float]:
     """Seconds, peak memory and the peak of temporary files of one step."""
     spill = folder / "temporary"
-    spill.mkdir(exist_ok=True)
+    spill.mkdir(parents=True, exist_ok=True)
     sizes: list[int] = [0]
     is_done = threading.Event()
 
