@@ -36,7 +36,8 @@ def connect(
 
     `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. What does not fit
     goes to a temporary folder. `beside` has further views and their files, `writable` is the one
-    file that COPY may write, `work` a folder of such files. `view` is another name for `scores`,
+    file that COPY may write, `work` a folder of such files, with which settings stay open until
+    `lock`. `view` is another name for `scores`,
     `place` that of a further column of all views: the position of the row in the input.
 
     Queries can read these files and no others: external access is off, extensions are not
@@ -71,8 +72,14 @@ def connect(
     if work is not None:
         connection.execute(f"SET allowed_directories = [{quoted(str(work))}]")
     connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    if work is None:  # else the caller has settings to change, and locks them
+        lock(connection)
     return connection
+
+
+def lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """Allow no further change of settings."""
+    connection.execute("SET lock_configuration = true")
 
 
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -29,7 +29,7 @@ class Expression:
     """
 
     sql: str
-    columns: frozenset[str]
+    columns: frozenset[str] = frozenset()
     ranks: tuple[str, ...] = ()
     column: str | None = None
 

@@ -22,6 +22,7 @@ from ncclean.storage.catalog import (
     connect,
     first_line,
     identifier,
+    lock,
     quoted,
     temporary_folder,
 )
@@ -42,8 +43,8 @@ PLACE = "_place"  # of a row in the input
 class JoinedScores:
     """The view `scores` of a connection: score files, and the tables joined to them by `joins`.
 
-    Until `prepare`, the view computes the join each time it is read. `partners` counts the rows of
-    the scores that have a row in each joined table, by its name, once `prepare` has run.
+    Until `prepare`, the view has the score files alone. `partners` counts the rows of the scores
+    that have a row in each joined table, by its name, once `prepare` has run.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -86,7 +87,7 @@ class JoinedScores:
             joined = cls(connection, names, files, tuple(paths), work=work)
             for number in range(1, len(files) + 1):
                 joined._check_distinct(number)
-            joined._create_view(joined._select(names.types))
+            joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")
         except BaseException:
             connection.close()
             raise
@@ -121,88 +122,104 @@ class JoinedScores:
         expressions = list(expressions)
         ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
         if not self.joins and not ranks:
+            lock(self.connection)
             return list(self.paths)
         needed = {*columns}.union(*(one.columns for one in expressions))
         wanted = [name for name in self.names.types if name in needed]
         wanted = wanted or list(self.names.types)[:1]
         self.work.mkdir()
         try:
+            # Only the last pass sorts; to keep an order until then would cost memory.
+            self.connection.execute("SET preserve_insertion_order = false")
             file = self._write(wanted, ranks)
+            self.connection.execute("SET preserve_insertion_order = true")
             self._count_partners(file)
         except duckdb.Error as error:
             raise InputError(f"the tables cannot be joined: {first_line(error)}") from error
+        lock(self.connection)
         kept = ", ".join(map(identifier, [*wanted, *map(rank_column, ranks)]))
         self._create_view(f"SELECT {kept} FROM {_reading(file)}")
         return [str(file)]
 
     def _write(self, columns: list[str], ranks: list[str]) -> Path:
-        """The rows in the order of the input, with the percent rank of each of `ranks`."""
-        if not ranks:
-            return self._copy("joined", self._select(columns, helpers=True))
-        held = [*columns]
-        if "status" in self.names.types and "status" not in held:
-            held.append("status")
-        source, joined = f"({self._select(held, helpers=True)})", None
-        if self.joins:  # else the scores are as quick to read
-            # Not sorted: the next join would lose the order again.
-            joined = self._copy("unranked", self._select(held, helpers=True), is_sorted=False)
-            source = _reading(joined)
-        is_scored = "status = 'ok'" if "status" in held else "true"
-        tables, added = "", ""
+        """The rows in the order of the input, with the percent rank of each of `ranks`.
+
+        One join or sort in a pass: each takes what memory there is, and DuckDB gives up where
+        several of one query need more than the limit at the same time.
+        """
+        held = [
+            name for name in self.names.types if name in (*columns, "status") or self._is_key(name)
+        ]
+        own = [identifier(name) for name in held if not self.names.origins[name].table]
+        source = f"(SELECT {', '.join([*own, PLACE])} FROM {SCORES_ALONE})"
+        before: Path | None = None
+        for number, keys in enumerate(self.names.keys, start=1):
+            added = [
+                f"joined.{identifier(self.names.origins[name].column)} AS {identifier(name)}"
+                for name in held
+                if self.names.origins[name].table == number
+            ]
+            added.append(f"joined.{PLACE} IS NOT NULL AS {_partner(number)}")
+            conditions = " AND ".join(
+                f"{_key(SCORES, key)} = {_key('joined', key)}" for key in keys
+            )
+            join = f"{_view(number)} AS joined ON {conditions}"
+            before = self._add(f"joined_{number}", source, added, join, before)
+            source = _reading(before)
         for number, argument in enumerate(ranks):
+            is_scored = "status = 'ok'" if "status" in held else "true"
             value = f"(CASE WHEN {is_scored} THEN ({argument})::DOUBLE END)"
-            self._create_ranks(f"ranks_{number}", value, source)
-            tables += f" LEFT JOIN ranks_{number} ON {value} = ranks_{number}.ranked_value"
-            added += f", ranks_{number}.percent_rank AS {identifier(rank_column(argument))}"
-        file = self._copy("ranked", f"SELECT {SCORES}.*{added} FROM {source} AS {SCORES}{tables}")
-        for number in range(len(ranks)):
-            self.connection.execute(f"DROP TABLE ranks_{number}")
-        if joined is not None:
-            joined.unlink()
+            self._create_ranks(value, source)
+            added = [f"ranks._percent_rank AS {identifier(rank_column(argument))}"]
+            join = f"ranks ON {value} = ranks._ranked_value"
+            before = self._add(f"ranked_{number}", source, added, join, before)
+            source = _reading(before)
+            self.connection.execute("DROP TABLE ranks")
+        kept = [*map(identifier, columns), *(identifier(rank_column(rank)) for rank in ranks)]
+        kept += [_partner(number) for number in range(1, len(self.joins) + 1)]
+        file = self._copy("sorted", f"SELECT {', '.join(kept)} FROM {source} ORDER BY {PLACE}")
+        if before is not None:
+            before.unlink()
         return file
 
-    def _create_ranks(self, table: str, value: str, source: str) -> None:
-        """A table of distinct values and their percent ranks: the share of the others below.
+    def _add(
+        self, name: str, source: str, columns: list[str], join: str, before: Path | None
+    ) -> Path:
+        """A file of `source` with columns of a joined relation; the file before is removed."""
+        added = ", ".join([f"{SCORES}.*", *columns])
+        file = self._copy(name, f"SELECT {added} FROM {source} AS {SCORES} LEFT JOIN {join}")
+        if before is not None:
+            before.unlink()
+        return file
+
+    def _is_key(self, name: str) -> bool:
+        keys = {key for keys in self.names.keys for key in keys}
+        return name.lower() in keys and not self.names.origins[name].table
+
+    def _create_ranks(self, value: str, source: str) -> None:
+        """Create the table `ranks`: distinct values, and the share of the others below each.
 
         Values are counted first, so that ties are equal, and what is sorted is only as large as
         there are distinct values: of 32-bit cosines far fewer than pairs.
         """
         self.connection.execute(
-            f"""CREATE TEMP TABLE {table} AS
+            f"""CREATE TEMP TABLE ranks AS
             WITH counted AS (
-              SELECT {value} AS ranked_value, count(*) AS pairs FROM {source} AS {SCORES}
+              SELECT {value} AS _ranked_value, count(*) AS pairs FROM {source} AS {SCORES}
               WHERE NOT isnan({value}) GROUP BY 1)
-            SELECT ranked_value, coalesce(
-              (sum(pairs) OVER (ORDER BY ranked_value ROWS UNBOUNDED PRECEDING) - pairs)::DOUBLE
-                / nullif((SELECT sum(pairs) FROM counted)::DOUBLE - 1, 0), 0) AS percent_rank
+            SELECT _ranked_value, coalesce(
+              (sum(pairs) OVER (ORDER BY _ranked_value ROWS UNBOUNDED PRECEDING) - pairs)::DOUBLE
+                / nullif((SELECT sum(pairs) FROM counted)::DOUBLE - 1, 0), 0) AS _percent_rank
             FROM counted"""
         )
 
-    def _copy(self, name: str, select: str, *, is_sorted: bool = True) -> Path:
+    def _copy(self, name: str, select: str) -> Path:
         file = self.work / f"{name}.parquet"
-        order = f" ORDER BY {PLACE}" if is_sorted else ""
         self.connection.execute(
-            f"COPY ({select}{order}) TO {quoted(str(file))} "
+            f"COPY ({select}) TO {quoted(str(file))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
         )
         return file
-
-    def _select(self, columns: Iterable[str], *, helpers: bool = False) -> str:
-        """SQL: the join; `helpers` are the place of each row, and whether it has partners."""
-        selected = [
-            f"t{origin.table}.{identifier(origin.column)} AS {identifier(name)}"
-            for name in columns
-            for origin in [self.names.origins[name]]
-        ]
-        if helpers:
-            selected.append(f"t0.{PLACE} AS {PLACE}")
-        joins = ""
-        for number, keys in enumerate(self.names.keys, start=1):
-            conditions = " AND ".join(f"{_key(0, key)} = {_key(number, key)}" for key in keys)
-            joins += f" LEFT JOIN {_view(number)} AS t{number} ON {conditions}"
-            if helpers:
-                selected.append(f"t{number}.{PLACE} IS NOT NULL AS {_partner(number)}")
-        return f"SELECT {', '.join(selected)} FROM {_view(0)} AS t0{joins}"
 
     def _create_view(self, select: str) -> None:
         self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {SCORES} AS {select}")
@@ -210,9 +227,9 @@ class JoinedScores:
     def _check_distinct(self, number: int) -> None:
         """Raise `InputError` if two rows of a joined table have the same key."""
         keys = self.names.keys[number - 1]
-        values = ", ".join(_key(number, key) for key in keys)
-        there = " AND ".join(f"{_key(number, key)} IS NOT NULL" for key in keys)
-        rows = f"FROM {_view(number)} AS t{number} WHERE {there}"
+        values = ", ".join(_key("joined", key) for key in keys)
+        there = " AND ".join(f"{_key('joined', key)} IS NOT NULL" for key in keys)
+        rows = f"FROM {_view(number)} AS joined WHERE {there}"
         # Groups of 64 bits, not of text: a third of the memory. Different keys with the same hash
         # are told apart by the second query.
         repeated = f"SELECT hash({values}) AS hashed {rows} GROUP BY 1 HAVING count(*) > 1"
@@ -243,9 +260,9 @@ class JoinedScores:
             self.partners[joined.name] = count
 
     def _example(self, table: int, keys: Sequence[str]) -> str:
-        values = ", ".join(_key(table, key) for key in keys)
+        values = ", ".join(_key("joined", key) for key in keys)
         rows = self.connection.execute(
-            f"SELECT {values} FROM {_view(table)} AS t{table} LIMIT 1"
+            f"SELECT {values} FROM {_view(table)} AS joined LIMIT 1"
         ).fetchall()
         return ", ".join(map(str, rows[0])) if rows else "no rows"
 
@@ -261,11 +278,10 @@ def query(
     joined = JoinedScores.open(paths, joins, memory_limit)
     try:
         check_select(joined.connection, sql)
-        if joins:
-            parsed = parse_query(joined.connection, sql, joined.names)
-            joined.prepare((), [parsed])
-            sql = parsed.sql
-        relation: duckdb.DuckDBPyRelation = joined.connection.sql(sql)
+        # Without joins it is left as it is: the tree of DuckDB does not hold every statement.
+        parsed = parse_query(joined.connection, sql, joined.names) if joins else Expression(sql)
+        joined.prepare((), [parsed])
+        relation: duckdb.DuckDBPyRelation = joined.connection.sql(parsed.sql)
         # Only now does DuckDB see the values. Versions before 2 keep what they executed.
         run = "materialize" if hasattr(relation, "materialize") else "execute"
         relation = getattr(relation, run)()
@@ -290,9 +306,9 @@ def _partner(number: int) -> str:
     return f"_has_{number}"
 
 
-def _key(number: int, key: str) -> str:
+def _key(table: str, key: str) -> str:
     """A key as text: a uid may be a number in one of two tables."""
-    return f"t{number}.{identifier(key)}::VARCHAR"
+    return f"{table}.{identifier(key)}::VARCHAR"
 
 
 def _reading(file: Path) -> str:
