@@ -93,8 +93,10 @@ def query(
     sql: str,
     scores: str | Sequence[str],
     *,
+    join: str | Sequence[str] = ...,
     csv: bool = False,
     max_rows: int = 100,
+    memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Ask DuckDB about score tables."""
@@ -112,6 +114,7 @@ def select(
     dedup_by: Literal['image', 'text', 'both'] | None = None,
     with_forget: bool = False,
     dedup: str | None = None,
+    join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
@@ -124,6 +127,7 @@ def export(
     samples_per_shard: int = 10000,
     scores: str | Sequence[str] = ...,
     columns: str | Sequence[str] = ...,
+    join: str | Sequence[str] = ...,
     repeat: bool = False,
     workers: int | None = None,
     overwrite: bool = False,
@@ -270,6 +274,7 @@ def write_report(
     title: str | None = None,
     pairs: int = 24,
     figures: str | None = None,
+    join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
@@ -313,6 +318,7 @@ def evaluate_noise(
     *,
     column: str | Sequence[str] = ...,
     lower_is_noisier: str | Sequence[str] = ...,
+    score: str | Sequence[str] = ...,
     join: str | Sequence[str] = ...,
     threshold: Mapping[str, float] | str | Sequence[str] = ...,
     rule: str | Sequence[str] = ...,

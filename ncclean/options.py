@@ -31,6 +31,7 @@ class Reads(Enum):
     SHARDS = "shards"
     SOURCE = "source"  # shards or embeddings
     TABLE = "table"
+    JOINED = "joined table"  # with or without a name before it: `NAME=FILE`
     MODEL = "model"
     WEIGHTS = "weights"
     PATH = "path"

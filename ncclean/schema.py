@@ -6,6 +6,7 @@ A column that is a score also says which direction is clean, its range, and wher
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -51,7 +52,13 @@ class Column:
     def field(self) -> pa.Field:
         return pa.field(self.name, self.type)
 
+    @property
+    def sql_type(self) -> str:
+        """DuckDB's."""
+        return _SQL_TYPES[str(self.type)]
 
+
+_SQL_TYPES = {"string": "VARCHAR", "float": "FLOAT", "int32": "INTEGER", "bool": "BOOLEAN"}
 _BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
 
 SCORE_COLUMNS = (
@@ -195,6 +202,18 @@ SCORE_FACTS = {
     for column in (*SCORE_COLUMNS, *NEIGHBOUR_COLUMNS)
     if column.score is not None
 }
+
+
+def facts_of(score: str) -> ScoreFacts | None:
+    """The facts of a column, also of one of a joined table; None for other SQL and other columns.
+
+    >>> facts_of("dfn.noise_probability").higher_is_cleaner
+    False
+    """
+    column = re.fullmatch(r'(?:(?:\w+|"[^"]+")\.)?"?(\w+)"?', score.strip())
+    return SCORE_FACTS.get(column[1].lower()) if column is not None else None
+
+
 # Both in the order of their places.
 REPORT_SCORES = {
     name: facts

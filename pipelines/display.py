@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ Shown = Table | Note | str
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
     """Names and values, without heads."""
     return Table("", (), tuple(rows), left=2)
+
+
+def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
+    """How many rows of the scores have a row in each joined table."""
+    return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
 
 
 def share(value: float | None, digits: int = 1) -> str:

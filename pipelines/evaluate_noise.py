@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
-from ncclean.options import Option, Reads
+from ncclean.options import Option
 
 from .command import Command, Result
-from .display import Note, Shown, Table, decimal, share
+from .display import Note, Shown, Table, decimal, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import plot_option
+from .shared_options import Join, MemoryLimit, Scores, plot_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
@@ -35,33 +35,27 @@ class EvaluateNoise(Command):
     name = "evaluate noise"
     summary = "Compare scores and rules with the truth."
 
-    scores: Annotated[
-        Sequence[str],
-        Option(
-            "Score files, folders or globs.", argument=True, metavar="SCORES", reads=Reads.TABLE
-        ),
-    ]
+    scores: Scores
     out: Annotated[
         str | None,
         Option("JSON file of the result.", flags=("-o",), inside="noise.json", endings=(".json",)),
     ] = None
     column: Annotated[
         Sequence[str],
-        Option(
-            "Evaluate this column too; higher is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Evaluate this too; higher is noisier. Repeatable.", columns_of=("scores", "join")),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
+        Option("Evaluate this too; lower is noisier. Repeatable.", columns_of=("scores", "join")),
+    ] = ()
+    score: Annotated[
+        Sequence[str],
         Option(
-            "Evaluate this column too; lower is noisier. Repeatable.", columns_of=("scores", "join")
+            "Evaluate this too, SQL or `NAME=SQL`; higher is cleaner. Repeatable.",
+            sql_over=("scores", "join"),
         ),
     ] = ()
-    join: Annotated[
-        Sequence[str],
-        Option("Table with more columns, joined by uid, e.g. of `neighbours`.", reads=Reads.TABLE),
-    ] = ()
+    join: Join = ()
     threshold: Annotated[
         Mapping[str, float] | Sequence[str],
         Option(
@@ -77,9 +71,7 @@ class EvaluateNoise(Command):
         ),
     ] = ()
     plot: Annotated[str | None, plot_option("noise.pdf")] = None
-    memory_limit: Annotated[
-        str | None, Option("Bound on DuckDB's memory, for example `4GB`.", is_idle=True)
-    ] = None
+    memory_limit: MemoryLimit = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +115,7 @@ class EvaluateNoise(Command):
 def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in evaluation.noisy.items())
     yield f"{evaluation.clean:,} clean pairs; noisy: {kinds or 'none'}"
+    yield from partner_lines(evaluation.joined, evaluation.rows)
     if evaluation.unscored:
         yield f"{evaluation.unscored:,} pairs with a truth have no scores"
     if evaluation.unknown:

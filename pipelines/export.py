@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads, usable_cores
 from .command import Command, Result
 from .display import Shown, file_size
 from .progress import SILENT, Progress
-from .shared_options import Overwrite, Processes
+from .shared_options import Join, Overwrite, Processes
 
 if TYPE_CHECKING:
     from ncclean.selection.export import ExportSummary
@@ -51,9 +51,12 @@ class Export(Command):
     columns: Annotated[
         Sequence[str],
         Option(
-            "Columns of --scores to add, with commas between.", commas=True, columns_of=("scores",)
+            "Columns of --scores and --join to add, with commas between.",
+            commas=True,
+            columns_of=("scores", "join"),
         ),
     ] = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
+    join: Join = ()
     repeat: Annotated[bool, Option("Write a sample as often as its weight says, 1 on average.")] = (
         False
     )
@@ -64,6 +67,8 @@ class Export(Command):
         super().__post_init__()
         if not self.is_uid_file and not self.shards:
             raise InputError("export needs --shards, or an --out that ends in .npy for the uids")
+        if self.join and not self.scores:
+            raise InputError("--join goes with --scores, the table that it is joined to")
 
     @property
     def is_uid_file(self) -> bool:
@@ -117,6 +122,7 @@ class Export(Command):
             stores.location(self.out),
             samples_per_shard=self.samples_per_shard,
             scores=self.scores,
+            join=self.join,
             columns=self.columns if self.scores else (),
             repeat=self.repeat,
             workers=self.workers or usable_cores(),

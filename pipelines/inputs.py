@@ -25,8 +25,8 @@ def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETR
 
     if reads in _SHARDS:
         resolve_sources([value], _SHARDS[reads])
-    elif reads is Reads.TABLE:
-        table_files([value])
+    elif reads in (Reads.TABLE, Reads.JOINED):
+        table_files([_table(reads, value)])
     elif reads is Reads.WEIGHTS:
         return  # a tag or a file: looked at with the model
     elif reads is Reads.MODEL:
@@ -46,8 +46,8 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     if reads in _SHARDS:
         for shard in resolve_sources([value], _SHARDS[reads]):
             yield " ".join((shard.url, *shard.files)), shard.size, shard.version
-    elif reads is Reads.TABLE:
-        for file in table_files([value]):
+    elif reads in (Reads.TABLE, Reads.JOINED):
+        for file in table_files([_table(reads, value)]):
             yield _stamp(file)
     else:
         path = Path(value.removeprefix(LOCAL_MODEL))
@@ -60,6 +60,12 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         else:
             for folder, _, names in os.walk(path):
                 yield from (_stamp(os.path.join(folder, name)) for name in names)
+
+
+def _table(reads: Reads, value: str) -> str:
+    from ncclean.storage.column_names import JoinedFile
+
+    return JoinedFile.parse(value).path if reads is Reads.JOINED else value
 
 
 def _stamp(path: str) -> Stamp:

@@ -6,16 +6,16 @@ import contextlib
 import csv as csv_module
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.errors import InputError
-from ncclean.options import Option, Reads
+from ncclean.options import Option
 
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
+from .shared_options import Join, MemoryLimit, Scores
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Query(Command):
     """Ask DuckDB about score tables.
 
-    The query sees the view `scores` and no other file.
+    The query sees the view `scores` and no other file. `--join` adds columns to the view.
 
     Example: `ncclean query "SELECT status, count(*) FROM scores GROUP BY 1" scores.parquet`
     """
@@ -35,26 +35,17 @@ class Query(Command):
     is_stage = False
 
     sql: Annotated[str, Option("One SELECT over the view `scores`.", argument=True, metavar="SQL")]
-    scores: Annotated[
-        Sequence[str],
-        Option("Score files, folders or globs.", argument=True, metavar="PATH", reads=Reads.TABLE),
-    ]
+    scores: Scores
+    join: Join = ()
     csv: Annotated[bool, Option("Print CSV.")] = False
     max_rows: Annotated[int, Option("Rows of the table to show.", low=1)] = 100
+    memory_limit: MemoryLimit = None
 
     def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
         """Run the query. Raises `InputError` for what is not one SELECT, or fails."""
-        import duckdb
+        from ncclean.storage.joined import query
 
-        from ncclean.storage.catalog import query
-
-        relation = query(self.sql, self.scores)
-        try:
-            # Only now does DuckDB see the values. Versions before 2 keep what they executed.
-            run = "materialize" if hasattr(relation, "materialize") else "execute"
-            relation = getattr(relation, run)()
-        except duckdb.Error as error:
-            raise InputError(f"the query failed: {error}") from error
+        relation = query(self.sql, self.scores, self.memory_limit, joins=self.join)
         shown = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
         return Result(self.name, relation, _Rows(relation), shown=shown)
 

@@ -10,9 +10,9 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Shown, interval
+from .display import Shown, interval, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import Scores
+from .shared_options import Join, MemoryLimit, Scores
 
 if TYPE_CHECKING:
     from .jobs.report import WrittenReport
@@ -51,9 +51,8 @@ class Report(Command):
         str | None,
         Option("Also write the plots as PDF, PNG and SVG.", metavar="DIR", inside="figures"),
     ] = None
-    memory_limit: Annotated[
-        str | None, Option("Memory for DuckDB, e.g. `4GB` (default: most of it).", is_idle=True)
-    ] = None
+    join: Join = ()
+    memory_limit: MemoryLimit = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,6 +89,7 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     if run.noise_rate is not None:
         rate = interval(run.noise_rate, run.noise_rate_low, run.noise_rate_high)
         yield f"noise rate {rate}"
+    yield from partner_lines(written.numbers.partners, counts.rows)
     for sentence in written.numbers.missing:
         yield f"note: {sentence}"
     pictures = written.thumbnails.count if written.thumbnails is not None else 0

@@ -10,9 +10,9 @@ from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
 from .command import Command, Result
-from .display import Note, Shown, Table, share
+from .display import Note, Shown, Table, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import MemoryLimit, Scores
+from .shared_options import Join, MemoryLimit, Scores
 
 if TYPE_CHECKING:
     from ncclean.selection.select import SelectionSummary
@@ -47,6 +47,7 @@ class Select(Command):
         str | None,
         Option("Table of `ncclean neighbours`: keep one of each group.", reads=Reads.TABLE),
     ] = None
+    join: Join = ()
     memory_limit: MemoryLimit = None
 
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
@@ -56,16 +57,19 @@ class Select(Command):
         """
         from ncclean import stores
         from ncclean.selection.select import select
+        from ncclean.storage.column_names import JoinedFile
         from ncclean.storage.tables import check_apart, table_files
 
-        dedup = [self.dedup] if self.dedup is not None else []
-        check_apart(self.out, table_files([*self.scores, *dedup]))
+        beside = [JoinedFile.parse(table).path for table in self.join]
+        beside += [self.dedup] if self.dedup is not None else []
+        check_apart(self.out, table_files([*self.scores, *beside]))
         progress.say("selecting")
         selected = select(
             self.scores,
             stores.location(self.out),
             self.policy,
             dedup=self.dedup,
+            join=self.join,
             memory_limit=self.memory_limit,
         )
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
@@ -103,4 +107,5 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
         yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
+    yield from partner_lines(selected.joined, selected.rows)
     yield f"written to {selected.out}"

@@ -51,6 +51,14 @@ OsaFunction = Annotated[
         "`linear` or `cosine`."
     ),
 ]
+Join = Annotated[
+    Sequence[str],
+    Option(
+        "Table with more columns, `FILE` or `NAME=FILE`, joined by uid, or by shard and key; "
+        "repeatable.",
+        reads=Reads.JOINED,
+    ),
+]
 CaptionKey = Annotated[
     str | None,
     Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),

@@ -78,7 +78,8 @@ class NoiseEvaluation:
 
     `clean` and `noisy` (by kind) count the scored pairs with a truth, `unscored` those without
     scores, and `unknown` the pairs without a truth. `noise_rate` is the estimate that operating
-    points use, `noise_rate_source` its origin.
+    points use, `noise_rate_source` its origin. `joined` counts the rows that have a row in each
+    joined table.
     """
 
     clean: int
@@ -90,6 +91,12 @@ class NoiseEvaluation:
     scores: list[ScoreEvaluation]
     rules: list[RuleEvaluation]
     calibration: Calibration | None
+    joined: dict[str, int]
+
+    @property
+    def rows(self) -> int:
+        """All rows of the table."""
+        return self.clean + sum(self.noisy.values()) + self.unscored + self.unknown
 
 
 @dataclass(frozen=True)

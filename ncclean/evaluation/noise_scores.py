@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,16 @@ BUILT_IN_SCORES = tuple(
     NoiseScore(column, not facts.higher_is_cleaner, facts.noise_threshold, below=facts.exclusive)
     for column, facts in EVALUATED_SCORES.items()
 )
+
+
+def named_score(text: str) -> tuple[str, str]:
+    """The name and the SQL of `NAME=SQL`; of SQL alone, which is its own name.
+
+    >>> named_score("mix = 0.5 * rank(similarity)")
+    ('mix', '0.5 * rank(similarity)')
+    """
+    named = re.fullmatch(r"\s*(\w+)\s*=(?!=)\s*(.+)", text, re.DOTALL)
+    return (named[1], named[2]) if named is not None else (text, text)
 
 
 def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from ncclean.errors import InputError
 from ncclean.evaluation.calibration import BINS, Calibration, calibration
 from ncclean.evaluation.curves import SortedScores
+from ncclean.evaluation.noise_choice import NoiseChoice
 from ncclean.evaluation.noise_evaluation import (
     NoiseEvaluation,
     RuleEvaluation,
@@ -21,12 +22,12 @@ from ncclean.evaluation.noise_evaluation import (
     figure_of,
 )
 from ncclean.evaluation.noise_scores import NoiseScore
-from ncclean.rules import Rule
-from ncclean.storage.catalog import connect
+from ncclean.storage.catalog import first_line
 
 UNSPECIFIED = "unspecified"  # noise without a kind
 OTHER = "other"
 _MOST_KINDS = 20
+_READ_IF_THERE = ("is_noisy", "noise_kind", "status", "noise_probability")
 
 
 @dataclass(frozen=True)
@@ -35,32 +36,28 @@ class TruthTable:
 
     `pairs` (K + 1,) counts them by kind, clean ones first; `_kind` is the number of a pair's kind.
     `unscored` counts the pairs with a truth but no scores, `unknown` those without a truth.
-    `columns` maps all columns to DuckDB's types.
+    `choice` are the scores and rules to evaluate.
     """
 
     connection: duckdb.DuckDBPyConnection
-    columns: dict[str, str]
+    choice: NoiseChoice
     kinds: list[str]
     pairs: np.ndarray
     unscored: int
     unknown: int
 
     @classmethod
-    def open(
-        cls, scores: Sequence[str], joined: Sequence[str] = (), memory_limit: str | None = None
-    ) -> TruthTable:
-        """Raises `InputError` if the table has no truth, or cannot be read."""
-        beside = {f"joined_{number}": [path] for number, path in enumerate(joined)}
-        connection = connect(scores, memory_limit, beside=beside)
-        table = "scores"
-        for number, path in enumerate(joined):
-            table = _join(connection, table, number, path)
-        columns = _columns(connection, table)
-        if "is_noisy" not in columns:
-            raise InputError(f"{scores[0]} has no column is_noisy: no truth to compare with")
-        kind = "noise_kind::VARCHAR" if "noise_kind" in columns else "NULL::VARCHAR"
-        ok = "status = 'ok'" if "status" in columns else "true"
-        noisy = f"FROM {table} WHERE is_noisy::BOOLEAN AND {ok}"
+    def of(cls, choice: NoiseChoice) -> TruthTable:
+        """Raises `InputError` if the table has no truth, or cannot be read or joined."""
+        scores = choice.table
+        connection, there = scores.connection, scores.names.types
+        if "is_noisy" not in there:
+            raise InputError(f"{scores.paths[0]} has no column is_noisy: no truth to compare with")
+        kind = "noise_kind::VARCHAR" if "noise_kind" in there else "NULL::VARCHAR"
+        ok = "status = 'ok'" if "status" in there else "true"
+        expressions = [*choice.columns.values(), *choice.conditions.values()]
+        scores.prepare(_READ_IF_THERE, expressions)
+        noisy = f"FROM scores WHERE is_noisy::BOOLEAN AND {ok}"
         counts = connection.execute(
             f"SELECT coalesce({kind}, '{UNSPECIFIED}') AS kind, count(*) AS pairs {noisy} "
             "GROUP BY 1 ORDER BY pairs DESC, kind"
@@ -73,7 +70,7 @@ class TruthTable:
             # A kind that is not listed counts as the last one, `other`.
             f"coalesce(list_position({_listed(kinds)}, coalesce({kind}, '{UNSPECIFIED}')), "
             f"{len(kinds)}) ELSE 0 END)::TINYINT AS _kind "
-            f"FROM {table} WHERE is_noisy IS NOT NULL AND {ok}"
+            f"FROM scores WHERE is_noisy IS NOT NULL AND {ok}"
         )
         judged = dict(
             connection.execute("SELECT _kind, count(*) FROM judged GROUP BY 1").fetchall()
@@ -83,17 +80,16 @@ class TruthTable:
         ).fetchall()[0]
         if not with_truth:
             raise InputError(
-                f"{scores[0]} holds no truth: is_noisy is null in every row. Score shards that "
-                "`ncclean inject-noise` or `ncclean synth` wrote"
+                f"{scores.paths[0]} holds no truth: is_noisy is null in every row. Score shards "
+                "that `ncclean inject-noise` or `ncclean synth` wrote"
             )
         pairs = np.array([judged.get(number, 0) for number in range(len(kinds) + 1)])
-        return cls(
-            connection, columns, kinds, pairs, with_truth - int(pairs.sum()), total - with_truth
-        )
+        unscored = with_truth - int(pairs.sum())
+        return cls(connection, choice, kinds, pairs, unscored, total - with_truth)
 
     def noise_rate(self) -> tuple[float, str]:
         """The share of pairs to flag where a score has no threshold of its own, and its source."""
-        if "noise_probability" in self.columns:
+        if "noise_probability" in self.choice.table.names.types:
             mean = self._rows("SELECT avg(noise_probability) FROM judged")[0][0]
             if mean is not None:
                 return float(mean), "the mean noise_probability"
@@ -104,12 +100,13 @@ class TruthTable:
 
         Raises `InputError` for a column that holds no numbers.
         """
-        name = _identifier(score.column)
-        is_float = self.columns[score.column] == "FLOAT"
+        name = self.choice.columns[score.column].sql
+        is_float = self.choice.table.names.types.get(score.column) == "FLOAT"
         value = name if is_float else f"{name}::DOUBLE"
         arrays = self._execute(
             f"SELECT _kind, {value} AS score FROM judged "
-            f"WHERE {name} IS NOT NULL AND NOT isnan({value})"
+            f"WHERE {name} IS NOT NULL AND NOT isnan({value})",
+            f"the score {score.column!r}",
         ).fetchnumpy()
         values = np.asarray(arrays["score"])
         missing = int(self.pairs.sum()) - len(values)
@@ -117,10 +114,7 @@ class TruthTable:
         return SortedScores.of(values, np.asarray(arrays["_kind"])), missing
 
     def evaluate(
-        self,
-        scores: Sequence[NoiseScore],
-        rules: Sequence[Rule],
-        on_score: Callable[[int], None] = lambda number: None,
+        self, on_score: Callable[[int], None] = lambda number: None
     ) -> tuple[NoiseEvaluation, list[ScoreFigure]]:
         """Every score and rule against the truth, and the curves to draw of each score.
 
@@ -129,7 +123,7 @@ class TruthTable:
         """
         rate, source = self.noise_rate()
         evaluations, figures = [], []
-        for number, score in enumerate(scores, start=1):
+        for number, score in enumerate(self.choice.scores.values(), start=1):
             on_score(number)
             values, unscored = self.read(score)
             if not len(values.values):
@@ -144,22 +138,21 @@ class TruthTable:
             noise_rate=rate,
             noise_rate_source=source,
             scores=evaluations,
-            rules=self.rules(rules),
+            rules=self.rules(),
             calibration=self.calibration(),
+            joined=self.choice.table.partners,
         )
         return evaluation, figures
 
-    def rules(self, rules: Sequence[Rule]) -> list[RuleEvaluation]:
-        """Every rule's operating point, over the pairs for which it is not null.
-
-        Raises `InputError` for a rule that is not a condition on the table's columns.
-        """
+    def rules(self) -> list[RuleEvaluation]:
+        """Every rule's operating point, over the pairs for which it is not null."""
         evaluations = []
-        for rule in rules:
+        for rule in self.choice.rules:
             # One at a time, so that an error names its rule.
+            sql = self.choice.conditions[rule.condition].sql
             rows = self._rows(
                 f"SELECT _kind, count(*), count_if(flag) FROM "
-                f"(SELECT _kind, ({rule.condition}\n)::BOOLEAN AS flag FROM judged) "
+                f"(SELECT _kind, {sql}::BOOLEAN AS flag FROM judged) "
                 "WHERE flag IS NOT NULL GROUP BY 1",
                 f"the rule {rule.title!r}",
             )
@@ -172,7 +165,7 @@ class TruthTable:
 
     def calibration(self) -> Calibration | None:
         """Of `noise_probability`; None where it is missing."""
-        if "noise_probability" not in self.columns:
+        if "noise_probability" not in self.choice.table.names.types:
             return None
         rows = self._rows(
             f"SELECT least(floor(p * {BINS}), {BINS - 1})::INTEGER, _kind, count(*), sum(p), "
@@ -191,39 +184,9 @@ class TruthTable:
 
     def _execute(self, sql: str, what: str = "the table") -> duckdb.DuckDBPyConnection:
         try:
-            # A rule must not smuggle in a second statement.
-            statements = self.connection.extract_statements(sql)
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise InputError(f"{what} is not a condition")
             return self.connection.execute(sql)
         except duckdb.Error as error:
-            raise InputError(f"{what} cannot be evaluated: {str(error).splitlines()[0]}") from error
-
-
-def _join(connection: duckdb.DuckDBPyConnection, table: str, number: int, path: str) -> str:
-    """A view of `table` with the new columns of the view `joined_<number>`, matched by uid.
-
-    Of several rows with one uid, one is used. Raises `InputError` unless both have a uid.
-    """
-    columns, joined = _columns(connection, table), _columns(connection, f"joined_{number}")
-    if "uid" not in columns or "uid" not in joined:
-        raise InputError(f"{path} cannot be joined to the scores: both need a column uid")
-    added = "".join(f", j.{_identifier(name)}" for name in joined if name not in columns)
-    connection.execute(
-        f"CREATE TEMP VIEW with_{number} AS SELECT s.*{added} FROM {table} s LEFT JOIN "
-        f"(SELECT DISTINCT ON (uid) * FROM joined_{number}) j ON s.uid = j.uid"
-    )
-    return f"with_{number}"
-
-
-def _columns(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, str]:
-    """Names and types."""
-    described = connection.execute(f"DESCRIBE {table}").fetchall()
-    return {str(row[0]): str(row[1]) for row in described}
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+            raise InputError(f"{what} cannot be evaluated: {first_line(error)}") from error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,15 @@ from ncclean.report.run_facts import RunFacts
 from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
+from ncclean.schema import ScoreFacts
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements; each sentence of `missing` names something that the table lacks."""
+    """The measurements; each sentence of `missing` names something that the table lacks.
+
+    `joined_scores` and `partners` are those of `ScoreTable`.
+    """
 
     facts: RunFacts
     counts: PairCounts
@@ -27,6 +31,8 @@ class Measurements:
     shards: ShardTable
     columns: frozenset[str]
     missing: tuple[str, ...]
+    joined_scores: Mapping[str, ScoreFacts]
+    partners: Mapping[str, int]
 
     def curve(self, column: str) -> ScoreCurve | None:
         """The threshold curve of a score, None if the table does not have it."""
@@ -60,6 +66,7 @@ class Measurements:
             },
             "detection": _detection_json(overlap.truth),
             "missing": list(self.missing),
+            "joined": dict(self.partners),
         }
 
 
@@ -98,6 +105,8 @@ def measure_table(table: ScoreTable) -> Measurements:
         shards=shard_table(table),
         columns=table.columns,
         missing=tuple(_missing(table, counts)),
+        joined_scores=table.joined_scores,
+        partners=table.partners,
     )
 
 

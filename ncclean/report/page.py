@@ -35,13 +35,17 @@ _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shar
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page besides the measurements. `thumbnails` is None without shards."""
+    """The content of a page besides the measurements. `thumbnails` is None without shards.
+
+    `join` are the joined tables, as `ncclean query` takes them.
+    """
 
     title: str
     paths: Sequence[str]
     made: date
     pairs: Sequence[ShownPair] = ()
     thumbnails: Thumbnails | None = None
+    join: Sequence[str] = ()
 
 
 def render(numbers: Measurements, page: Page) -> str:
@@ -95,9 +99,9 @@ def script_json(value: object) -> Markup:
 def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
     """The data for the page's script."""
     return {
-        "liveQuery": command(_threshold_query(numbers, "CONDITION"), page.paths),
+        "liveQuery": command(_threshold_query(numbers, "CONDITION"), page.paths, page.join),
         "curves": [_curve(curve) for curve in numbers.curves],
-        "meanings": _MEANINGS,
+        "meanings": {**_MEANINGS, **{n: f.label for n, f in numbers.joined_scores.items()}},
         "pairs": [
             {
                 "group": pair.group,
@@ -126,7 +130,7 @@ def _live_query(numbers: Measurements, page: Page) -> str | None:
     if not numbers.curves:
         return None
     first = numbers.curves[0]
-    return command(_threshold_query(numbers, first.condition(first.start)), page.paths)
+    return command(_threshold_query(numbers, first.condition(first.start)), page.paths, page.join)
 
 
 def _finite(value: float | int | str | bool) -> float | int | str | bool | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
 from ncclean.rules import RULES
+from ncclean.storage.catalog import identifier
 
 GROUPS = ("worst", "borderline", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
@@ -123,11 +124,32 @@ def _read(table: ScoreTable, chosen: dict[tuple[str, int], str]) -> list[ShownPa
         [shards, rows],
     )
     by_place = {(row[0], row[1]): row for row in reversed(values)}
-    pairs = [_pair(group, by_place[place], caption_bytes) for place, group in chosen.items()]
+    joined = _joined_scores(table, shards, rows)
+    pairs = [
+        _pair(group, by_place[place], joined.get(place, {}), caption_bytes)
+        for place, group in chosen.items()
+    ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
 
 
-def _pair(group: str, row: Sequence[object], caption_bytes: int) -> ShownPair:
+def _joined_scores(
+    table: ScoreTable, shards: list[str], rows: list[int]
+) -> dict[tuple[str, int], dict[str, object]]:
+    """The scores of joined tables, by shard and row."""
+    names = list(table.joined_scores)
+    if not names:
+        return {}
+    values = table.rows(
+        f"SELECT shard, row, {', '.join(map(identifier, names))} FROM joined_pairs "
+        "WHERE list_contains(?, shard) AND list_contains(?, row)",
+        [shards, rows],
+    )
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in reversed(values)}
+
+
+def _pair(
+    group: str, row: Sequence[object], joined: dict[str, object], caption_bytes: int
+) -> ShownPair:
     shard, number, key, status, error, text, length, url, width, height = row[:10]
     values = row[10 : 10 + len(_SHOWN_SCORES)]
     flags = row[10 + len(_SHOWN_SCORES) :]
@@ -148,7 +170,7 @@ def _pair(group: str, row: Sequence[object], caption_bytes: int) -> ShownPair:
         height=height if isinstance(height, int) else None,
         scores={
             name: value
-            for name, value in zip(_SHOWN_SCORES, values, strict=True)
+            for name, value in (*zip(_SHOWN_SCORES, values, strict=True), *joined.items())
             if isinstance(value, (float, int, str, bool))
         },
         flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),

@@ -79,6 +79,7 @@ def ready_queries(columns: Collection[str]) -> tuple[ReadyQuery, ...]:
     return tuple(query for query in READY_QUERIES if set(query.needs) <= set(columns))
 
 
-def command(sql: str, paths: Sequence[str]) -> str:
+def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
     """The shell command. The SQL has nothing that a shell expands in double quotes."""
-    return f'ncclean query "{sql}" {shlex.join(paths)}'
+    joins = [word for table in join for word in ("--join", table)]
+    return f'ncclean query "{sql}" {shlex.join([*paths, *joins])}'

@@ -2,58 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import duckdb
 
 from ncclean.errors import InputError
 from ncclean.report.run_facts import RunFacts, read_facts
-from ncclean.schema import SCORE_COLUMNS
-from ncclean.storage.catalog import connect
+from ncclean.schema import SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
+from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.tables import table_files
 
+_COUNTED = {"noise_probability": "FLOAT", "is_noisy": "BOOLEAN"}
 _NEEDED = ("shard", "key", "row", "status", "similarity")
-_SQL_TYPES = {"string": "VARCHAR", "float": "FLOAT", "int32": "INTEGER", "bool": "BOOLEAN"}
 
 
 @dataclass(frozen=True)
 class ScoreTable:
     """`connection` has the view `pairs`: the score columns, with nulls for missing ones.
 
-    Only aggregates leave DuckDB, so a table of any size takes bounded memory.
+    The view `joined_pairs` has the scores of joined tables beside a few of those columns:
+    `joined_scores` by column. `partners` counts the rows that have one in each joined table. Only
+    aggregates leave DuckDB, so a table of any size takes bounded memory.
     """
 
     connection: duckdb.DuckDBPyConnection
     facts: RunFacts
     columns: frozenset[str]  # of the files
+    joined_scores: Mapping[str, ScoreFacts] = field(default_factory=dict)
+    partners: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, paths: Sequence[str], memory_limit: str | None = None) -> ScoreTable:
+    def open(
+        cls, paths: Sequence[str], memory_limit: str | None = None, join: Sequence[str] = ()
+    ) -> ScoreTable:
         """Raises `InputError` for paths without score files and for other Parquet files."""
-        connection = connect(paths, memory_limit)
-        columns = frozenset(row[0] for row in connection.execute("DESCRIBE scores").fetchall())
+        scores = JoinedScores.open(paths, join, memory_limit)
+        connection, origins = scores.connection, scores.names.origins
+        columns = frozenset(name for name, origin in origins.items() if not origin.table)
         for name in _NEEDED:
             if name not in columns:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         selected = ", ".join(
-            column.name
-            if column.name in columns
-            else f"NULL::{_SQL_TYPES[str(column.type)]} AS {column.name}"
+            column.name if column.name in columns else f"NULL::{column.sql_type} AS {column.name}"
             for column in SCORE_COLUMNS
         )
-        connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM scores")
-        return cls(connection, read_facts(table_files(paths)), columns)
+        connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
+        joined = {
+            # The cosine that it may follow is another one.
+            name: dataclasses.replace(
+                facts, label=f"{facts.label}, {scores.joins[table - 1].name}", follows_cosine=False
+            )
+            for name, (table, column) in origins.items()
+            if table and (facts := SCORE_FACTS.get(column.lower())) is not None
+        }
+        scores.prepare([*_NEEDED, *_COUNTED, *joined])
+        filled = [
+            f"NULL::{kind} AS {name}" for name, kind in _COUNTED.items() if name not in columns
+        ]
+        floats = [f"{identifier(name)}::FLOAT AS {identifier(name)}" for name in joined]
+        connection.execute(
+            "CREATE TEMP VIEW joined_pairs AS SELECT "
+            f"{', '.join([*_NEEDED, *(n for n in _COUNTED if n in columns), *filled, *floats])} "
+            "FROM scores"
+        )
+        facts_of_run = read_facts(table_files(paths))
+        return cls(connection, facts_of_run, columns, joined, scores.partners)
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
         """The few rows of an aggregate. Raises `InputError` if a file cannot be read to its end."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except duckdb.OutOfMemoryException as error:
-            raise InputError(f"the report needs more memory: {_first_line(error)}") from error
+            raise InputError(f"the report needs more memory: {first_line(error)}") from error
         except duckdb.Error as error:
-            raise InputError(f"the score table cannot be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+            raise InputError(f"the score table cannot be read: {first_line(error)}") from error

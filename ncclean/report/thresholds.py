@@ -7,12 +7,14 @@ it, so the report shows the counts that a query with the threshold returns.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ncclean.report.table import ScoreTable
 from ncclean.schema import REPORT_SCORES, ScoreFacts
+from ncclean.storage.catalog import identifier
 
 _STEPS = 1000
 
@@ -106,30 +108,44 @@ class ScoreCurve:
 
 
 def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
-    """The curves of all scores that the table has, the noise probability first."""
-    bounds = ", ".join(f"min({column}), max({column})" for column in REPORT_SCORES)
-    ends = table.rows(f"SELECT {bounds} FROM pairs WHERE status = 'ok'")[0]
-    curves = []
-    for number, (column, score) in enumerate(REPORT_SCORES.items()):
+    """The curves of all scores that the table has: noise probability first, joined ones last."""
+    return tuple(
+        curve
+        for relation, scores in (("pairs", REPORT_SCORES), ("joined_pairs", table.joined_scores))
+        for curve in _curves(table, relation, scores)
+    )
+
+
+def _curves(
+    table: ScoreTable, relation: str, scores: Mapping[str, ScoreFacts]
+) -> Iterator[ScoreCurve]:
+    if not scores:
+        return
+    bounds = ", ".join(f"min({name}), max({name})" for name in map(identifier, scores))
+    ends = table.rows(f"SELECT {bounds} FROM {relation} WHERE status = 'ok'")[0]
+    for number, (column, score) in enumerate(scores.items()):
         low, high = ends[2 * number : 2 * number + 2]
         if low is None or not (math.isfinite(low) and math.isfinite(high)):
             continue
         # The last step from 0 to 1 holds values of exactly 1.
         grid = Grid(0, _STEPS + 1, 1, 3) if score.is_share else Grid.over(low, high)
-        curves.append(_curve(table, column, score, grid))
-    return tuple(curves)
+        yield _curve(table, relation, column, score, grid)
 
 
-def _curve(table: ScoreTable, column: str, score: ScoreFacts, grid: Grid) -> ScoreCurve:
+def _curve(
+    table: ScoreTable, relation: str, column: str, score: ScoreFacts, grid: Grid
+) -> ScoreCurve:
+    name = identifier(column)
+
     def threshold(step: str) -> str:
         # Divided, not multiplied by a step: DuckDB compares the column with the FLOAT of the double
         # nearest to the decimal in a query.
         return f"(({step}) * {grid.multiple} / 1e{grid.digits})::FLOAT"
 
-    guess = f"floor({column} / {grid.multiple / 10**grid.digits!r})::INTEGER"
+    guess = f"floor({name} / {grid.multiple / 10**grid.digits!r})::INTEGER"
     rows = table.rows(
-        f"WITH guessed AS (SELECT {column} AS value, {guess} AS step, noise_probability, "
-        f"similarity, is_noisy FROM pairs WHERE status = 'ok' AND {column} IS NOT NULL) "
+        f"WITH guessed AS (SELECT {name} AS value, {guess} AS step, noise_probability, "
+        f"similarity, is_noisy FROM {relation} WHERE status = 'ok' AND {name} IS NOT NULL) "
         f"SELECT step + (value >= {threshold('step + 1')})::INTEGER "
         f"- (value < {threshold('step')})::INTEGER AS exact, count(*), sum(noise_probability), "
         "count(noise_probability), count(*) FILTER (is_noisy), count(is_noisy), min(similarity) "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -27,8 +29,9 @@ from ncclean.selection.export_plan import (
     repeat_scale,
 )
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
-from ncclean.storage.catalog import connect
 from ncclean.storage.differences import differences
+from ncclean.storage.expressions import missing_column
+from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
 
@@ -74,6 +77,7 @@ def export_shards(
     samples_per_shard: int = 10_000,
     scores: Sequence[str] = (),
     columns: Sequence[str] = (),
+    join: Sequence[str] = (),
     repeat: bool = False,
     workers: int = 1,
     overwrite: bool = False,
@@ -81,17 +85,17 @@ def export_shards(
 ) -> ExportSummary:
     """Write the selected samples as shards `00000.tar`, ... with `_stats.json` and `sizes.json`.
 
-    Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`
-    are added to each sample's json; `repeat` writes a sample as often as its weight says, the mean
-    weight once. Finished shards of an interrupted export are kept. Raises `InputError` for a
-    selection that does not fit the shards, `ResumeError` if `out` holds another export.
+    Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`,
+    and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
+    sample as often as its weight says, the mean weight once. Finished shards of an interrupted
+    export are kept. Raises `InputError` for a selection that does not fit the shards, or tables
+    that cannot be joined, `ResumeError` if `out` holds another export.
     """
     out = stores.location(str(out))  # the caller's may cache its listings
     connection = open_selection(selection)
     repeats = repeat_scale(connection) if repeat else None
     counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
     connection.close()
-    _check_columns(scores, columns)
     tasks = plan_export(counts, shards, samples_per_shard)
     digits = max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
     options = ExportOptions(
@@ -102,31 +106,39 @@ def export_shards(
         columns=tuple(columns),
         repeats=repeats,
     )
-    with RunRecord.open(
-        out / _RECORD,
-        _COMMAND,
-        _identity(options, tasks, samples_per_shard),
-        overwrite=overwrite,
-        files=functools.partial(_files, out),
-        taken=lambda: next(iter(stores.ask("list", out, listed, out, "*.tar")), None),
-        compare=_compare,
-    ):
+    with contextlib.ExitStack() as stack:
+        table = stack.enter_context(JoinedScores.open(scores, join)) if scores else None
+        names = _names(table, columns) if table is not None else []
+        stack.enter_context(
+            RunRecord.open(
+                out / _RECORD,
+                _COMMAND,
+                _identity(options, join, tasks, samples_per_shard),
+                overwrite=overwrite,
+                files=functools.partial(_files, out),
+                taken=lambda: next(iter(stores.ask("list", out, listed, out, "*.tar")), None),
+                compare=_compare,
+            )
+        )
         done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
         pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+        if table is not None and pending:
+            files = table.prepare(["shard", "key", "row", *names])
+            options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
         for report in _run(pending, options, workers):
             on_done(report)
         return _finish(out, tasks, digits)
 
 
-def _check_columns(scores: Sequence[str], columns: Sequence[str]) -> None:
-    if not scores:
-        return
-    connection = connect(scores)
-    existing = connection.sql("SELECT * FROM scores LIMIT 0").columns
-    connection.close()
-    for name in columns:
-        if name not in existing:
-            raise InputError(f"{scores[0]} has no column {name!r}; it has {', '.join(existing)}")
+def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
+    """The columns as the table calls them. Raises `InputError` for one that is not there."""
+    names = []
+    for column in columns:
+        name = table.names.named(column)
+        if name is None:
+            raise InputError(f"--columns: {missing_column(column, table.names.types)}")
+        names.append(name)
+    return names
 
 
 def export_uids(selection: str, out: UPath) -> ExportSummary:
@@ -181,7 +193,7 @@ def clear_export(out: UPath) -> None:
 
 
 def _identity(
-    options: ExportOptions, tasks: list[ExportTask], samples_per_shard: int
+    options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
     """What an export depends on, and how many shards it writes."""
     path = stores.location(options.selection)
@@ -192,6 +204,7 @@ def _identity(
         "samples_per_shard": samples_per_shard,
         "scores": list(options.scores),
         "columns": list(options.columns),
+        **({"join": list(join)} if join else {}),  # records from before there were joins lack it
         "repeats": options.repeats,
         "input": _digest([
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)

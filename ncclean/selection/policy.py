@@ -29,16 +29,17 @@ class Policy(Options):
     """The pairs to keep. Raises `InputError` for options that do not go together.
 
     `method` is `osa` (weight above 0), `ncu` (the retain set), `disncl` (mutual best matches) or
-    `noise-probability` (below `threshold`, .5 if not given). `score` names a column to compare
-    with `threshold`, or to take the best `keep_fraction` by; for columns that are not in
-    `ncclean.schema`, `lowest` says that less is cleaner. `weights` names the column of the weights;
-    the default is 1, and `osa_weight` for `osa`. `with_forget` also keeps NCU's forget set, marked
-    in `split`.
+    `noise-probability` (below `threshold`, .5 if not given). `score` is a column, or SQL over the
+    columns, to compare with `threshold` or to take the best `keep_fraction` by. More is cleaner,
+    but for the columns of which `ncclean.schema` says otherwise; `lowest` says so of any other.
+    `rank(x)` in `score` and `where` is the percent rank of x over the scored pairs. `weights` names
+    the column of the weights; the default is 1, and `osa_weight` for `osa`. `with_forget` also
+    keeps NCU's forget set, marked in `split`.
     """
 
     where: Annotated[
         str | None,
-        Option("SQL condition over the columns of the table.", sql_over=("scores", "dedup")),
+        Option("SQL condition over the columns of the table.", sql_over=("scores", "join")),
     ] = None
     method: Annotated[
         Literal["osa", "ncu", "disncl", "noise-probability"] | None,
@@ -46,7 +47,11 @@ class Policy(Options):
     ] = None
     score: Annotated[
         str | None,
-        Option("Column for --keep-fraction or --threshold.", columns_of=("scores", "dedup")),
+        Option(
+            "Column for --keep-fraction or --threshold, or SQL such as `similarity - 2 * blur`; "
+            "`rank(x)` is the percent rank of x.",
+            sql_over=("scores", "join"),
+        ),
     ] = None
     keep_fraction: Annotated[
         float | None, Option("Keep this share, the best by --score.", low=0, high=1)
@@ -61,7 +66,7 @@ class Policy(Options):
     weights: Annotated[
         str | None,
         Option(
-            "Column of the weights (default: 1; osa: osa_weight).", columns_of=("scores", "dedup")
+            "Column of the weights (default: 1; osa: osa_weight).", columns_of=("scores", "join")
         ),
     ] = None
     dedup_by: Annotated[
@@ -84,7 +89,7 @@ class Policy(Options):
         if self.with_forget and self.method != "ncu":
             raise InputError("--with-forget goes with --method ncu")
         if self.where is not None:
-            object.__setattr__(self, "where", _one_expression(self.where))
+            object.__setattr__(self, "where", _one_expression(self.where, "--where"))
 
     def _check_range(self) -> None:
         """A CLIP score of 30, which is a cosine of .3 times 100, would keep nothing."""
@@ -119,13 +124,11 @@ class Policy(Options):
         }
 
     def columns(self) -> dict[str, str]:
-        """The columns of the score table that the policy reads, and the option that needs each."""
+        """The columns that the policy reads but for its SQL, and the option that needs each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
         if self.method is not None:
             needed[_method(self.method).column] = f"--method {self.method}"
-        if self.score is not None:
-            needed[self.score] = "--score"
         if self.weights is not None:
             needed[self.weights] = "--weights"
         return needed
@@ -141,12 +144,15 @@ class Policy(Options):
             return f"{method.column} < {self.threshold!r}"
         return method.keeps
 
-    def goodness(self) -> str | None:
-        """SQL: `score` as a number that is higher for cleaner pairs; null for NaN."""
+    def goodness(self, value: str | None = None) -> str | None:
+        """SQL: `score` as a number that is higher for cleaner pairs; null for NaN.
+
+        `value` is the SQL of the score, if it is not the name of a column.
+        """
         if self.score is None:
             return None
-        name = identifier(self.score)
-        finite = f"CASE WHEN isfinite({name}::DOUBLE) THEN {name} END"
+        value = value or identifier(self.score)
+        finite = f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
         return f"-({finite})" if self.prefers_low else finite
 
     def bound(self) -> float | None:
@@ -161,18 +167,20 @@ class Policy(Options):
         return "1.0" if column is None else identifier(column)
 
 
-def identifier(name: str) -> str:
-    """A quoted column name of SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 # Arrow and DuckDB are not needed to declare the options, only to apply them.
 
 
-def _facts(column: str) -> ScoreFacts | None:
-    from ncclean.schema import SCORE_FACTS
+def identifier(name: str) -> str:
+    """A quoted column name of SQL."""
+    from ncclean.storage.catalog import identifier
 
-    return SCORE_FACTS.get(column)
+    return identifier(name)
+
+
+def _facts(score: str) -> ScoreFacts | None:
+    from ncclean.schema import facts_of
+
+    return facts_of(score)
 
 
 def _method(name: str) -> Method:
@@ -181,12 +189,7 @@ def _method(name: str) -> Method:
     return METHODS[name]
 
 
-def _one_expression(where: str) -> str:
-    """`where` as DuckDB parses it, which accepts a single expression only."""
-    import duckdb
+def _one_expression(text: str, option: str) -> str:
+    from ncclean.storage.expressions import one_expression
 
-    try:
-        return str(duckdb.SQLExpression(where))
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"--where takes one SQL expression: {reason}") from error
+    return one_expression(text, option)

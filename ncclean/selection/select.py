@@ -18,9 +18,13 @@ from ncclean import __version__
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
-from ncclean.selection.policy import Policy, identifier
-from ncclean.storage.catalog import connect, quoted
+from ncclean.selection.policy import Policy
+from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
+from ncclean.storage.expressions import missing_column
+from ncclean.storage.joined import JoinedScores
 
+# Of the table, where it has them: what the summary counts, and what duplicates are compared by.
+_READ_IF_THERE = ("noise_probability", "ncu_split", "similarity")
 _GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
 
 
@@ -30,7 +34,8 @@ class SelectionSummary:
 
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
     the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
-    none. They leave out pairs that have no scores.
+    none. They leave out pairs that have no scores. `joined` counts the rows of the scores that have
+    a partner in each joined table.
     """
 
     rows: int
@@ -41,6 +46,7 @@ class SelectionSummary:
     expected_mismatched_dropped: float | None
     weight_sum: float
     forget: int
+    joined: dict[str, int]
     out: str
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +59,7 @@ def select(
     policy: Policy,
     *,
     dedup: str | None = None,
+    join: Sequence[str] = (),
     memory_limit: str | None = None,
 ) -> SelectionSummary:
     """Write the selection of `policy` over score files to `out`.
@@ -60,41 +67,43 @@ def select(
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
     (with `dedup`, of shard and row). `dedup` is a table of
     `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
-    by `similarity`) is kept. Ties are broken by uid, then shard and row. Raises `InputError` for
-    columns that the table lacks, a condition that DuckDB rejects, or weights that are negative.
+    by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
+    `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then shard and row. Raises
+    `InputError` for columns that the table lacks, SQL that DuckDB rejects, tables that cannot be
+    joined, or weights that are negative.
     """
     if policy.dedup_by is not None and dedup is None:
         raise InputError("--dedup-by needs --dedup")
     beside = {"neighbours": [dedup]} if dedup is not None else {}
-    with published(out) as aside:
-        connection = connect(paths, memory_limit, beside=beside, writable=aside)
+    with (
+        published(out) as aside,
+        JoinedScores.open(paths, join, memory_limit, beside=beside, writable=aside) as scores,
+    ):
         try:
-            summary = _Selection(connection, policy, dedup is not None).write(aside)
+            summary = _Selection(scores, policy, dedup is not None).write(aside)
         except duckdb.Error as error:
-            raise InputError(f"the selection failed: {str(error).splitlines()[0]}") from error
-        finally:
-            connection.close()
+            raise InputError(f"the selection failed: {first_line(error)}") from error
     return SelectionSummary(**summary, out=str(out))
 
 
 class _Selection:
     """The steps of one selection on one connection."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, policy: Policy, has_dedup: bool
-    ) -> None:
-        self._connection = connection
+    def __init__(self, scores: JoinedScores, policy: Policy, has_dedup: bool) -> None:
+        self._connection = scores.connection
+        self._partners = scores.partners
         self._policy = policy
-        self._kind = _column_kinds(connection, "scores")
+        columns = {name: scores.names.named(name) for name in policy.columns()}
         for name, option in policy.columns().items():
-            if name not in self._kind:
-                columns = ", ".join(sorted(self._kind))
-                if {"weight", "split"} <= set(self._kind):
-                    raise InputError(
-                        "this is a selection that `select` wrote: name the score table that it "
-                        "came from"
-                    )
-                raise InputError(f"{option} needs the column {name!r}; the table has {columns}")
+            if columns[name] is None:
+                self._refuse(option, name, scores)
+        self._weights = columns.get(policy.weights or "")
+        self._where = scores.expression(policy.where, "--where") if policy.where else None
+        self._score = scores.expression(policy.score, "--score") if policy.score else None
+        expressions = [one for one in (self._where, self._score) if one is not None]
+        read = [name for name in columns.values() if name is not None]
+        scores.prepare([*read, *_READ_IF_THERE], expressions)
+        self._kind = columns_of(self._connection, "scores")
         self._create_candidates()
         self._duplicates = has_dedup and self._find_duplicates()
         self._best_of: BestFraction | None = None
@@ -113,17 +122,33 @@ class _Selection:
         )
         return self._summary()
 
+    @staticmethod
+    def _refuse(option: str, name: str, scores: JoinedScores) -> None:
+        """Raise `InputError` for a column that is not there."""
+        there = scores.names.types
+        if {"weight", "split"} <= set(there):
+            raise InputError(
+                "this is a selection that `select` wrote: name the score table that it came from"
+            )
+        raise InputError(f"{option}: {missing_column(name, there)}")
+
     def _create_candidates(self) -> None:
         """Create the view `candidates`: every row with the values that the filters read."""
         policy = self._policy
-        where = f"coalesce(({policy.where})::BOOLEAN, false)" if policy.where else "true"
-        weight = f"{policy.weight()}::FLOAT"
+        where = f"coalesce(({self._where.sql})::BOOLEAN, false)" if self._where else "true"
+        weight = f"{identifier(self._weights) if self._weights else policy.weight()}::FLOAT"
+        goodness = self._or_null("similarity", "FLOAT")
+        if self._score is not None:
+            # A column keeps its type: ties of 32 bits are ties.
+            is_column = self._score.column is not None
+            value = self._score.sql if is_column else f"{self._score.sql}::DOUBLE"
+            goodness = policy.goodness(value) or goodness
         try:
             self._connection.execute(
                 "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
                 f"{self._or_null('noise_probability', 'FLOAT')} AS noise_probability, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
-                f"{policy.goodness() or self._or_null('similarity', 'FLOAT')} AS goodness, "
+                f"{goodness} AS goodness, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
                 f"{weight} AS weight FROM scores"
@@ -131,7 +156,7 @@ class _Selection:
             self._connection.execute("SELECT * FROM candidates LIMIT 0")
         except duckdb.Error as error:
             option = "--where" if policy.where else "the policy"
-            raise InputError(f"{option}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{option}: {first_line(error)}") from error
 
     def _or_null(self, name: str, kind: str) -> str:
         return identifier(name) if name in self._kind else f"NULL::{kind}"
@@ -139,7 +164,7 @@ class _Selection:
     def _find_duplicates(self) -> bool:
         """Create the table `duplicates`, all but the best of each group; true if it has rows."""
         group = _GROUPS[self._policy.dedup_by or "both"]
-        if not {"uid", group} <= set(_column_kinds(self._connection, "neighbours")):
+        if not {"uid", group} <= set(columns_of(self._connection, "neighbours")):
             raise InputError(f"--dedup: the table has no columns uid and {group}")
         self._connection.execute(
             f"""CREATE TEMP TABLE duplicates AS
@@ -167,7 +192,8 @@ class _Selection:
         )
         score = ""
         if policy.score is not None:
-            name = quoted(f"no {policy.score}")
+            is_column = self._score is not None and self._score.column is not None
+            name = quoted(f"no {policy.score if is_column else 'score'}")
             score = f"WHEN goodness IS NULL THEN {name} "
             bound = policy.bound()
             if bound is not None:
@@ -217,6 +243,7 @@ class _Selection:
             "expected_mismatched_dropped": sum(expected_dropped) if has_probability else None,
             "weight_sum": weights or 0.0,
             "forget": forget,
+            "joined": self._partners,
         }
 
     def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
@@ -244,8 +271,3 @@ class _Selection:
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return rows[0]
-
-
-def _column_kinds(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
-    rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
-    return {row[0]: row[1] for row in rows}

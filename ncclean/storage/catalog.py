@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,6 +18,9 @@ from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.storage.tables import table_files
 
+# Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
+_PLACE = "(file_index::UBIGINT << 40) | file_row_number"
+
 
 def connect(
     paths: Iterable[str],
@@ -19,60 +28,89 @@ def connect(
     *,
     beside: Mapping[str, Iterable[str]] | None = None,
     writable: Path | None = None,
+    view: str = "scores",
+    place: str | None = None,
+    work: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory connection on which the view `scores` reads the given score files.
 
-    `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. `beside` has
-    further views and their files, `writable` is the one file that COPY may write.
+    `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. What does not fit
+    goes to a temporary folder. `beside` has further views and their files, `writable` is the one
+    file that COPY may write, `work` a folder of such files, with which settings stay open until
+    `lock`. `view` is another name for `scores`,
+    `place` that of a further column of all views: the position of the row in the input.
 
     Queries can read these files and no others: external access is off, extensions are not
     loaded, and neither can be turned on again. Raises `InputError` for a path without score
     files or a file that is not Parquet.
     """
-    views = {"scores": table_files(paths)}
+    views = {view: table_files(paths)}
     views |= {name: table_files(others) for name, others in (beside or {}).items()}
     files = [file for members in views.values() for file in members]
     try:
         connection = duckdb.connect()
+        connection.execute("SET temp_directory = ?", [str(temporary_folder())])
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])
     except duckdb.Error as error:
-        raise InputError(f"memory limit {memory_limit!r}: {_first_line(error)}") from error
+        raise InputError(f"memory limit {memory_limit!r}: {first_line(error)}") from error
     for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
         connection.register_filesystem(fsspec.filesystem(scheme))
+    numbered = f", {_PLACE} AS {identifier(place)}" if place is not None else ""
     for name, members in views.items():
         try:
             # The order of the rows is that of the input; a query without ORDER BY shows it.
             connection.execute(
                 f"CREATE VIEW {name} AS "
-                f"SELECT * FROM read_parquet([{_listed(members)}], union_by_name=true)"
+                f"SELECT *{numbered} FROM read_parquet([{_listed(members)}], union_by_name=true)"
             )
         except duckdb.Error as error:
-            message = f"{members[0]} cannot be read as Parquet: {_first_line(error)}"
+            message = f"{members[0]} cannot be read as Parquet: {first_line(error)}"
             raise InputError(message) from error
     allowed = files if writable is None else [*files, str(writable)]
     connection.execute(f"SET allowed_paths = [{_listed(allowed)}]")
+    if work is not None:
+        connection.execute(f"SET allowed_directories = [{quoted(str(work))}]")
     connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    if work is None:  # else the caller has settings to change, and locks them
+        lock(connection)
     return connection
 
 
-def query(
-    sql: str, paths: Iterable[str], memory_limit: str | None = None
-) -> duckdb.DuckDBPyRelation:
-    """Run one SELECT (DESCRIBE, SUMMARIZE and SHOW count as such) over the view `scores`.
+def lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """Allow no further change of settings."""
+    connection.execute("SET lock_configuration = true")
 
-    Raises `InputError` for any other statement, for several, and for what DuckDB rejects.
+
+def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raise `InputError` for what is not one SELECT, `duckdb.Error` for what is no SQL."""
+    statements = connection.extract_statements(sql)
+    # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise InputError("query takes one SELECT statement over the view `scores`")
+
+
+def temporary_folder() -> Path:
+    """A path for what does not fit in memory, which nobody else uses; nothing is there yet.
+
+    DuckDB removes what it put there when its connection is closed, the end of the process what is
+    left.
     """
-    connection = connect(paths, memory_limit)
-    try:
-        statements = connection.extract_statements(sql)
-        # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise InputError("query takes one SELECT statement over the view `scores`")
-        return connection.sql(sql)
-    except duckdb.Error as error:
-        raise InputError(f"the query failed: {error}") from error
+    return Path(f"{_temporary_prefix()}{uuid.uuid4().hex}")
+
+
+@functools.cache
+def _temporary_prefix() -> str:
+    # DuckDB's own choice is a folder in the current one, which may be slow, full or read-only.
+    prefix = f"ncclean-{os.getpid()}-"
+    parent = Path(tempfile.gettempdir())
+
+    def remove() -> None:
+        for folder in parent.glob(f"{prefix}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return str(parent / prefix)
 
 
 def _listed(files: Iterable[str]) -> str:
@@ -84,5 +122,16 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _first_line(error: Exception) -> str:
+def identifier(name: str) -> str:
+    """A quoted name of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
+    """Names and types of the columns of a view."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
+    return {str(row[0]): str(row[1]) for row in rows}
+
+
+def first_line(error: Exception) -> str:
     return str(error).splitlines()[0]

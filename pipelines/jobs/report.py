@@ -67,7 +67,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     begin = time.perf_counter()
     shards = resolve_shards(command.shards) if command.shards else None
     progress.say("reading the score table")
-    table = ScoreTable.open(command.scores, command.memory_limit)
+    table = ScoreTable.open(command.scores, command.memory_limit, command.join)
     numbers = measure_table(table)
     pairs = choose_pairs(table, command.pairs)
     thumbnails = None
@@ -81,6 +81,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
         made=date.today(),
         pairs=pairs,
         thumbnails=thumbnails,
+        join=command.join,
     )
     html = render(numbers, page).encode()
     with published(stores.location(command.out)) as aside:

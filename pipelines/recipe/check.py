@@ -5,25 +5,24 @@ Both before anything is started: a mistake in the last stage must not show after
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ncclean import schema, stores
+from ncclean import schema
 from ncclean.errors import InputError, ModelError
+from ncclean.evaluation.noise_scores import named_score
 from ncclean.options import Parameter, Reads, parameters, value_of
-from ncclean.selection.policy import identifier
+from ncclean.storage.catalog import columns_of, connect
+from ncclean.storage.column_names import ColumnNames, JoinedFile
+from ncclean.storage.expressions import bind_expression
 from ncclean.storage.tables import table_files
 
 from ..command import listed
+from ..evaluate_noise import EvaluateNoise
 from ..inputs import DEFAULT_PRETRAINED, check_there
 from .load import Recipe, Stage
 from .references import RUN, names_in
-
-Columns = Mapping[str, pa.DataType]
 
 
 def check_inputs(recipe: Recipe) -> None:
@@ -50,9 +49,12 @@ def check_columns(recipe: Recipe, *, look: bool = True) -> None:
             named = listed(stage.values[name])
             if not any(stage.values.get(table) for table in tables):
                 continue
-            columns = _columns(recipe, stage, tables, look)
-            if columns is not None:
-                _check_named(recipe, stage, parameter, named, columns)
+            try:
+                names = _names(recipe, stage, tables, look)
+            except InputError as error:
+                raise recipe.source.error(("stages", stage.name, tables[-1]), str(error)) from error
+            if names is not None:
+                _check_named(recipe, stage, parameter, named, names)
 
 
 def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
@@ -83,60 +85,60 @@ def _tag_of(stage: Stage, model: str) -> str | None:
 
 
 def _check_named(
-    recipe: Recipe, stage: Stage, parameter: Parameter, named: Sequence[str], columns: Columns
+    recipe: Recipe, stage: Stage, parameter: Parameter, named: Sequence[str], names: ColumnNames
 ) -> None:
+    where = ("stages", stage.name, parameter.name)
     for text in named:
         if parameter.option.sql_over:
-            _check_sql(recipe, stage, parameter.name, text, columns)
+            is_named = isinstance(stage.command, EvaluateNoise) and parameter.name == "score"
+            text = named_score(text)[1] if is_named else text
+            with duckdb.connect(config={"enable_external_access": False}) as connection:
+                try:
+                    bind_expression(connection, text, parameter.name, names)
+                except InputError as error:
+                    raise recipe.source.error(where, str(error)) from error
             continue
         column = text.rpartition("=")[0] if parameter.is_mapping and "=" in text else text
-        if column not in columns:
-            raise recipe.source.error(
-                ("stages", stage.name, parameter.name),
-                f"no stage before {stage.name!r} produces the column {column!r}",
-            )
+        if names.named(column) is None and column not in _scores_named(stage):
+            sentence = f"no stage before {stage.name!r} produces the column {column!r}"
+            raise recipe.source.error(where, sentence)
 
 
-def _columns(
-    recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool
-) -> dict[str, pa.DataType] | None:
-    """The columns of the tables that a stage reads, with types; None if one cannot be known."""
-    columns: dict[str, pa.DataType] = {}
+def _scores_named(stage: Stage) -> list[str]:
+    """The scores to which `evaluate noise` gives names."""
+    command = stage.command
+    texts = command.score if isinstance(command, EvaluateNoise) else ()
+    return [named_score(text)[0] for text in texts]
+
+
+def _names(recipe: Recipe, stage: Stage, tables: Sequence[str], look: bool) -> ColumnNames | None:
+    """The columns of the tables that a stage reads; None if those of one cannot be known."""
+    scores: dict[str, str] = {}
+    joined: list[tuple[JoinedFile, dict[str, str]]] = []
     for option in tables:
-        for text in listed(stage.symbolic.get(option)):
-            for name in names_in(text):
-                maker = recipe.stages.get(name.split(".")[0])
-                produced = maker.command.table_columns() if maker is not None else None
-                if produced is None or name == RUN:
-                    return None
-                columns |= {column: _TYPES.get(column, pa.string()) for column in produced}
-            if not names_in(text):
-                if not look:
-                    return None
-                columns |= _columns_of(str(text))
-    return columns
+        symbolic, values = (listed(of.get(option)) for of in (stage.symbolic, stage.values))
+        for text, value in zip(symbolic, values, strict=True):
+            file = JoinedFile.parse(value) if option == "join" else JoinedFile("", value)
+            columns = _columns(recipe, text, file.path, look)
+            if columns is None:
+                return None
+            scores |= columns if option != "join" else {}
+            joined += [(file, columns)] if option == "join" else []
+    return ColumnNames.of(scores, joined)
 
 
-def _columns_of(path: str) -> dict[str, pa.DataType]:
-    place = stores.location(table_files([path])[0])
-    with place.open("rb") as file:
-        return {field.name: field.type for field in pq.read_schema(file)}
+def _columns(recipe: Recipe, text: str, path: str, look: bool) -> dict[str, str] | None:
+    """Names and types of the columns of a table of an earlier stage, or one from outside."""
+    for name in names_in(text):
+        maker = recipe.stages.get(name.split(".")[0])
+        produced = maker.command.table_columns() if maker is not None else None
+        if produced is None or name == RUN:
+            return None
+        return {column: _TYPES.get(column, "VARCHAR") for column in produced}
+    if not look:
+        return None
+    with connect(table_files([path])[:1]) as connection:
+        return columns_of(connection, "scores")
 
 
-def _check_sql(recipe: Recipe, stage: Stage, option: str, sql: str, columns: Columns) -> None:
-    """DuckDB knows best what a condition refers to: it is asked about a table without rows."""
-    connection = duckdb.connect()
-    try:
-        empty = pa.schema(list(columns.items())).empty_table()
-        connection.register("scores", empty)
-        connection.execute(f"SELECT {', '.join(map(identifier, columns))} FROM scores WHERE {sql}")
-    except duckdb.Error as error:
-        sentence = f"{option}: {str(error).splitlines()[0]}"
-        raise recipe.source.error(("stages", stage.name, option), sentence) from error
-    finally:
-        connection.close()
-
-
-_TYPES: dict[str, Any] = {
-    column.name: column.type for column in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS)
-}
+_TYPES = {c.name: c.sql_type for c in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS)}

@@ -78,6 +78,30 @@ def scale_table(record: Record) -> Iterator[str]:
         yield line(row["step"], f"{row['seconds']:.1f} s", f"{row['peak_gb']:.2f} GB", disk)
 
 
+_JOIN_STEPS = {
+    "column": "`--score dfn.similarity`, joined",
+    "rank": "`--score` with two ranks, no join",
+    "mixture": "`--score` with two ranks, one of them joined",
+}
+
+
+def join_table(*records: Record) -> Iterator[str]:
+    """`join_speed.py`: what each selection takes."""
+    yield from heading("rows", "joined", "best 30 % by", "limit", "time", "peak memory", "disk")
+    for record in records:
+        settings = record["settings"]
+        for row in record["rows"]:
+            yield line(
+                f"{settings['rows']:,}",
+                f"{settings['joined']:,}" if row["step"] != "rank" else "",
+                _JOIN_STEPS[row["step"]],
+                settings["memory_limit"],
+                f"{row['seconds']:.0f} s",
+                f"{row['peak_gb']:.2f} GB",
+                f"{row['temporary_gb']:.1f} GB",
+            )
+
+
 def training_table(record: Record) -> Iterator[str]:
     """`training.py`: the time of a step, relative to `clip`."""
     yield from heading("objective", "ratio", "target")

@@ -128,7 +128,7 @@ def finalize(folder: Path) -> None:
 
 
 def query(folder: Path, sql: str) -> None:
-    from ncclean.storage.catalog import query
+    from ncclean.storage.joined import query
 
     print(query(sql, [str(folder / "scores")], LIMIT).fetchall()[:3], file=sys.stderr)
 

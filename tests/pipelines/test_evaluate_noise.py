@@ -104,9 +104,9 @@ def test_no_noise_and_no_clean_pairs(tmp_path):
 def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
     joined = write(
         tmp_path / "n.parquet",
-        uid=[*"abcdefgh", "a"],
-        agreement=[0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.2, 0.3, 0.5],
-        similarity=[0.0] * 9,
+        uid=[*"abcdefgh"],
+        agreement=[0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.2, 0.3],
+        similarity=[0.0] * 8,
     )
     found = run(
         scores,
@@ -126,10 +126,10 @@ def test_columns_rules_and_thresholds_of_the_user(scores, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"column": ["nothing"]}, "no column nothing"),
+        ({"column": ["nothing"]}, "no column 'nothing'"),
         ({"column": ["uid"]}, "cannot be evaluated"),
         ({"threshold": {"nothing": 1.0}}, "--threshold nothing"),
-        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1' cannot be evaluated"),
+        ({"rule": ["nothing > 1"]}, "rule 'nothing > 1': .*nothing"),
         ({"rule": ["true) FROM scores; COPY scores TO 'x'; --"]}, "rule"),
         ({"join": ["nowhere.parquet"]}, "nowhere.parquet does not exist"),
     ],
@@ -173,3 +173,39 @@ def test_neither_text_nor_nan_is_scored(tmp_path):
     (found,) = run(path).scores
     assert (found.pairs, found.unscored) == (2, 2)
     assert found.kinds[0].report.auroc == 1
+
+
+def test_scores_of_joined_tables_and_mixtures(scores, tmp_path):
+    dfn = write(
+        tmp_path / "dfn.parquet",
+        uid=list("abcdefgh"),
+        similarity=[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2],
+        noise_probability=[0.0, 0.1, 0.2, 0.3, 0.4, 0.7, 0.8, 0.9],
+    )
+    found = run(
+        scores,
+        join=[dfn],
+        score=[
+            "dfn.similarity",
+            "dfn.noise_probability",
+            "mix = rank(similarity) + rank(dfn.similarity)",
+        ],
+        threshold=["mix=1"],
+        rule=["dfn.similarity < 0.45", "rank(similarity) < 0.3"],
+    )
+    assert found.joined == {"dfn": 8}
+    assert found.rows == 10
+    by_name = {score.column: score for score in found.scores}
+    for name in ("dfn.similarity", "dfn.noise_probability"):
+        assert by_name[name].kinds[0].report.auroc == 1
+    assert by_name["dfn.noise_probability"].higher_is_noisier
+    assert by_name["mix"].kinds[0].report.auroc == pytest.approx(1)
+    assert by_name["mix"].flags == "mix <= 1"
+    by_rule = {rule.rule: rule for rule in found.rules}
+    assert by_rule["dfn.similarity < 0.45"].noise_caught["all"] == 1
+    assert by_rule["dfn.similarity < 0.45"].clean_kept == 1
+    assert by_rule["rank(similarity) < 0.3"].flagged == 3
+    with pytest.raises(InputError, match="there is a score or column similarity already"):
+        run(scores, score=["similarity=1"])
+    with pytest.raises(InputError, match="`ncclean neighbours` computes it"):
+        run(scores, column=["lemon_score"])

@@ -13,7 +13,7 @@ from ncclean import stores
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
-from ncclean.storage.catalog import query
+from ncclean.storage.joined import query
 from tests import object_store
 from tests.command_line import START, run
 from tests.execution.clusters import environment

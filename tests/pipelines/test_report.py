@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,9 @@ from ncclean_pipelines.report import Report
 from typer.testing import CliRunner
 
 from ncclean.errors import InputError
-from ncclean.storage.catalog import query
+from ncclean.report.measurements import measure_table
+from ncclean.report.table import ScoreTable
+from ncclean.storage.joined import query
 from tests import hostile, object_store
 from tests.report.tables import graded, write_scores
 
@@ -104,6 +107,39 @@ def test_object_stores(tables, corpus):
         assert result.thumbnails.count >= 9
         assert system.cat("corpus/reports/r.html").startswith(b"<!DOCTYPE html>")
         assert len(system.ls("corpus/reports/figures")) == 12
+
+
+def test_scores_of_joined_tables_are_shown(tables, corpus, tmp_path):
+    scores = pq.read_table(tables / "scores.parquet")
+    other = pa.table({
+        "uid": scores["uid"],
+        "similarity": scores["similarity"],
+        "lemon_score": pc.multiply(scores["similarity"], -1.0),
+        "beauty": scores["similarity"],
+    }).slice(0, 500)  # fmt: skip
+    pq.write_table(other, tmp_path / "dfn.parquet")
+    out = tmp_path / "r.html"
+    result = run(tables / "scores.parquet", "--join", tmp_path / "dfn.parquet", "--out", out,
+                 "--shards", corpus, "--pairs", 3, "--json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["joined"] == {"dfn": 500}
+    table = ScoreTable.open([str(tables / "scores.parquet")], None, [str(tmp_path / "dfn.parquet")])
+    numbers = measure_table(table)
+    curve, own = numbers.curve("dfn.similarity"), numbers.curve("similarity")
+    assert curve.score.label == "Cosine similarity, dfn"
+    assert curve.keeps_below is False
+    assert numbers.curve("lemon_score").keeps_below
+    scored = other["similarity"].drop_null()
+    assert curve.total == len(scored) < own.total
+    condition = curve.condition(curve.start)
+    kept = query(f"SELECT count(*) FROM scores WHERE {condition}", [str(tables / "scores.parquet")],
+                 joins=[str(tmp_path / "dfn.parquet")]).fetchall()[0][0]  # fmt: skip
+    assert kept == curve.kept(curve.pairs)[curve.start]
+    page = out.read_text()
+    assert "Cosine similarity, dfn" in page
+    assert "dfn.similarity" in page
+    assert "beauty" not in page
+    assert f"--join {tmp_path / 'dfn.parquet'}" in page
 
 
 def test_an_older_table_says_what_it_lacks(tables, tmp_path):

@@ -10,7 +10,7 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.storage.catalog import query
+from ncclean.storage.joined import query
 from tests import hostile
 from tests.report.browser import chromium, needs_chromium, requests, resize
 from tests.report.tables import HOSTILE

@@ -51,7 +51,7 @@ def members(shards):
 
 
 def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, selected, tmp_path):
-    with pytest.raises(InputError, match="has no column 'beauty'; it has"):
+    with pytest.raises(InputError, match="there is no column 'beauty'; there are"):
         export(
             corpus,
             selected / "clean.parquet",
@@ -147,6 +147,29 @@ def test_weights_as_repeats(corpus, selected, tmp_path):
     assert len(seen) == len(set(seen)) == summary.samples
     for key, weight in zip(table["key"].to_pylist(), weights, strict=True):
         assert abs(images.get(key, 0) - weight / weights.mean()) <= 1
+
+
+def test_columns_of_joined_tables_go_into_the_json(corpus, selected, tmp_path):
+    table = pq.read_table(selected / "scores.parquet")
+    uids = table["uid"].to_pylist()[::-1]
+    columns = {"lemon_score": np.arange(600.0), "similarity": np.arange(600.0) / 600}
+    other = pa.table({"uid": uids, **columns})
+    pq.write_table(other, tmp_path / "n.parquet")
+    export(corpus, selected / "clean.parquet", tmp_path / "out", workers=2, samples_per_shard=160,
+           scores=[str(selected / "scores.parquet")], join=[f"dfn={tmp_path / 'n.parquet'}"],
+           columns=["similarity", "dfn.lemon_score", "dfn.similarity"])  # fmt: skip
+    frame = table.to_pandas().assign(place=np.arange(600.0)[::-1]).set_index("key")
+    records = {name: json.loads(data) for name, data in members(tmp_path / "out")
+               if name.endswith("json")}  # fmt: skip
+    assert len(records) > 400
+    for name, record in records.items():
+        row = frame.loc[name.split(".")[0]]
+        assert record["lemon_score"] == row.place
+        assert np.float32(record["similarity"]) == row.similarity
+        assert record["dfn.similarity"] == pytest.approx(row.place / 600, abs=1e-6)
+    with pytest.raises(ResumeError):
+        export(corpus, selected / "clean.parquet", tmp_path / "out", samples_per_shard=160,
+               scores=[str(selected / "scores.parquet")], columns=["similarity"])  # fmt: skip
 
 
 def test_killed_and_started_again(corpus, selected, exported, tmp_path):

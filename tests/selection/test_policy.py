@@ -103,7 +103,7 @@ def test_columns_name_the_option_that_needs_them(method, column):
     always = dict.fromkeys(("uid", "shard", "key", "row", "status"), "select")
     policy = Policy(method=method, score="similarity", threshold=0.1, weights="mine")
     assert policy.columns() == {
-        **always, column: f"--method {method}", "similarity": "--score", "mine": "--weights",
+        **always, column: f"--method {method}", "mine": "--weights",
     }  # fmt: skip
     assert Policy().columns() == always
 

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean.errors import InputError
-from ncclean.storage.catalog import query
+from ncclean.storage.joined import query
 
 
 @pytest.fixture

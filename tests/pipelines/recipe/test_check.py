@@ -108,3 +108,37 @@ def test_a_table_from_outside_is_asked_for_its_columns(tmp_path):
     with pytest.raises(RecipeError, match=r"line 4: .*'age'"):
         check_columns(wrong)
     check_columns(wrong, look=False)
+
+
+def test_joined_tables_of_stages_and_from_outside(tmp_path):
+    uids = {"uid": ["a"], "similarity": [0.5], "beauty": [0.5]}
+    pq.write_table(pa.table(uids), tmp_path / "dfn.parquet")
+    text = SCORE + (
+        "  neighbours:\n    embeddings: ${score.embeddings}\n"
+        "  select:\n    scores: ${score}\n"
+        f"    join: [{tmp_path}/dfn.parquet, 'n=${{neighbours}}']\n"
+        "    where: beauty > 1 AND n.better_captions = 0\n    keep_fraction: 0.5\n"
+        "    score: rank(dfn.similarity) - rank(lemon_score)\n    weights: dfn.beauty\n"
+        "  n:\n    command: evaluate noise\n    scores: ${score}\n    join: ${neighbours}\n"
+        "    score: mix = similarity - lemon_score\n    threshold: {mix: 0.5}\n"
+    )
+    recipe = made(text, tmp_path / "run")
+    check_columns(recipe)
+    assert ("join", Reads.JOINED, f"{tmp_path}/dfn.parquet") in list(
+        inputs_of(recipe.stages["select"])
+    )
+    for right, wrong, message in (
+        ("beauty > 1", "ugliness > 1", "line 11: where: .*ugliness"),
+        (
+            "rank(dfn.similarity)",
+            "rank(dfn.size)",
+            "line 13: score: dfn has no column 'size'",
+        ),
+        ("rank(dfn.similarity)", "rank(a, b)", "line 13: score: rank takes one"),
+        ("dfn.beauty", "dfn.ugliness", "line 14: .*ugliness"),
+        ("{mix: 0.5}", "{max: 0.5}", "line 20: .*max"),
+        ("'n=${neighbours}'", "'dfn=${neighbours}'", "line 10: .*two tables called dfn"),
+    ):
+        assert right in text
+        with pytest.raises(RecipeError, match=message):
+            check_columns(made(text.replace(right, wrong), tmp_path / "run"))

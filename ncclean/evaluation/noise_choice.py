@@ -1,0 +1,84 @@
+"""Which scores and rules of a table to evaluate: the built-in ones, and those asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ncclean.errors import InputError
+from ncclean.evaluation.noise_scores import BUILT_IN_SCORES, NoiseScore, named_score
+from ncclean.rules import RULES, Rule
+from ncclean.schema import facts_of
+from ncclean.storage.expressions import Expression, missing_column
+from ncclean.storage.joined import JoinedScores
+
+
+@dataclass
+class NoiseChoice:
+    """Scores by name and rules, each with its SQL in `columns` and `conditions`.
+
+    It starts with the built-in ones that `table` has the columns of.
+    """
+
+    table: JoinedScores
+    scores: dict[str, NoiseScore] = field(default_factory=dict)
+    rules: list[Rule] = field(default_factory=list)
+    columns: dict[str, Expression] = field(default_factory=dict)
+    conditions: dict[str, Expression] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        there = self.table.names.types
+        for score in BUILT_IN_SCORES:
+            if score.column in there:
+                self._add(score)
+        for rule in RULES:
+            if set(rule.columns) <= set(there):
+                self._add_rule(rule)
+
+    def add_columns(self, texts: Sequence[str], *, higher_is_noisier: bool) -> None:
+        """Add columns. Raises `InputError` for one that is not there."""
+        there = self.table.names.types
+        for text in texts:
+            name = self.table.names.named(text)
+            if name is None:
+                raise InputError(missing_column(text, there))
+            if name not in self.scores:
+                self._add(NoiseScore(name, higher_is_noisier))
+
+    def add_expressions(self, texts: Sequence[str]) -> None:
+        """Add SQL, or `NAME=SQL`; a column that `ncclean.schema` knows keeps its direction.
+
+        Raises `InputError` for what is not one expression, or a name that is taken.
+        """
+        for text in texts:
+            name, sql = named_score(text)
+            facts = facts_of(sql)
+            column = self.table.names.named(name)
+            if name in self.scores or (column is not None and name != sql):
+                raise InputError(f"--score {text}: there is a score or column {name} already")
+            score = NoiseScore(name, facts is not None and not facts.higher_is_cleaner)
+            self._add(score, sql)
+
+    def add_rules(self, conditions: Sequence[str]) -> None:
+        """Add conditions that flag a pair. Raises `InputError` for what is not one expression."""
+        for condition in conditions:
+            self._add_rule(Rule(condition, condition))
+
+    def set_thresholds(self, thresholds: Mapping[str, float]) -> None:
+        """Judge scores at these values. Raises `InputError` for a score that is not evaluated."""
+        for name, threshold in thresholds.items():
+            if name not in self.scores:
+                raise InputError(f"--threshold {name}: no such column is evaluated")
+            score = self.scores[name]
+            self.scores[name] = dataclasses.replace(score, threshold=threshold, below=False)
+
+    def _add(self, score: NoiseScore, sql: str | None = None) -> None:
+        option = "--column" if sql is None else "--score"
+        self.columns[score.column] = self.table.expression(sql or score.column, option)
+        self.scores[score.column] = score
+
+    def _add_rule(self, rule: Rule) -> None:
+        what = f"the rule {rule.title!r}"
+        self.conditions[rule.condition] = self.table.expression(rule.condition, what)
+        self.rules.append(rule)

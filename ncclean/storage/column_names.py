@@ -1,0 +1,137 @@
+"""What the columns of joined tables are called.
+
+A column has its own name where no other has it, and `table.column` always. Case does not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from ncclean.errors import InputError
+
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
+_CAPTION = "caption_number"
+
+
+@dataclass(frozen=True)
+class JoinedFile:
+    """A table to join: what its columns are called by, and its path."""
+
+    name: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> JoinedFile:
+        """`dfn=runs/dfn.parquet`, or a path alone, called by the stem of its last part.
+
+        In a stem, what is neither letter, digit nor underscore becomes an underscore. Raises
+        `InputError` for a stem that leaves no name.
+        """
+        named = _NAMED.fullmatch(text)
+        if named is not None:
+            return cls(named[1], named[2])
+        stem = PurePosixPath(text.rstrip("/")).name.removesuffix(".parquet")
+        name = re.sub(r"\W", "_", stem, flags=re.ASCII).strip("_")
+        if not name:
+            raise InputError(f"--join {text}: give the table a name, --join NAME={text}")
+        return cls(f"_{name}" if name[0].isdigit() else name, text)
+
+
+class Origin(NamedTuple):
+    """Where a column comes from: the table (0 is the score table) and its name there."""
+
+    table: int
+    column: str
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The columns of a score table and of the tables joined to it.
+
+    `types` maps each column, by its shortest name, to DuckDB's type. `keys` are the columns that
+    each table is joined by.
+    """
+
+    types: dict[str, str]
+    origins: dict[str, Origin]
+    keys: tuple[tuple[str, ...], ...] = ()
+    _by_name: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
+    _tables: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, scores: Mapping[str, str], joined: Iterable[tuple[JoinedFile, Mapping[str, str]]] = ()
+    ) -> ColumnNames:
+        """From names and types of the columns of each table.
+
+        Raises `InputError` for a table that has no key in common with the scores, and for one whose
+        name is taken.
+        """
+        joined = list(joined)
+        types, origins = dict(scores), {name: Origin(0, name) for name in scores}
+        by_name: dict[tuple[str, ...], str] = {(name.lower(),): name for name in scores}
+        tables: dict[str, tuple[str, ...]] = {}
+        keys = []
+        for number, (file, columns) in enumerate(joined, start=1):
+            owner = file.name.lower()
+            if owner == "scores" or owner in tables:
+                raise InputError(
+                    f"--join {file.path}: there are two tables called {file.name}; give it another "
+                    f"name, --join NAME={file.path}"
+                )
+            keys.append(_keys(scores, file, columns))
+            tables[owner] = tuple(columns)
+            for column, kind in columns.items():
+                own = (column.lower(),)
+                if own[0] in keys[-1]:
+                    by_name[(owner, *own)] = by_name[own]
+                    continue
+                name = f"{file.name}.{column}" if own in by_name else column
+                types[name], origins[name] = kind, Origin(number, column)
+                by_name[(owner, *own)] = name
+                by_name.setdefault(own, name)
+        return cls(types, origins, tuple(keys), by_name, tables)
+
+    def find(self, parts: Sequence[str]) -> str | None:
+        """The shortest name of a column given as `column`, `table.column` or in full.
+
+        Raises `InputError` for a column that a joined table does not have.
+        """
+        name = self._by_name.get(tuple(part.lower() for part in parts))
+        if name is None and len(parts) == 1 and parts[0] in self.types:
+            return parts[0]  # `table.column`, quoted as one name
+        if name is None and len(parts) == 2 and parts[0].lower() in self._tables:
+            columns = ", ".join(self._tables[parts[0].lower()])
+            raise InputError(f"{parts[0]} has no column {parts[1]!r}; it has {columns}")
+        return name
+
+    def named(self, text: str) -> str | None:
+        """The column that a text names, written as in SQL or as it is in the file."""
+        exact = self._by_name.get((text.lower(),))
+        if exact is not None or text in self.types:
+            return exact or text
+        return self._by_name.get(tuple(text.lower().split(".", 1)))
+
+    def is_table(self, name: str) -> bool:
+        return name.lower() in self._tables
+
+
+def _keys(scores: Iterable[str], file: JoinedFile, columns: Iterable[str]) -> tuple[str, ...]:
+    """The columns to join by: the uid, else shard and key, and the number of the caption."""
+    there = {name.lower() for name in scores}
+    common = there & {name.lower() for name in columns}
+    for key in (("uid",), ("shard", "key")):
+        if set(key) <= common:
+            return (*key, _CAPTION) if _CAPTION in common else key
+    if not there & {"uid", "shard"}:
+        raise InputError(
+            f"{file.path} cannot be joined: the scores have neither uid nor shard and key"
+        )
+    raise InputError(
+        f"{file.path} cannot be joined to the scores: it needs uid, or shard and key; it has "
+        f"{', '.join(columns)}"
+    )

@@ -1,0 +1,247 @@
+"""SQL of a person: what it reads, with the columns of joined tables and `rank(x)` filled in.
+
+DuckDB parses it. What is changed is its tree, so quotes, comments and nesting need no care.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from ncclean.errors import InputError
+from ncclean.schema import NEIGHBOURS, SCORES
+from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.column_names import ColumnNames
+
+Node = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression over the columns of `ColumnNames`, in names that DuckDB knows.
+
+    `columns` are those that it reads. `ranks` are the arguments of `rank`, each of which `sql`
+    reads from the column `rank_column(argument)`. `column` is its name if it is nothing but one.
+    """
+
+    sql: str
+    columns: frozenset[str] = frozenset()
+    ranks: tuple[str, ...] = ()
+    column: str | None = None
+
+
+def rank_column(argument: str) -> str:
+    """The name of the column with the percent rank of an expression."""
+    return f"rank({argument})"
+
+
+def one_expression(text: str, option: str) -> str:
+    """A text as DuckDB parses it, which accepts a single expression only."""
+    try:
+        return str(duckdb.SQLExpression(text))
+    except duckdb.Error as error:
+        raise InputError(f"{option} takes one SQL expression: {first_line(error)}") from error
+
+
+def parse_expression(
+    connection: duckdb.DuckDBPyConnection, text: str, option: str, names: ColumnNames
+) -> Expression:
+    """Read an expression, or the name of a column as it is in the file.
+
+    Any connection will do: it parses, and looks at no table. Raises `InputError` for what is not
+    one expression, an unknown column of a joined table, and `rank` where it cannot be computed.
+    """
+    named = names.named(text)
+    if named is not None:
+        return Expression(identifier(named), frozenset({named}), (), named)
+    tree = _parse(connection, f"SELECT {one_expression(text, option)}")
+    if tree is None:
+        raise InputError(f"{option} takes one SQL expression, got {text!r}")
+    select = tree["statements"][0]["node"]
+    reader = _Reader(connection, names, option, tree)
+    select["select_list"] = reader.rewrite(select["select_list"])
+    sql = _written(connection, tree).removeprefix("SELECT ")
+    is_column = select["select_list"][0]["class"] == "COLUMN_REF" and len(reader.columns) == 1
+    column = next(iter(reader.columns)) if is_column and not reader.ranks else None
+    return Expression(f"({sql})", frozenset(reader.columns), tuple(reader.ranks), column)
+
+
+def bind_expression(
+    connection: duckdb.DuckDBPyConnection, text: str, option: str, names: ColumnNames
+) -> Expression:
+    """Read an expression and check that DuckDB can compute it; no table is read.
+
+    Raises `InputError`, in one sentence that begins with the option, if it cannot be computed.
+    """
+    expression = parse_expression(connection, text, option, names)
+    columns = ", ".join(f"NULL::{kind} AS {identifier(n)}" for n, kind in names.types.items())
+    ranks = "".join(
+        f", (({argument})::DOUBLE) AS {identifier(rank_column(argument))}"
+        for argument in expression.ranks
+    )
+    try:
+        connection.execute(
+            f"WITH scores AS (SELECT {columns}) "
+            # Beside a column, so that an aggregate over all pairs is refused.
+            f"SELECT *, {expression.sql} FROM (SELECT *{ranks} FROM scores) AS scores LIMIT 0"
+        )
+    except duckdb.Error as error:
+        reason = missing_column_hint(text, names.types) or first_line(error)
+        if text.isidentifier() and names.named(text) is None:
+            reason = missing_column(text, names.types)
+        raise InputError(f"{option}: {reason}") from error
+    return expression
+
+
+def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
+    """What to do about a missing column that `ncclean neighbours` computes."""
+    for name in NEIGHBOURS.names:
+        if name in text and name not in SCORES.names and name not in there:
+            return (
+                f"there is no column {name!r}: `ncclean neighbours` computes it, and --join "
+                "neighbours.parquet adds it to the scores"
+            )
+    return None
+
+
+def missing_column(name: str, there: Iterable[str]) -> str:
+    """That there is no such column, and what to do about it."""
+    columns = list(there)
+    sentence = f"there is no column {name!r}; there are {', '.join(columns)}"
+    return missing_column_hint(name, columns) or sentence
+
+
+def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNames) -> Expression:
+    """Read a whole SELECT; `rank` is that of SQL in it.
+
+    A joined table whose name the statement gives to something of its own is left alone. What
+    DuckDB cannot take apart is returned as it is, reading all columns.
+    """
+    tree = _parse(connection, sql)
+    if tree is None or len(tree["statements"]) != 1:
+        return Expression(sql, frozenset(names.types))
+    node = tree["statements"][0]["node"]
+    reader = _Reader(connection, names, "the query", None, frozenset(_own_tables(node)))
+    tree["statements"][0]["node"] = reader.rewrite(node)
+    return Expression(_written(connection, tree), frozenset(reader.columns))
+
+
+@dataclass
+class _Reader:
+    """Collects what a tree reads, and renames it. Without `template`, `rank` is left alone."""
+
+    connection: duckdb.DuckDBPyConnection
+    names: ColumnNames
+    option: str
+    template: Node | None
+    shadowed: frozenset[str] = frozenset()
+    columns: set[str] = field(default_factory=set)
+    ranks: list[str] = field(default_factory=list)
+    inside: str = ""  # what holds the node at hand and may hold no rank
+
+    def rewrite(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.rewrite(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("class")
+        if kind == "COLUMN_REF":
+            return {**value, "column_names": self._renamed(value["column_names"])}
+        if kind == "STAR" or value.get("ref_type") == "NATURAL":
+            self.columns |= set(self.names.types)
+        for name in value.get("using_columns", ()):
+            self.columns |= {self.names.named(name) or name} & set(self.names.types)
+        if kind == "FUNCTION" and self.template is not None and _is_rank(value):
+            return self._rank(value)
+        if kind in ("SUBQUERY", "LAMBDA"):
+            return self._within(f"a {kind.lower()}", value)
+        return {key: self.rewrite(inner) for key, inner in value.items()}
+
+    def _within(self, what: str, value: Node) -> Node:
+        before, self.inside = self.inside, what
+        result = {key: self.rewrite(inner) for key, inner in value.items()}
+        self.inside = before
+        return result
+
+    def _renamed(self, parts: list[str]) -> list[str]:
+        """`dfn.similarity`, perhaps after a table or before a field, as the column's one name."""
+        for first in range(len(parts)):
+            for last in range(len(parts), first, -1):
+                inner = parts[first:last]
+                if len(inner) > 1 and inner[0].lower() in self.shadowed:
+                    continue
+                # Only a name that begins the reference can be wrong; another may be a field.
+                is_known = len(inner) != 2 or first == 0 or not self.names.is_table(inner[0])
+                name = self._find(inner) if is_known or self._has(inner) else None
+                if name is not None:
+                    self.columns.add(name)
+                    is_own = len(inner) == 1 and inner[0].lower() == name.lower()
+                    return [*parts[:first], inner[0] if is_own else name, *parts[last:]]
+        if parts[0].lower() in self.shadowed:  # whole rows, as a struct
+            self.columns |= set(self.names.types)
+        return parts
+
+    def _find(self, parts: list[str]) -> str | None:
+        try:
+            return self.names.find(parts)
+        except InputError as error:
+            raise InputError(f"{self.option}: {error}") from None
+
+    def _has(self, parts: list[str]) -> bool:
+        return self.names.named(".".join(parts)) is not None
+
+    def _rank(self, node: Node) -> Node:
+        arguments = node.get("children") or [one["expression"] for one in node.get("arguments", ())]
+        if len(arguments) != 1:
+            raise InputError(f"{self.option}: rank takes one expression, as in rank(similarity)")
+        if self.inside:
+            raise InputError(f"{self.option}: rank cannot be inside {self.inside}")
+        inner = self._within("another rank", {"argument": arguments[0]})["argument"]
+        assert self.template is not None
+        statement = self.template["statements"][0]
+        alone = {**statement, "node": {**statement["node"], "select_list": [inner]}}
+        sql = _written(self.connection, {**self.template, "statements": [alone]}).removeprefix(
+            "SELECT "
+        )
+        if sql not in self.ranks:
+            self.ranks.append(sql)
+        return {
+            "class": "COLUMN_REF",
+            "type": "COLUMN_REF",
+            "alias": "",
+            "query_location": node["query_location"],
+            "column_names": [rank_column(sql)],
+        }
+
+
+def _is_rank(node: Node) -> bool:
+    return str(node["function_name"]).lower() == "rank" and not node["schema"]
+
+
+def _own_tables(value: Any) -> Iterator[str]:
+    """Names of the tables, their aliases and the common table expressions of a statement."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _own_tables(one)
+    elif isinstance(value, dict):
+        if "class" not in value:
+            names = (value.get(key) for key in ("alias", "table_name", "key"))
+            yield from (name.lower() for name in names if isinstance(name, str))
+        for one in value.values():
+            yield from _own_tables(one)
+
+
+def _parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
+    """DuckDB's tree of the statements; None for what is no SELECT or no SQL."""
+    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
+    tree: Node = json.loads(rows[0][0])
+    return None if tree["error"] else tree
+
+
+def _written(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:
+    rows = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)])
+    return str(rows.fetchall()[0][0])

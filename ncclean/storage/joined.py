@@ -1,0 +1,315 @@
+"""Score files with the columns of other tables beside them, and percent ranks, in bounded memory.
+
+Several passes over a join would repeat it, so it is done once: what is read of it is written to a
+temporary Parquet file, in the order of the scores, which then takes their place. All joins, groups
+and sorts are DuckDB's, which puts what exceeds its memory limit on disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from ncclean.errors import InputError
+from ncclean.storage.catalog import (
+    check_select,
+    columns_of,
+    connect,
+    first_line,
+    identifier,
+    lock,
+    quoted,
+    temporary_folder,
+)
+from ncclean.storage.column_names import ColumnNames, JoinedFile
+from ncclean.storage.expressions import (
+    Expression,
+    bind_expression,
+    parse_query,
+    rank_column,
+)
+
+SCORES = "scores"
+SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
+PLACE = "_place"  # of a row in the input
+
+
+@dataclass
+class JoinedScores:
+    """The view `scores` of a connection: score files, and the tables joined to them by `joins`.
+
+    Until `prepare`, the view has the score files alone. `partners` counts the rows of the scores
+    that have a row in each joined table, by its name, once `prepare` has run.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    names: ColumnNames
+    joins: tuple[JoinedFile, ...]
+    paths: tuple[str, ...]
+    partners: dict[str, int] = field(default_factory=dict)
+    work: Path = field(default_factory=temporary_folder)
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[str],
+        joins: Sequence[str] = (),
+        memory_limit: str | None = None,
+        *,
+        beside: Mapping[str, Iterable[str]] | None = None,
+        writable: Path | None = None,
+    ) -> JoinedScores:
+        """Open score files and `joins`, each `PATH` or `NAME=PATH`; the rest is as of `connect`.
+
+        Raises `InputError` for paths without tables, and for a table without a key in common with
+        the scores, with several rows of one key, or with a name that is taken.
+        """
+        files = tuple(JoinedFile.parse(text) for text in joins)
+        views = {_view(number): [file.path] for number, file in enumerate(files, start=1)}
+        work = temporary_folder()
+        connection = connect(
+            paths,
+            memory_limit,
+            beside={**(beside or {}), **views},
+            writable=writable,
+            view=_view(0),
+            place=PLACE,
+            work=work,
+        )
+        try:
+            scores, *tables = (_columns(connection, number) for number in range(len(files) + 1))
+            names = ColumnNames.of(scores, zip(files, tables, strict=True))
+            joined = cls(connection, names, files, tuple(paths), work=work)
+            for number in range(1, len(files) + 1):
+                joined._check_distinct(number)
+            joined._create_view(f"SELECT * EXCLUDE ({PLACE}) FROM {SCORES_ALONE}")
+        except BaseException:
+            connection.close()
+            raise
+        return joined
+
+    def close(self) -> None:
+        """Close the connection and remove the temporary files."""
+        self.connection.close()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def __enter__(self) -> JoinedScores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def expression(self, text: str, option: str) -> Expression:
+        """Read SQL over the columns, with `rank(x)` for the percent rank over the scored pairs.
+
+        Raises `InputError`, in one sentence with the name of the option, for what is not one
+        expression over the columns that there are.
+        """
+        return bind_expression(self.connection, text, option, self.names)
+
+    def prepare(self, columns: Iterable[str], expressions: Iterable[Expression] = ()) -> list[str]:
+        """Compute the joins and ranks, once; returns the files that hold the scores from now on.
+
+        From now on the view `scores` has `columns` and those of the expressions, as many of them as
+        there are; without joins and ranks, it stays as it is. Rows and their order are those of
+        the score files. Raises `InputError` for a joined table of which no row is matched.
+        """
+        expressions = list(expressions)
+        ranks = list(dict.fromkeys(rank for one in expressions for rank in one.ranks))
+        if not self.joins and not ranks:
+            lock(self.connection)
+            return list(self.paths)
+        needed = {*columns}.union(*(one.columns for one in expressions))
+        wanted = [name for name in self.names.types if name in needed]
+        wanted = wanted or list(self.names.types)[:1]
+        self.work.mkdir()
+        try:
+            # Only the last pass sorts; to keep an order until then would cost memory.
+            self.connection.execute("SET preserve_insertion_order = false")
+            file = self._write(wanted, ranks)
+            self.connection.execute("SET preserve_insertion_order = true")
+            self._count_partners(file)
+        except duckdb.Error as error:
+            raise InputError(f"the tables cannot be joined: {first_line(error)}") from error
+        lock(self.connection)
+        kept = ", ".join(map(identifier, [*wanted, *map(rank_column, ranks)]))
+        self._create_view(f"SELECT {kept} FROM {_reading(file)}")
+        return [str(file)]
+
+    def _write(self, columns: list[str], ranks: list[str]) -> Path:
+        """The rows in the order of the input, with the percent rank of each of `ranks`.
+
+        One join or sort in a pass: each takes what memory there is, and DuckDB gives up where
+        several of one query need more than the limit at the same time.
+        """
+        held = [
+            name for name in self.names.types if name in (*columns, "status") or self._is_key(name)
+        ]
+        own = [identifier(name) for name in held if not self.names.origins[name].table]
+        source = f"(SELECT {', '.join([*own, PLACE])} FROM {SCORES_ALONE})"
+        before: Path | None = None
+        for number, keys in enumerate(self.names.keys, start=1):
+            added = [
+                f"joined.{identifier(self.names.origins[name].column)} AS {identifier(name)}"
+                for name in held
+                if self.names.origins[name].table == number
+            ]
+            added.append(f"joined.{PLACE} IS NOT NULL AS {_partner(number)}")
+            conditions = " AND ".join(
+                f"{_key(SCORES, key)} = {_key('joined', key)}" for key in keys
+            )
+            join = f"{_view(number)} AS joined ON {conditions}"
+            before = self._add(f"joined_{number}", source, added, join, before)
+            source = _reading(before)
+        for number, argument in enumerate(ranks):
+            is_scored = "status = 'ok'" if "status" in held else "true"
+            value = f"(CASE WHEN {is_scored} THEN ({argument})::DOUBLE END)"
+            self._create_ranks(value, source)
+            added = [f"ranks._percent_rank AS {identifier(rank_column(argument))}"]
+            join = f"ranks ON {value} = ranks._ranked_value"
+            before = self._add(f"ranked_{number}", source, added, join, before)
+            source = _reading(before)
+            self.connection.execute("DROP TABLE ranks")
+        kept = [*map(identifier, columns), *(identifier(rank_column(rank)) for rank in ranks)]
+        kept += [_partner(number) for number in range(1, len(self.joins) + 1)]
+        file = self._copy("sorted", f"SELECT {', '.join(kept)} FROM {source} ORDER BY {PLACE}")
+        if before is not None:
+            before.unlink()
+        return file
+
+    def _add(
+        self, name: str, source: str, columns: list[str], join: str, before: Path | None
+    ) -> Path:
+        """A file of `source` with columns of a joined relation; the file before is removed."""
+        added = ", ".join([f"{SCORES}.*", *columns])
+        file = self._copy(name, f"SELECT {added} FROM {source} AS {SCORES} LEFT JOIN {join}")
+        if before is not None:
+            before.unlink()
+        return file
+
+    def _is_key(self, name: str) -> bool:
+        keys = {key for keys in self.names.keys for key in keys}
+        return name.lower() in keys and not self.names.origins[name].table
+
+    def _create_ranks(self, value: str, source: str) -> None:
+        """Create the table `ranks`: distinct values, and the share of the others below each.
+
+        Values are counted first, so that ties are equal, and what is sorted is only as large as
+        there are distinct values: of 32-bit cosines far fewer than pairs.
+        """
+        self.connection.execute(
+            f"""CREATE TEMP TABLE ranks AS
+            WITH counted AS (
+              SELECT {value} AS _ranked_value, count(*) AS pairs FROM {source} AS {SCORES}
+              WHERE NOT isnan({value}) GROUP BY 1)
+            SELECT _ranked_value, coalesce(
+              (sum(pairs) OVER (ORDER BY _ranked_value ROWS UNBOUNDED PRECEDING) - pairs)::DOUBLE
+                / nullif((SELECT sum(pairs) FROM counted)::DOUBLE - 1, 0), 0) AS _percent_rank
+            FROM counted"""
+        )
+
+    def _copy(self, name: str, select: str) -> Path:
+        file = self.work / f"{name}.parquet"
+        self.connection.execute(
+            f"COPY ({select}) TO {quoted(str(file))} "
+            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        )
+        return file
+
+    def _create_view(self, select: str) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {SCORES} AS {select}")
+
+    def _check_distinct(self, number: int) -> None:
+        """Raise `InputError` if two rows of a joined table have the same key."""
+        keys = self.names.keys[number - 1]
+        values = ", ".join(_key("joined", key) for key in keys)
+        there = " AND ".join(f"{_key('joined', key)} IS NOT NULL" for key in keys)
+        rows = f"FROM {_view(number)} AS joined WHERE {there}"
+        # Groups of 64 bits, not of text: a third of the memory. Different keys with the same hash
+        # are told apart by the second query.
+        repeated = f"SELECT hash({values}) AS hashed {rows} GROUP BY 1 HAVING count(*) > 1"
+        if not self.connection.execute(f"{repeated} LIMIT 1").fetchall():
+            return
+        first = self.connection.execute(
+            f"SELECT {values} {rows} AND hash({values}) IN ({repeated}) "
+            f"GROUP BY {values} HAVING count(*) > 1 ORDER BY min({PLACE}) LIMIT 1"
+        ).fetchall()
+        if first:
+            named = ", ".join(f"{key} {value}" for key, value in zip(keys, first[0], strict=True))
+            path = self.joins[number - 1].path
+            raise InputError(f"{path} cannot be joined: it has several rows with {named}")
+
+    def _count_partners(self, file: Path) -> None:
+        """Fill `partners`. Raises `InputError` for a table without any."""
+        for number, joined in enumerate(self.joins, start=1):
+            rows, count = self.connection.execute(
+                f"SELECT count(*), count(*) FILTER ({_partner(number)}) FROM {_reading(file)}"
+            ).fetchall()[0]
+            if rows and not count:
+                keys = self.names.keys[number - 1]
+                examples = (self._example(table, keys) for table in (0, number))
+                raise InputError(
+                    f"{joined.path} has no row of these scores, compared by {', '.join(keys)}: "
+                    "the scores have {}, it has {}".format(*examples)
+                )
+            self.partners[joined.name] = count
+
+    def _example(self, table: int, keys: Sequence[str]) -> str:
+        values = ", ".join(_key("joined", key) for key in keys)
+        rows = self.connection.execute(
+            f"SELECT {values} FROM {_view(table)} AS joined LIMIT 1"
+        ).fetchall()
+        return ", ".join(map(str, rows[0])) if rows else "no rows"
+
+
+def query(
+    sql: str, paths: Sequence[str], memory_limit: str | None = None, *, joins: Sequence[str] = ()
+) -> duckdb.DuckDBPyRelation:
+    """Run one SELECT (DESCRIBE, SUMMARIZE and SHOW count as such) over the view `scores`.
+
+    `joins` are tables whose columns the view has too. Raises `InputError` for any other statement,
+    for several, for what DuckDB rejects, and for tables that cannot be joined.
+    """
+    joined = JoinedScores.open(paths, joins, memory_limit)
+    try:
+        check_select(joined.connection, sql)
+        # Without joins it is left as it is: the tree of DuckDB does not hold every statement.
+        parsed = parse_query(joined.connection, sql, joined.names) if joins else Expression(sql)
+        joined.prepare((), [parsed])
+        relation: duckdb.DuckDBPyRelation = joined.connection.sql(parsed.sql)
+        # Only now does DuckDB see the values. Versions before 2 keep what they executed.
+        run = "materialize" if hasattr(relation, "materialize") else "execute"
+        relation = getattr(relation, run)()
+    except duckdb.Error as error:
+        raise InputError(f"the query failed: {error}") from error
+    weakref.finalize(relation, shutil.rmtree, joined.work, ignore_errors=True)
+    return relation
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, number: int) -> dict[str, str]:
+    columns = columns_of(connection, _view(number))
+    del columns[PLACE]
+    return columns
+
+
+def _view(number: int) -> str:
+    """The score files alone, or a joined table alone."""
+    return f"_joined_{number}" if number else SCORES_ALONE
+
+
+def _partner(number: int) -> str:
+    return f"_has_{number}"
+
+
+def _key(table: str, key: str) -> str:
+    """A key as text: a uid may be a number in one of two tables."""
+    return f"{table}.{identifier(key)}::VARCHAR"
+
+
+def _reading(file: Path) -> str:
+    return f"read_parquet({quoted(str(file))})"

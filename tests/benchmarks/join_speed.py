@@ -1,0 +1,163 @@
+"""Time and peak memory of `ncclean select` with a joined table and a mixture of two ranks.
+
+    python tests/benchmarks/join_speed.py [--rows 10_000_000] [--joined N] [--memory-limit 2GB]
+
+The scores are simulated as scale.py does it; the joined table has the same uids in another order,
+with a score of its own and LEMoN's. Each step is a process of its own, so that its peak memory is
+its own. Needs about 250 bytes of disk per row while it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+SCORES, JOINED = "scores", "dfn.parquet"
+MIXTURE = "0.5 * rank(similarity) + 0.5 * rank(dfn.similarity)"
+_STRIDE = 7919  # prime, so a permutation of the rows wherever it does not divide their number
+
+
+def write(folder: Path, rows: int, joined: int) -> None:
+    """Final score files of `rows` pairs, and a table with a row for `joined` of them."""
+    import duckdb
+    import scale
+
+    if rows % scale.PART_ROWS or rows % _STRIDE == 0 or joined > rows:
+        raise SystemExit(f"--rows is a multiple of {scale.PART_ROWS:,}, --joined at most as many")
+    scale.write(folder, rows)
+    scale.finalize(folder)
+    connection = duckdb.connect()
+    connection.execute("SET memory_limit = '1GB'")
+    connection.execute(
+        f"""COPY (
+          SELECT md5(CAST((range * {_STRIDE}) % {rows} AS VARCHAR)) AS uid,
+            (0.3 + 0.05 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))::FLOAT
+              AS similarity,
+            random()::FLOAT AS lemon_score
+          FROM range({joined})
+        ) TO '{folder / JOINED}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"""
+    )
+
+
+def column(folder: Path, memory_limit: str) -> None:
+    """The best 30 % by a column of the joined table."""
+    _select(folder, memory_limit, "dfn.similarity", [f"dfn={folder / JOINED}"])
+
+
+def rank(folder: Path, memory_limit: str) -> None:
+    """The best 30 % by two ranks of columns of the score table, without a join."""
+    _select(folder, memory_limit, "rank(similarity) + rank(neg_clip_loss)", [])
+
+
+def mixture(folder: Path, memory_limit: str) -> None:
+    """The best 30 % by the ranks of both."""
+    _select(folder, memory_limit, MIXTURE, [f"dfn={folder / JOINED}"])
+
+
+def _select(folder: Path, memory_limit: str, score: str, join: list[str]) -> None:
+    from ncclean_pipelines.select import Select
+
+    from ncclean.selection.policy import Policy
+
+    out = folder / "selection.parquet"
+    out.unlink(missing_ok=True)
+    summary = (
+        Select(
+            scores=[str(folder / SCORES)],
+            out=str(out),
+            policy=Policy(score=score, keep_fraction=0.3),
+            join=join,
+            memory_limit=memory_limit,
+        )
+        .run()
+        .summary
+    )
+    print(json.dumps({"kept": summary.kept, **summary.joined}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--joined", type=int, help="rows of the joined table (default: --rows)")
+    parser.add_argument("--memory-limit", default="2GB", help="of DuckDB")
+    parser.add_argument("--json", type=Path, default=Path("join_speed.json"))
+    parser.add_argument("--data", type=Path, help="folder of the simulated tables, which is kept")
+    parser.add_argument("--only", nargs="+", default=["column", "rank", "mixture"])
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.step:
+        name, folder, *rest = args.step
+        {"write": write, "column": column, "rank": rank, "mixture": mixture}[name](
+            Path(folder), *[int(text) if text.isdigit() else text for text in rest]
+        )
+        print(json.dumps({"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
+        return
+    results: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="ncclean-join-") as scratch:
+        folder = args.data or Path(scratch)
+        joined = args.rows if args.joined is None else args.joined
+        if not (folder / JOINED).exists():
+            run(folder, "write", args.rows, joined)
+        for step in args.only:
+            results[step] = run(folder, step, args.memory_limit)
+    # Here, since the steps are processes of their own that should load no more than they need.
+    from records import make_record, write_record
+
+    rows = [{"step": name, **figures} for name, figures in results.items()]
+    settings = {"rows": args.rows, "joined": joined, "memory_limit": args.memory_limit}
+    write_record(args.json, make_record(rows, settings=settings))
+
+
+def run(folder: Path, step: str, *arguments: object) -> dict[str, float]:
+    """Seconds, peak memory and the peak of temporary files of one step."""
+    spill = folder / "temporary"
+    spill.mkdir(parents=True, exist_ok=True)
+    sizes: list[int] = [0]
+    is_done = threading.Event()
+
+    def watch() -> None:
+        while not is_done.wait(0.5):
+            sizes.append(_size(spill))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begin = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, "--step", step, str(folder), *map(str, arguments)],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(spill)},
+        )
+    finally:
+        is_done.set()
+        watcher.join()
+    figures: dict[str, float] = {"seconds": time.perf_counter() - begin}
+    for line in done.stdout.splitlines():
+        figures |= json.loads(line)
+    figures["temporary_gb"] = max(sizes) / 1e9
+    print(step, {key: round(value, 2) for key, value in figures.items()}, flush=True)
+    return figures
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # removed meanwhile
+            continue
+    return total
+
+
+if __name__ == "__main__":
+    main()
