@@ -5,20 +5,47 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
-from ncclean.options import Option
+from ncclean.options import Option, Options, check_unset, parameters
 
 from .command import Command, Result
-from .display import Note, Shown, Table, decimal, partner_lines, share
+from .display import Note, Shown, Table, decimal, interval, partner_lines, share
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Scores, plot_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(Options):
+    """What `--inject` scores, and with which model."""
+
+    pairs: Annotated[
+        int, Option("About so many pairs of --inject, from all over.", low=2, in_recipes=False)
+    ] = 20_000
+    model: Annotated[str, Option("Model of --inject SHARDS; see `score`.", in_recipes=False)] = (
+        "ViT-B-32"
+    )
+    pretrained: Annotated[
+        str | None, Option("Its pretrained tag or checkpoint file.", in_recipes=False)
+    ] = "laion2b_s34b_b79k"
+    embedding_keys: Annotated[
+        str | None,
+        Option(
+            "Vectors of --inject EMBEDDINGS; see `score`.", metavar="IMG,TEXT", in_recipes=False
+        ),
+    ] = None
+    scale: Annotated[
+        str | float | None,
+        Option("Scale of --inject EMBEDDINGS, or their model.", in_recipes=False),
+    ] = None
+    device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
+    seed: Annotated[int, Option("Seed of the permutation.", in_recipes=False)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +55,9 @@ class EvaluateNoise(Command):
     The table must come from shards that carry the truth (`is_noisy`, `noise_kind` in the json), as
     `inject-noise` and `synth` write them. A kind of noise is judged against the clean pairs, with
     pairs of other kinds left out.
+
+    With --inject, SCORES are shards or embeddings without any truth: the captions of a share of
+    their pairs are permuted, in memory, and everything is scored and judged by that.
 
     Example: `ncclean evaluate noise scores.parquet --plot noise.pdf`
     """
@@ -70,12 +100,25 @@ class EvaluateNoise(Command):
             sql_over=("scores", "join"),
         ),
     ] = ()
+    inject: Annotated[
+        float | None,
+        Option(
+            "Permute the captions of this share of the pairs first; SCORES are shards or "
+            "embeddings.",
+            above=0,
+            high=1,
+            in_recipes=False,
+        ),
+    ] = None
+    trial: TrialOptions = field(default_factory=TrialOptions)
     plot: Annotated[str | None, plot_option("noise.pdf")] = None
     memory_limit: MemoryLimit = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.thresholds  # refuses what is not a number
+        if self.inject is None:
+            check_unset(self, tuple(parameters(TrialOptions)), "is for --inject")
 
     @cached_property
     def thresholds(self) -> dict[str, float]:
@@ -113,6 +156,16 @@ class EvaluateNoise(Command):
 
 
 def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:
+    if (trial := evaluation.trial) is not None:
+        yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got the caption of another one"
+        before = interval(trial.before, trial.before_low, trial.before_high)
+        after = interval(trial.after, trial.after_low, trial.after_high)
+        yield f"estimated noise rate before: {before}"
+        yield f"estimated noise rate after:  {after}; {share(trial.expected)} if the first is right"
+        yield Note(
+            "what the corpus had of its own counts as clean: precision and AUROC are lower bounds",
+            "aside",
+        )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in evaluation.noisy.items())
     yield f"{evaluation.clean:,} clean pairs; noisy: {kinds or 'none'}"
     yield from partner_lines(evaluation.joined, evaluation.rows)

@@ -73,6 +73,29 @@ class RuleEvaluation:
 
 
 @dataclass(frozen=True)
+class NoiseTrial:
+    """A corpus in which the captions of a share of the pairs, `moved`, were permuted once more.
+
+    The estimated noise rates, each with its 95 % interval, are those `before` and `after` it;
+    `expected` is what the second should be, if the first is right: before + moved (1 - before).
+    """
+
+    pairs: int
+    moved: float
+    before: float
+    before_low: float
+    before_high: float
+    after: float
+    after_low: float
+    after_high: float
+
+    @property
+    def expected(self) -> float:
+        """The noise rate after the permutation, by the one before it."""
+        return self.before + self.moved * (1 - self.before)
+
+
+@dataclass(frozen=True)
 class NoiseEvaluation:
     """The evaluation of a score table with truth.
 
@@ -92,6 +115,7 @@ class NoiseEvaluation:
     rules: list[RuleEvaluation]
     calibration: Calibration | None
     joined: dict[str, int]
+    trial: NoiseTrial | None = None  # where the noise was injected for this evaluation
 
     @property
     def rows(self) -> int:

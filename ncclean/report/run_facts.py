@@ -35,6 +35,7 @@ class RunFacts:
     seed: str | None = None
     block_size: str | None = None
     forget_percent: str | None = None
+    scale: float | None = None
     shift: float | None = None
     shift_source: str | None = None
     noise_rate: float | None = None
@@ -77,6 +78,7 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         seed=fields.get("seed"),
         block_size=fields.get("block_size"),
         forget_percent=fields.get("forget_percent"),
+        scale=_number(fields.get("scale")),
         shift=_number(fields.get("shift")),
         shift_source=fields.get("shift_source"),
         noise_rate=_number(fields.get("noise_rate")),

@@ -5,17 +5,30 @@ A column is read alone, as arrays, to be sorted: 10 million pairs take 0.7 GB.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import tempfile
 from pathlib import Path
 
+from upath import UPath
+
+from ncclean.config import ScoreOptions, parse_keys, parse_scale
+from ncclean.data.embeddings.permute import permute_captions
+from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_choice import NoiseChoice
-from ncclean.evaluation.noise_evaluation import NoiseEvaluation
+from ncclean.evaluation.noise_evaluation import NoiseEvaluation, NoiseTrial
 from ncclean.evaluation.noise_figure import save_figure
 from ncclean.evaluation.truth_table import TruthTable
+from ncclean.options import check_unset
+from ncclean.report.run_facts import read_facts
 from ncclean.storage.joined import JoinedScores
 
 from ..evaluate_noise import EvaluateNoise
 from ..progress import Progress
+from ..score import Score
 
 
 def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
@@ -23,6 +36,62 @@ def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
 
     Raises `InputError` if the table has no truth, or a column or rule that it is asked for.
     """
+    if command.inject is None:
+        return _evaluate(command, progress)
+    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+        trial, table = _inject(command, command.inject, Path(folder), progress)
+        return _evaluate(dataclasses.replace(command, scores=[table]), progress, trial)
+
+
+def _inject(
+    command: EvaluateNoise, share: float, folder: Path, progress: Progress
+) -> tuple[NoiseTrial, str]:
+    """Score a sample of the sources as it is and with permuted captions; the second table."""
+    options = command.trial
+    shards, scale = resolve_sources(command.scores), parse_scale(options.scale)
+    shift: str | float = "auto"
+    if not are_embeddings(shards):
+        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
+        step = max(1, estimate_samples(shards) // options.pairs)
+        table, embeddings = folder / "images.parquet", folder / "embeddings"
+        Score(
+            shards=[shard.url for shard in shards[::step]],
+            out=str(table),
+            model=options.model,
+            pretrained=options.pretrained,
+            device=options.device,
+            options=ScoreOptions(embeddings=str(embeddings)),
+        ).run(progress)
+        facts = read_facts([str(table)])
+        scale, shift = facts.scale, "auto" if facts.shift is None else facts.shift
+        shards = resolve_embeddings([str(embeddings)])
+    else:
+        check_unset(command, ("model",), "is for shards of images; see --scale")
+    made = permute_captions(
+        shards,
+        vector_keys(shards, parse_keys(options.embedding_keys)),
+        UPath(folder),
+        share=share,
+        pairs=options.pairs,
+        seed=options.seed,
+    )
+    rates: dict[str, float] = {}
+    out = ""
+    for name, source in (("before", made.given), ("after", made.permuted)):
+        out = str(folder / f"{name}.parquet")
+        Score(
+            shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
+        ).run()
+        facts = read_facts([out])
+        found = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
+        for end, rate in zip(("", "_low", "_high"), found, strict=True):
+            rates[name + end] = math.nan if rate is None else rate
+    return NoiseTrial(pairs=made.pairs, moved=made.moved, **rates), out
+
+
+def _evaluate(
+    command: EvaluateNoise, progress: Progress, trial: NoiseTrial | None = None
+) -> NoiseEvaluation:
     progress.say("comparing scores and rules with the truth")
     with JoinedScores.open(command.scores, command.join, command.memory_limit) as pairs:
         choice = NoiseChoice(pairs)
@@ -39,4 +108,4 @@ def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
         raise InputError(f"{command.scores[0]} has no score to evaluate")
     if command.plot is not None:
         save_figure(evaluation, figures, Path(command.plot))
-    return evaluation
+    return dataclasses.replace(evaluation, trial=trial)
