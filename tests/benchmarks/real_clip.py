@@ -1,0 +1,140 @@
+"""What is found of permuted captions with real pretrained CLIPs on real photographs.
+
+    python tests/benchmarks/real_clip.py --data FOLDER [--draws 20] [--record docs/records/...]
+
+FOLDER holds one `.npz` a corpus, with `image` and `text`: (n, d) embeddings of matched pairs, in
+the same order. Nothing of them is in this repository. In each draw the captions of a share of the
+pairs are permuted, and the corpus is scored and judged as a user would do it: `ncclean score` from
+the embeddings, `ncclean evaluate noise` on the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
+from ncclean_pipelines.score import Score
+from records import make_record, write_record
+from upath import UPath
+
+from ncclean.data.embeddings.permute import permute_captions
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.storage.summary import ScoreSummary
+
+SHARES = (0.0, 0.05, 0.2, 0.4)
+
+
+def measure(file: Path, share: float, draws: int, scratch: Path) -> dict[str, Any]:
+    """The noise rate, the scores and the rules on one corpus, over draws of the noise."""
+    folder = scratch / file.stem
+    if not folder.exists():
+        _as_clip_retrieval(file, folder)
+    shards = resolve_embeddings([str(folder)])
+    estimates, evaluations = [], []
+    for draw in range(draws):
+        with tempfile.TemporaryDirectory(dir=scratch) as aside:
+            source, moved = str(folder), 0.0
+            if share:
+                made = permute_captions(
+                    shards, None, UPath(aside), share=share, pairs=10**9, seed=draw
+                )
+                source, moved = made.permuted, made.moved
+            table = str(Path(aside) / "scores.parquet")
+            found: ScoreSummary = Score(shards=[source], out=table, scale=100.0).run().summary
+            estimates.append((moved, found.noise_rate, found.noise_rate_low, found.noise_rate_high))
+            if share:
+                evaluations.append(EvaluateNoise(scores=[table]).run().summary)
+            pairs = found.ok
+        if not share:  # every draw is the same
+            break
+    return {
+        "corpus": file.stem,
+        "pairs": pairs,
+        "share": share,
+        "true": statistics.mean(moved for moved, *_ in estimates),
+        "estimated": _summed([rate for _, rate, *_ in estimates]),
+        "covered": sum(low <= moved <= high for moved, _, low, high in estimates),
+        "draws": len(estimates),
+        "width": statistics.mean(high - low for *_, low, high in estimates),
+        "scores": _of_scores(evaluations),
+        "rules": _of_rules(evaluations),
+    }
+
+
+def _of_scores(evaluations: list[Any]) -> dict[str, Any]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for evaluation in evaluations:
+        for score in evaluation.scores:
+            report = score.kinds[0].report
+            figures = found.setdefault(score.column, {"auroc": [], "average_precision": []})
+            figures["auroc"].append(report.auroc)
+            figures["average_precision"].append(report.average_precision)
+    return {
+        column: {name: _summed(values) for name, values in figures.items()}
+        for column, figures in found.items()
+    }
+
+
+def _of_rules(evaluations: list[Any]) -> dict[str, Any]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for evaluation in evaluations:
+        for rule in evaluation.rules:
+            figures = found.setdefault(rule.rule, {"clean_kept": [], "noise_kept": []})
+            figures["clean_kept"].append(rule.clean_kept)
+            figures["noise_kept"].append(1 - rule.noise_caught["all"])
+    return {
+        rule: {name: _summed(values) for name, values in figures.items()}
+        for rule, figures in found.items()
+    }
+
+
+def _summed(values: list[float]) -> Mapping[str, float]:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": round(statistics.mean(values), 6), "deviation": round(spread, 6)}
+
+
+def _as_clip_retrieval(file: Path, folder: Path) -> None:
+    arrays = np.load(file)
+    for kind, name in (("img_emb", "image"), ("text_emb", "text")):
+        (folder / kind).mkdir(parents=True)
+        np.save(folder / kind / f"{kind}_0.npy", arrays[name])
+    (folder / "metadata").mkdir()
+    captions = [f"caption {row}" for row in range(len(arrays["image"]))]
+    pq.write_table(pa.table({"caption": captions}), folder / "metadata" / "metadata_0.parquet")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of .npz files")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--record", type=Path, metavar="FILE.json")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ncclean-real-clip-") as scratch:
+        for file in sorted(arguments.data.glob("*.npz")):
+            for share in SHARES:
+                row = measure(file, share, arguments.draws, Path(scratch))
+                rows.append(row)
+                print(
+                    f"{row['corpus']}: {row['true']:.3f} estimated as "
+                    f"{row['estimated']['mean']:.3f} ± {row['estimated']['deviation']:.3f}, "
+                    f"{row['covered']} of {row['draws']} intervals cover it",
+                    flush=True,
+                )
+    if arguments.record is not None:
+        record = make_record(
+            rows, settings={"shares": SHARES, "scale": 100.0}, seeds=range(arguments.draws)
+        )
+        write_record(arguments.record, record)
+
+
+if __name__ == "__main__":
+    main()
