@@ -78,6 +78,58 @@ def scale_table(record: Record) -> Iterator[str]:
         yield line(row["step"], f"{row['seconds']:.1f} s", f"{row['peak_gb']:.2f} GB", disk)
 
 
+# What the embeddings of `real_clip.py` are, by the names of their files.
+_REAL_CORPORA = {
+    "products-openai-b32": "product photographs, OpenAI ViT-B/32",
+    "fashion-fashionclip": "fashion photographs, FashionCLIP",
+    "fashion-marqo": "fashion photographs, Marqo-FashionCLIP",
+}
+
+
+def real_rate_table(record: Record) -> Iterator[str]:
+    """`real_clip.py`: the estimated noise rate, and how often its interval covers the truth."""
+    yield from heading("photographs, model", "pairs", "permuted", "estimated", "width", "covered")
+    for row in record["rows"]:
+        estimated = row["estimated"]
+        yield line(
+            _REAL_CORPORA.get(row["corpus"], row["corpus"]),
+            f"{row['pairs']:,}",
+            percent(row["true"]),
+            f"{percent(estimated['mean'])} ± {100 * estimated['deviation']:.1f}",
+            f"{100 * row['width']:.1f}",
+            f"{row['covered']} of {row['draws']}",
+        )
+    varied = [row for row in record["rows"] if row["share"]]
+    covered, draws = (sum(row[name] for row in varied) for name in ("covered", "draws"))
+    yield line("**all with permuted captions**", "", "", "", "", f"{covered} of {draws}")
+
+
+def real_score_table(record: Record) -> Iterator[str]:
+    """`real_clip.py`: AUROC of each score by corpus, average precision in parentheses, at 20 %."""
+    rows = [row for row in record["rows"] if row["share"] == 0.2]
+    yield from heading("score", *(_REAL_CORPORA.get(row["corpus"], "") for row in rows))
+    for column in rows[0]["scores"]:
+        cells = [
+            f"{row['scores'][column]['auroc']['mean']:.4f} "
+            f"({row['scores'][column]['average_precision']['mean']:.3f})"
+            for row in rows
+        ]
+        yield line(f"`{column}`", *cells)
+
+
+def real_rule_table(record: Record) -> Iterator[str]:
+    """`real_clip.py`: shares of the matched and of the mismatched pairs that each rule keeps."""
+    rows = [row for row in record["rows"] if row["share"] == 0.2]
+    yield from heading("dropped", *(_REAL_CORPORA.get(row["corpus"], "") for row in rows))
+    for rule in rows[0]["rules"]:
+        cells = [
+            f"{percent(row['rules'][rule]['clean_kept']['mean'])}, "
+            f"{percent(row['rules'][rule]['noise_kept']['mean'])}"
+            for row in rows
+        ]
+        yield line(f"`{rule}`", *cells)
+
+
 _JOIN_STEPS = {
     "column": "`--score dfn.similarity`, joined",
     "rank": "`--score` with two ranks, no join",

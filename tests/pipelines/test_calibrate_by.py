@@ -1,6 +1,8 @@
 """Groups with nulls of their own: each one's noise is found, and the null of all is wrong."""
 
+import io
 import json
+import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,7 @@ from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 
 RATES = {"de": 0.2, "en": 0.05, "fr": 0.4}
@@ -129,9 +132,6 @@ def test_fields_of_the_json(corpus_with_styles, tmp_path):
 @pytest.fixture
 def corpus_with_styles(corpus, tmp_path):
     """One shard of the rendered corpus, with a field of its own in every other json."""
-    import io
-    import tarfile
-
     out = tmp_path / "styles" / "00000.tar"
     out.parent.mkdir()
     numbers = {}
@@ -171,3 +171,44 @@ def test_a_column_that_is_not_there_makes_no_group(embeddings, tmp_path, capsys)
     ).run()
     assert result.summary.groups == []
     assert any("no pair has a group" in str(shown) for shown in result.shown)
+
+
+@pytest.mark.slow
+def test_two_styles_of_captions(tmp_path):
+    """Rendered pairs of which half have captions that say more than the picture shows."""
+    for style, rate, seed in (("plain", 0.1, 1), ("wordy", 0.3, 2)):
+        raw = tmp_path / style
+        options = CorpusOptions(
+            pairs=2500, shard_size=2500, noise={"ncr": rate}, duplicates=0.0, seed=seed
+        )
+        write_corpus(raw, options, 1)
+        added = b" and a big red star" if style == "wordy" else b""
+        rewrite(raw / "00000.tar", tmp_path / "shards" / f"{style}.tar", style, added)
+    tables = {}
+    for by in ("style", None):
+        out = tmp_path / f"{by}.parquet"
+        summary = score(tmp_path / "shards", out, by, model="demo", shift="shuffled")
+        tables[by] = pq.read_table(out).to_pandas()
+        for group, rate in zip(summary.groups, (0.1, 0.3), strict=False):
+            assert group.own_null
+            assert group.noise_rate_low <= rate <= group.noise_rate_high, group
+    excess = {}
+    for by, table in tables.items():
+        kept = table[(table.shard == "plain") & (table.noise_probability < 0.5)]
+        excess[by] = kept.is_noisy.sum() - kept.noise_probability.sum()
+    assert excess["style"] < 10
+    assert excess[None] > 20  # the null of all leaves them in, and does not expect them
+
+
+def rewrite(source, out, style, added):
+    """A shard with something added to every caption, and its style in the json."""
+    out.parent.mkdir(exist_ok=True)
+    with tarfile.open(source) as before, tarfile.open(out, "w") as after:
+        for member in before:
+            data = before.extractfile(member).read()
+            if member.name.endswith(".txt"):
+                data += added
+            elif member.name.endswith(".json"):
+                data = json.dumps({**json.loads(data), "style": style}).encode()
+            member.size = len(data)
+            after.addfile(member, io.BytesIO(data))
