@@ -231,6 +231,11 @@ def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
         return utf8(uid)
     if isinstance(uid, int) and not isinstance(uid, bool):
         return str(uid)
+    return hashed_uid(shard, key)
+
+
+def hashed_uid(shard: str, key: str) -> str:
+    """The uid of a sample that has none: 32 hex digits of a hash of shard name and key."""
     return hashlib.blake2b(f"{shard}/{key}".encode(), digest_size=16).hexdigest()
 
 

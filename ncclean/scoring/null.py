@@ -44,14 +44,11 @@ class Histogram:
     @classmethod
     def of(cls, values: torch.Tensor) -> Histogram:
         """Histogram of cosines of any shape; rounding past +-1 falls into the outer bins."""
-        import torch
+        return cls.with_sums(bin_counts(values.detach().float()), values.detach().float())
 
-        exact = values.detach().float()
-        # Towards zero is down: what lies below the first bin is clamped before.
-        index = exact.add(1).mul_(BINS / 2).clamp_(0, BINS - 1).int()
-        counts = torch.bincount(index.flatten(), minlength=BINS)
-        # Of a matrix, the sums of rows: far fewer numbers have to be made float64.
-        sums = exact.sum(dim=-1) if exact.ndim > 1 else exact
+    @classmethod
+    def with_sums(cls, counts: torch.Tensor, sums: torch.Tensor) -> Histogram:
+        """Of (BINS,) counts, and numbers of any shape that add up to the sum of the values."""
         units = round(float(doubled(sums).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
@@ -72,6 +69,15 @@ class Histogram:
     @property
     def mean(self) -> float:
         return self.units * SUM_UNIT / self.size if self.size else math.nan
+
+
+def bin_counts(values: torch.Tensor) -> torch.Tensor:
+    """(BINS,) counts of float32 values of any shape; rounding past +-1 falls into outer bins."""
+    import torch
+
+    # Towards zero is down: what lies below the first bin is clamped before.
+    index = values.add(1).mul_(BINS / 2).clamp_(0, BINS - 1).int()
+    return torch.bincount(index.flatten(), minlength=BINS)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ pairs this way, so the uids of their tables agree.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from ncclean.data.embeddings.vectors import (
 )
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import sample_uid
+from ncclean.data.tar import hashed_uid
 from ncclean.errors import ShardError
 
 # Rounding a vector of length 1 to float16 changes its length by less.
@@ -200,7 +201,7 @@ def _unit_vectors(
     """The rows with length 1; adds to `problems` those that cannot have it."""
     dim = matrix.shape[1]
     pieces = [matrix[at : at + _PIECE_ROWS] for at in range(0, len(matrix), _PIECE_ROWS)]
-    lengths_squared = [_squared(piece.astype(np.float32, copy=False)) for piece in pieces]
+    lengths_squared = [_squared(_float32(piece)) for piece in pieces]
     norms = np.sqrt(np.concatenate([np.empty(0, np.float32), *lengths_squared]))
     for row in np.flatnonzero(~np.isfinite(norms)).tolist():
         length = dim if lengths is None else int(lengths[row])
@@ -219,10 +220,18 @@ def _unit_vectors(
     divisors = np.where(usable, norms, 1).astype(np.float32)[:, None]
     return np.concatenate(
         [
-            piece.astype(np.float32, copy=False) / divisors[at * _PIECE_ROWS :][: len(piece)]
+            _float32(piece) / divisors[at * _PIECE_ROWS :][: len(piece)]
             for at, piece in enumerate(pieces)
         ]
     )
+
+
+def _float32(rows: np.ndarray) -> np.ndarray:
+    """The rows in float32; by torch where it is loaded, which converts six times as fast."""
+    torch = sys.modules.get("torch")
+    if torch is None or rows.dtype != np.float16 or not rows.flags.writeable:
+        return rows.astype(np.float32, copy=False)
+    return np.asarray(torch.from_numpy(rows).float().numpy())
 
 
 def _squared(rows: np.ndarray) -> np.ndarray:
@@ -272,7 +281,7 @@ def _uids(given: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
         return given
     chosen = pa.array(places)
     hashes = [
-        sample_uid({}, shard, key)
+        hashed_uid(shard, key)
         for shard, key in zip(
             shards.take(chosen).to_pylist(), keys.take(chosen).to_pylist(), strict=True
         )
