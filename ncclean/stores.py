@@ -247,3 +247,13 @@ def _one_line(error: BaseException) -> str:
 
 
 _configure_retries()
+
+
+def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
+    """A Parquet file of any size, on a disk or in a store; only what is asked for is read."""
+    from pyarrow import parquet
+
+    if not is_url(path):
+        return parquet.ParquetFile(path)
+    stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
+    return parquet.ParquetFile(stream, pre_buffer=True)

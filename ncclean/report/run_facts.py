@@ -12,7 +12,7 @@ from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.stats import unpack_histogram
-from ncclean.storage.parts import open_parquet
+from ncclean.stores import open_parquet
 
 # All files of one run have the same metadata; at most about this many are compared.
 _FILES_COMPARED = 16

@@ -29,8 +29,9 @@ from ncclean.scoring.stats import Distributions, pack_histogram
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.manifest import Manifest, RunIdentity
-from ncclean.storage.parts import ROW_GROUP_ROWS, open_parquet, table_writer
+from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
 from ncclean.storage.row_sources import RowSources, existing, read_ahead
+from ncclean.stores import open_parquet
 
 _THREADS = 4
 _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")

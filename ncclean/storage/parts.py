@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import schema, stores
+from ncclean import schema
 from ncclean.atomic import published
 
 ROW_GROUP_ROWS = 100_000
@@ -27,14 +27,6 @@ def table_writer(path: Path, metadata: Mapping[str, str] | None = None) -> pq.Pa
         use_dictionary=list(schema.DICTIONARY_COLUMNS),
         write_statistics=True,
     )
-
-
-def open_parquet(path: UPath) -> pq.ParquetFile:
-    """A Parquet file of any size, on a disk or in a store; only what is asked for is read."""
-    if not stores.is_url(path):
-        return pq.ParquetFile(path)
-    stream = stores.patiently(path.fs.open, path.path, "rb", cache_type="none")
-    return pq.ParquetFile(stream, pre_buffer=True)
 
 
 def write_part(path: UPath, table: pa.Table) -> None:

@@ -16,7 +16,7 @@ from ncclean import schema, stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.parts import open_parquet
+from ncclean.stores import open_parquet
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from upath import UPath
 
 from ncclean.config import ScoreOptions, parse_keys, parse_scale
-from ncclean.data.embeddings.permute import permute_captions
 from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.sources import are_embeddings, resolve_sources
@@ -25,6 +24,7 @@ from ncclean.evaluation.truth_table import TruthTable
 from ncclean.options import check_unset
 from ncclean.report.run_facts import read_facts
 from ncclean.storage.joined import JoinedScores
+from ncclean.storage.permuted import permute_captions
 
 from ..evaluate_noise import EvaluateNoise
 from ..progress import Progress

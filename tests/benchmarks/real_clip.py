@@ -25,8 +25,8 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 from upath import UPath
 
-from ncclean.data.embeddings.permute import permute_captions
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.storage.permuted import permute_captions
 from ncclean.storage.summary import ScoreSummary
 
 SHARES = (0.0, 0.05, 0.2, 0.4)

@@ -28,6 +28,7 @@ COMMAND_LINES = {
     "clean": ("{data}/shards", "--out", "{out}", *MODEL),
     "run": ("{data}/r.yaml", "--out", "{out}"),
     "score": ("{data}/shards", "--out", "{out}.parquet", "--shift", "0.2", *MODEL),
+    "merge": ("{data}/s.parquet", "--out", "{out}.parquet", "--shift", "0.2"),
     "query": ("SELECT 'NaN'::FLOAT AS x, count(*) AS n FROM scores", "{data}/s.parquet"),
     "select": ("{data}/s.parquet", "--method", "noise-probability", "--out", "{out}.parquet"),
     "export": ("{data}/c.parquet", "--shards", "{data}/shards", "--out", "{out}", "--workers", 1),

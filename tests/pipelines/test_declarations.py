@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 from ncclean_pipelines.command import Command, build, identity, options_of, parse_settings
+from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.registry import COMMANDS, STAGES
 
@@ -50,6 +51,8 @@ def test_every_stage_has_a_place_of_its_own(name):
 def test_a_run_decides_what_starts_over(name):
     known = parameters(STAGES[name])
     decided = {"overwrite", "resume", "dry_run", "finalize_only"} & set(known)
+    if name == "evaluate noise":  # a trial is a question; a stage goes on from what others made
+        decided |= {"inject", *parameters(TrialOptions)}
     assert all(not known[option].option.in_recipes for option in decided)
     assert {option for option, p in known.items() if not p.option.in_recipes} == decided
 

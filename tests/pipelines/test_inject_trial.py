@@ -8,9 +8,9 @@ import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise, TrialOptions
 from upath import UPath
 
-from ncclean.data.embeddings.permute import permute_captions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
+from ncclean.storage.permuted import permute_captions
 
 
 def evaluate(source, share=0.2, **options):

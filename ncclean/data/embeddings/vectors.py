@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 
 from ncclean import stores
 from ncclean.errors import ShardError
-from ncclean.storage.parts import open_parquet
+from ncclean.stores import open_parquet
 
 Rows = tuple[int, int]
 # An npy header is rarely longer than 128 bytes.

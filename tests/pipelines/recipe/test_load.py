@@ -43,7 +43,7 @@ def test_stages_are_wired_by_name():
     assert score.shards == ["/data/a.tar", "/data/b.tar"]
     assert score.options.batch_size == 128
     assert score.out == "runs/r/score/scores.parquet"
-    assert neighbours.embeddings == score.options.embeddings == "runs/r/score/embeddings"
+    assert neighbours.embeddings == [score.options.embeddings] == ["runs/r/score/embeddings"]
     assert neighbours.out == "runs/r/neighbours/neighbours.parquet"
     assert (a.objective.learning_rate, a.objective.ncu.gamma) == (5e-5, 0.3)
     assert a.loader.decode_threads == 3
@@ -105,7 +105,7 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (HEAD + "  score:\n", "line 5: score needs shards"),
         (SCORE + "    batch_size: many\n", "line 7: batch_size: input should be a valid integer"),
         (SCORE + "    batch_size: 0\n", "line 7: --batch-size must be at least 1, got 0"),
-        (SCORE + "    precision: fp32\n    shift: much\n", "line 8: --shift takes noise"),
+        (SCORE + "    precision: fp32\n    shift: much\n", "line 8: --shift takes auto, noise"),
         (SCORE + "    pairs_per_second: 0\n", "line 7: pairs_per_second: input should be greater"),
         (SCORE + "    model: ${modle}\n", "line 7: ${modle} is not a variable or an earlier stage; "
          "there are size, data, run"),
