@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from braceexpand import braceexpand
 
@@ -46,6 +47,11 @@ class ShardRef:
         object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
         object.__setattr__(self, "rows", self.rows and tuple(self.rows))
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields without those at their defaults: a record may list 100,000 shards."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name)}
+
     @property
     def part_name(self) -> str:
         """File name of the shard's part of the score table."""
@@ -58,6 +64,13 @@ class ShardRef:
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
+
+
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(ShardRef)
+    if field.default is not dataclasses.MISSING
+}
 
 
 def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:

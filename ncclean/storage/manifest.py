@@ -42,7 +42,12 @@ class RunIdentity:
     version: str
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {
+            "model": self.model,
+            "options": self.options,
+            "shards": [shard.to_json() for shard in self.shards],
+            "version": self.version,
+        }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunIdentity:

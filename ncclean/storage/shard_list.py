@@ -6,7 +6,6 @@ that a corpus of 100,000 shards can grow by a few each day without a copy of the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,7 @@ class ListChange:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "refs": [{"number": n, **dataclasses.asdict(ref)} for n, ref in self.refs.items()],
+            "refs": [{"number": n, **ref.to_json()} for n, ref in self.refs.items()],
             "new": list(self.new),
             "dropped": dict(self.dropped),
             "order": [list(span) for span in self.order],
