@@ -134,38 +134,53 @@ def expand(source: str, one: Callable[[str], list[str]]) -> list[str]:
     return one(source)
 
 
-def _expand_one(source: str) -> list[str]:
-    if stores.is_url(source):
-        return _expand_url(source)
-    path = Path(source)
-    if path.is_dir():
-        urls = sorted(str(file) for file in path.iterdir() if file.name.endswith(SUFFIXES))
-        if not urls:
-            raise InputError(f"{source} holds no shards (*.tar)")
-        return urls
-    if path.exists():
-        return [source]
-    if any(char in source for char in "*?["):
-        urls = sorted(glob.glob(source, recursive=True))
-        if urls:
-            return urls
-        raise InputError(f"{source} matches no file")
-    raise InputError(f"{source} does not exist")
+def places(source: str) -> list[str]:
+    """The files and folders that a glob matches, sorted; else the path as it is.
 
-
-def _expand_url(source: str) -> list[str]:
-    filesystem, path = stores.filesystem(source)
-    scheme = source.split("://", 1)[0]
-    if any(char in path for char in "*?["):
-        names = sorted(stores.ask("list", source, filesystem.glob, path))
-    elif source.endswith(SUFFIXES):
+    Raises `InputError` for a glob that matches nothing.
+    """
+    is_url = stores.is_url(source)
+    has_pattern = any(char in source for char in "*?[")
+    if not has_pattern or (not is_url and Path(source).exists()):
         return [source]
+    if is_url:
+        filesystem, path = stores.filesystem(source)
+        found = [_url(source, name) for name in stores.ask("list", source, filesystem.glob, path)]
     else:
-        listed = stores.ask("list", source, filesystem.ls, path, detail=False)
-        names = sorted(name for name in listed if name.endswith(SUFFIXES))
-    if not names:
-        raise InputError(f"{source} matches no shard")
-    return [f"{scheme}://{name.split('://', 1)[-1]}" for name in names]
+        found = glob.glob(source, recursive=True)
+    if not found:
+        raise InputError(f"{source} matches no file")
+    return sorted(found)
+
+
+def _expand_one(source: str) -> list[str]:
+    return [url for place in places(source) for url in _shards_at(place)]
+
+
+def _shards_at(place: str) -> list[str]:
+    """A shard, or those of a folder."""
+    if stores.is_url(place):
+        if place.endswith(SUFFIXES):
+            return [place]
+        filesystem, path = stores.filesystem(place)
+        listed = stores.ask("list", place, filesystem.ls, path, detail=False)
+        urls = sorted(_url(place, name) for name in listed if name.endswith(SUFFIXES))
+        if not urls:
+            raise InputError(f"{place} matches no shard")
+        return urls
+    if Path(place).is_dir():
+        urls = sorted(str(file) for file in Path(place).iterdir() if file.name.endswith(SUFFIXES))
+        if not urls:
+            raise InputError(f"{place} holds no shards (*.tar)")
+        return urls
+    if Path(place).exists():
+        return [place]
+    raise InputError(f"{place} does not exist")
+
+
+def _url(source: str, name: str) -> str:
+    """The URL of an object as its store names it."""
+    return f"{source.split('://', 1)[0]}://{name.split('://', 1)[-1]}"
 
 
 def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:

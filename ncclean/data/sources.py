@@ -7,7 +7,7 @@ from typing import Literal
 
 from ncclean.config import SourceFormat
 from ncclean.data.embeddings.units import LAYOUTS, layout_of, resolve_embeddings
-from ncclean.data.shards import SUFFIXES, ShardRef, resolve_shards
+from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards
 from ncclean.errors import InputError
 
 
@@ -33,7 +33,10 @@ def are_embeddings(shards: Sequence[ShardRef]) -> bool:
 
 
 def _kind(source: str) -> Literal["webdataset", "embeddings"]:
-    """By the name where it tells, else by what is there."""
-    if source.startswith("@") or source.endswith(SUFFIXES):
+    """By the first file or folder that is meant: its name where that tells, else what is there."""
+    if source.endswith(SUFFIXES):  # a pattern of a million shards is listed once
         return "webdataset"
-    return "webdataset" if layout_of(source) is None else "embeddings"
+    first = next(iter(expand(source, places)), "")
+    if first.endswith(SUFFIXES) or layout_of(first) is None:
+        return "webdataset"
+    return "embeddings"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +27,7 @@ from ncclean.execution.engine import (
     ShardTask,
     Speed,
 )
+from ncclean.execution.in_process import InProcessEngine, OneBehind
 from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import (
     ShardResult,
@@ -37,10 +40,7 @@ from ncclean.execution.task import (
 from ncclean.models.estimator import ModelIdentity
 from ncclean.scoring.columns import BlockScores, score_pairs
 from ncclean.scoring.stats import ShardStats
-from ncclean.storage.finalize import Calibration, finalize
 from ncclean.storage.grouping import group_labels, names_in
-from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def embedding_request(
     return EmbeddingRequest(identity=identity, keys=chosen, dim=dim, device=device)
 
 
-class EmbeddingEngine:
+class EmbeddingEngine(InProcessEngine):
     """Scores shards of embeddings in order in this process; see `Engine`."""
 
     def __init__(self, request: EmbeddingRequest, options: ScoreOptions) -> None:
@@ -94,25 +94,17 @@ class EmbeddingEngine:
         def finish(task: ShardTask, result: ShardResult) -> None:
             on_done(task.shard, writer.write(task, result))
 
-        with (
-            ThreadPoolExecutor(1, "ncclean-read") as reader,
-            ThreadPoolExecutor(1, "ncclean-finish") as finisher,
-        ):
-            ahead: Future[EmbeddedPairs] | None = None
-            behind: Future[None] | None = None
-            for number, task in enumerate(tasks):
-                reading = ahead or reader.submit(self._read, task.shard)
-                ahead = None
-                if number + 1 < len(tasks):
-                    ahead = reader.submit(self._read, tasks[number + 1].shard)
+        shards = [task.shard for task in tasks]
+        with ThreadPoolExecutor(1, "ncclean-read") as reader, OneBehind() as behind:
+            ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
+            for task, following in itertools.zip_longest(tasks, shards[1:]):
+                reading = ahead.pop()
+                if following is not None:
+                    ahead.append(reader.submit(self._read, following))
                 result = self._score(task.shard, reading)
                 finished += result.stats.rows
                 on_progress(finished)
-                if behind is not None:
-                    behind.result()
-                behind = finisher.submit(finish, task, result)
-            if behind is not None:
-                behind.result()
+                behind.submit(functools.partial(finish, task, result))
 
     def speed(self) -> Speed:
         """Measure one block of random vectors."""
@@ -147,13 +139,6 @@ class EmbeddingEngine:
                 "`--shift shuffled`, or name the model with --scale"
             )
         return noise_shift(self._request.model.load(), seed, tolerance)
-
-    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table in this process."""
-        finalize(layout, manifest, calibration)
-
-    def close(self) -> None:
-        """There is nothing to release."""
 
     def _read(self, shard: ShardRef) -> EmbeddedPairs:
         return read_pairs(

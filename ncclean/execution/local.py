@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask, Speed
+from ncclean.execution.in_process import InProcessEngine, OneBehind
 from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import (
     EmbeddedShard,
@@ -25,9 +26,6 @@ from ncclean.execution.task import (
     finish_shard,
 )
 from ncclean.models.estimator import Estimator, ModelIdentity
-from ncclean.storage.finalize import Calibration, finalize
-from ncclean.storage.layout import ScoreLayout
-from ncclean.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalEngine:
+class LocalEngine(InProcessEngine):
     """Scores shards in order in this process.
 
     A shard that cannot be scored becomes a result with an error; it never stops the others.
@@ -76,19 +74,14 @@ class LocalEngine:
             on_done(task.shard, writer.write(task, embedded))
 
         # Captions, statistics and writing of one shard go on while the next one's images are
-        # encoded; one shard behind at most, so that memory and a crash's loss stay small.
-        with reader, ThreadPoolExecutor(1, "ncclean-finish") as finisher:
-            behind: Future[None] | None = None
+        # encoded.
+        with reader, OneBehind() as behind:
             for task, stream in zip(tasks, reader, strict=True):
                 embedded = self._guarded(embed_images, stream, *self._with, report)
                 for _ in stream:  # what was read ahead of a failure must not block the reader
                     pass
                 finished += len(embedded.samples) if isinstance(embedded, EmbeddedShard) else 0
-                if behind is not None:
-                    behind.result()
-                behind = finisher.submit(finish, task, embedded)
-            if behind is not None:
-                behind.result()
+                behind.submit(functools.partial(finish, task, embedded))
 
     def speed(self) -> Speed:
         """Measure one batch of images."""
@@ -103,13 +96,6 @@ class LocalEngine:
     def estimate_shift(self, seed: int, tolerance: float) -> float:
         """The estimator's cosine on noise."""
         return noise_shift(self.estimator, seed, tolerance)
-
-    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table in this process."""
-        finalize(layout, manifest, calibration)
-
-    def close(self) -> None:
-        """There is nothing to release."""
 
     def _decoder(self) -> ImageDecoder:
         preprocessing, device = self.estimator.preprocessing, self.estimator.device

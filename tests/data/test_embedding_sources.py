@@ -232,3 +232,14 @@ def test_objects_in_a_store(tmp_path):
 def test_sources_that_cannot_be_used(sources, message):
     with pytest.raises(InputError, match=message):
         resolve_sources(sources)
+
+
+def test_sources_are_named_in_all_ways(tmp_path):
+    for name in ("e0", "e1"):
+        (tmp_path / name).symlink_to(CLIP_RETRIEVAL)
+    (tmp_path / "list.txt").write_text(f"# two\n{tmp_path}/e0\n{tmp_path}/e1/\n")
+    expected = ["e0/metadata/metadata_0", "e0/metadata/metadata_1"]
+    for source in (f"@{tmp_path}/list.txt", f"{tmp_path}/e{{0..1}}", f"{tmp_path}/e*"):
+        shards = resolve_sources([source])
+        assert [shard.name for shard in shards[:2]] == expected
+        assert len(shards) == 4

@@ -22,7 +22,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.embeddings.vectors import npz_shapes, table_rows, vector_columns
-from ncclean.data.shards import ShardRef, distinct_names, expand, sizes_and_versions
+from ncclean.data.shards import ShardRef, distinct_names, expand, places, sizes_and_versions
 from ncclean.errors import InputError, ShardError
 
 LAYOUTS = ("clip-retrieval", "datacomp", "vectors")
@@ -80,7 +80,7 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     URL of these. Raises `InputError` for a source without embeddings, or one given twice.
     """
     found = [
-        files for source in sources for place in expand(source, _places) for files in _files(place)
+        files for source in sources for place in expand(source, places) for files in _files(place)
     ]
     if not found:
         raise InputError("no embeddings given")
@@ -112,26 +112,8 @@ def vector_keys(
     return _keys_there(named, candidates) if named else None
 
 
-def _places(source: str) -> list[str]:
-    place = stores.location(source)
-    if any(char in source for char in "*?["):
-
-        def matched() -> list[str]:
-            if stores.is_url(source):
-                return [f"{source.split('://')[0]}://{name}" for name in place.fs.glob(place.path)]
-            return (
-                [str(path) for path in UPath().glob(source)]
-                if not source.startswith("/")
-                else [str(path) for path in UPath("/").glob(source[1:])]
-            )
-
-        if names := sorted(stores.ask("list", source, matched)):
-            return names
-        raise InputError(f"{source} matches no file")
-    return [source.rstrip("/")]
-
-
 def _files(source: str) -> list[_Files]:
+    source = source.rstrip("/")
     layout = layout_of(source)
     place = stores.location(source)
     if layout == "clip-retrieval":
