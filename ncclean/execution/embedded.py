@@ -7,8 +7,9 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +39,14 @@ from ncclean.execution.task import (
     score_table,
 )
 from ncclean.models.estimator import ModelIdentity
-from ncclean.scoring.columns import BlockScores, score_pairs
+from ncclean.scoring.columns import BlockScores, MapBlocks, score_pairs
 from ncclean.scoring.stats import ShardStats
 from ncclean.storage.grouping import group_labels, names_in
 
 logger = logging.getLogger(__name__)
+
+# What the cosines of the blocks that are scored at once may take on a CPU.
+_BLOCKS_BYTES = 2 << 30
 
 
 def embedding_request(
@@ -75,6 +79,7 @@ class EmbeddingEngine(InProcessEngine):
         self._request = request
         self._options = options
         self._device = torch.device("cpu" if request.device == "auto" else request.device)
+        self._each_block: MapBlocks = map
 
     @property
     def identity(self) -> ModelIdentity:
@@ -95,7 +100,11 @@ class EmbeddingEngine(InProcessEngine):
             on_done(task.shard, writer.write(task, result))
 
         shards = [task.shard for task in tasks]
-        with ThreadPoolExecutor(1, "ncclean-read") as reader, OneBehind() as behind:
+        with (
+            ThreadPoolExecutor(1, "ncclean-read") as reader,
+            self._blocks_at_once(),
+            OneBehind() as behind,
+        ):
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
             for task, following in itertools.zip_longest(tasks, shards[1:]):
                 reading = ahead.pop()
@@ -105,6 +114,18 @@ class EmbeddingEngine(InProcessEngine):
                 finished += result.stats.rows
                 on_progress(finished)
                 behind.submit(functools.partial(finish, task, result))
+
+    @contextmanager
+    def _blocks_at_once(self) -> Iterator[None]:
+        """Score a block on each core: a pass over one is too short to be split over them."""
+        cores = min(torch.get_num_threads(), _BLOCKS_BYTES // (4 * self._options.block_size**2))
+        if self._device.type != "cpu" or cores < 2:
+            yield
+            return
+        with ThreadPoolExecutor(cores, "ncclean-blocks", torch.set_num_threads, (1,)) as pool:
+            self._each_block = pool.map
+            yield
+        self._each_block = map
 
     def speed(self) -> Speed:
         """Measure one block of random vectors."""
@@ -230,6 +251,7 @@ class EmbeddingEngine(InProcessEngine):
                     forget_percent=self._options.forget_percent,
                     seed=self._options.seed,
                     groups=None if of_group is None else of_group[rows],
+                    each_block=self._each_block,
                 ),
             )
         return every

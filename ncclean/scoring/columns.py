@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
 _PIECE_ROWS = 4096
+Scored = tuple[np.ndarray, "BlockScores"]
+MapBlocks = Callable[[Callable[[np.ndarray], Scored], Iterable[np.ndarray]], Iterable[Scored]]
 _COLUMNS: dict[str, Any] = {
     "similarity": np.float32,
     "ncu_confidence": np.float32,
@@ -65,10 +68,12 @@ def score_pairs(
     forget_percent: float,
     seed: int,
     groups: np.ndarray | None = None,
+    each_block: MapBlocks = map,
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
 
     `groups` are (n,) names, None for pairs of no group: each has distributions of its own too.
+    `each_block` is `map` or that of an executor, which scores several blocks at once.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
     comes from the embeddings rounded to float16, as they are exported: whoever has the exported
@@ -78,30 +83,49 @@ def score_pairs(
     similarity = pair_cosines(image, text)
     blocks = block_ids(n, block_size, seed, shard)
     out = BlockScores.empty(n)
+    out.distributions.matched = Histogram.of(similarity)
+
+    def block(members: np.ndarray) -> Scored:
+        index = torch.from_numpy(members).to(image.device)
+        own, names = similarity[index], None if groups is None else groups[members]
+        return members, _score_block(image[index], text[index], own, names, scale, forget_percent)
+
+    count = int(blocks.max()) + 1 if n else 0
+    for members, scores in each_block(block, [np.flatnonzero(blocks == b) for b in range(count)]):
+        out.put(members, scores)
     out.similarity[:] = similarity.cpu().numpy()
     out.block[:] = blocks
-    out.distributions.matched = Histogram.of(similarity)
-    for number in range(int(blocks.max()) + 1 if n else 0):
-        members = np.flatnonzero(blocks == number)
-        index = torch.from_numpy(members).to(image.device)
-        cosines = image[index].half().float() @ text[index].half().float().T
-        block = BlockStatistics.of(cosines, scale)
-        partitions = block.i2t_partition, block.t2i_partition
-        confidence = partner_confidence(scale * block.own, *partitions)
-        out.ncu_confidence[members] = confidence.cpu().numpy()
-        out.ncu_forget[members] = forget_mask(confidence, forget_percent).cpu().numpy()
-        out.neg_clip_loss[members] = normalised_score(block.own, *partitions, scale).cpu().numpy()
-        out.i2t_rank[members] = block.i2t_rank.cpu().numpy()
-        out.t2i_rank[members] = block.t2i_rank.cpu().numpy()
-        out.distributions.mismatched += block.mismatched
-        out.distributions.image_means += block.image_means
-        out.distributions.caption_means += block.caption_means
-        if groups is not None:
-            _add_groups(out.distributions, cosines, groups[members], similarity[index])
     # No other image and no other caption fits better, see `ncclean.scoring.disncl.mutual_match`.
     out.disncl_clean[:] = (out.i2t_rank == 0) & (out.t2i_rank == 0)
     losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)
     out.distributions.losses = loss_histogram(losses)
+    return out
+
+
+def _score_block(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    similarity: torch.Tensor,
+    groups: np.ndarray | None,
+    scale: float,
+    forget_percent: float,
+) -> BlockScores:
+    """What the (N, N) cosines of a block say; `similarity`, `disncl_clean` and `block` are left."""
+    cosines = image.half().float() @ text.half().float().T
+    block = BlockStatistics.of(cosines, scale)
+    partitions = block.i2t_partition, block.t2i_partition
+    confidence = partner_confidence(scale * block.own, *partitions)
+    out = BlockScores.empty(len(image))
+    out.ncu_confidence[:] = confidence.cpu().numpy()
+    out.ncu_forget[:] = forget_mask(confidence, forget_percent).cpu().numpy()
+    out.neg_clip_loss[:] = normalised_score(block.own, *partitions, scale).cpu().numpy()
+    out.i2t_rank[:] = block.i2t_rank.cpu().numpy()
+    out.t2i_rank[:] = block.t2i_rank.cpu().numpy()
+    out.distributions.mismatched = block.mismatched
+    out.distributions.image_means = block.image_means
+    out.distributions.caption_means = block.caption_means
+    if groups is not None:
+        _add_groups(out.distributions, cosines, groups, similarity)
     return out
 
 
