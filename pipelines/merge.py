@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .progress import SILENT, Progress
 from .score import Score, score_result
-from .shared_options import OsaFunction, Overwrite, Shift
+from .shared_options import OsaFunction, Overwrite, ScoresOut, Shift
 
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
@@ -38,14 +38,7 @@ class Merge(Command):
         Sequence[str],
         Option("Outputs of `ncclean score`.", argument=True, metavar="RUNS", reads=Reads.TABLE),
     ]
-    out: Annotated[
-        str,
-        Option(
-            "`*.parquet` for one file, else a folder of parts.",
-            flags=("-o",),
-            inside="scores.parquet",
-        ),
-    ]
+    out: ScoresOut
     shift: Shift = "auto"
     osa_function: OsaFunction = "high_degree"
     overwrite: Overwrite = False

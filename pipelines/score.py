@@ -29,6 +29,7 @@ from .shared_options import (
     OsaFunction,
     Overwrite,
     Pretrained,
+    ScoresOut,
     Shift,
 )
 
@@ -68,14 +69,7 @@ class Score(Command):
             typed_default=(),
         ),
     ]
-    out: Annotated[
-        str,
-        Option(
-            "`*.parquet` for one file, else a folder of parts.",
-            flags=("-o",),
-            inside="scores.parquet",
-        ),
-    ]
+    out: ScoresOut
     format: Annotated[
         SourceFormat,
         Option("What the sources hold; `auto` looks.", is_idle=True),

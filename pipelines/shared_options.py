@@ -37,6 +37,12 @@ Scores = Annotated[
         "Score files, folders, globs or URLs.", argument=True, metavar="PATH", reads=Reads.TABLE
     ),
 ]
+ScoresOut = Annotated[
+    str,
+    Option(
+        "`*.parquet` for one file, else a folder of parts.", flags=("-o",), inside="scores.parquet"
+    ),
+]
 Shift = Annotated[
     str | float,
     Option(
