@@ -58,8 +58,9 @@ def parse_expression(
     named = names.named(text)
     if named is not None:
         return Expression(identifier(named), frozenset({named}), (), named)
-    tree = _parse(connection, f"SELECT {one_expression(text, option)}")
-    if tree is None:
+    one_expression(text, option)
+    tree = _parse(connection, f"SELECT {text}")
+    if tree is None or not _is_expression(tree):
         raise InputError(f"{option} takes one SQL expression, got {text!r}")
     select = tree["statements"][0]["node"]
     reader = _Reader(connection, names, option, tree)
@@ -216,6 +217,17 @@ class _Reader:
             "query_location": node["query_location"],
             "column_names": [rank_column(sql)],
         }
+
+
+def _is_expression(tree: Node) -> bool:
+    """That there is nothing but `SELECT expression`: DuckDB 1 lets a FROM after it pass."""
+    statements = [statement["node"] for statement in tree["statements"]]
+    return len(statements) == 1 and (
+        len(statements[0].get("select_list", ())) == 1
+        and statements[0]["from_table"]["type"] == "EMPTY"
+        and not statements[0]["where_clause"]
+        and not statements[0]["modifiers"]
+    )
 
 
 def _is_rank(node: Node) -> bool:

@@ -55,7 +55,7 @@ def test_the_selection_has_its_columns_and_the_order_of_the_input(tmp_path):
     assert (summary.rows, summary.kept, summary.dropped) == (100, 34, 66)
     assert summary.dropped_by_reason == {"where": 66}
     policy = json.loads(pq.read_schema(tmp_path / "selection.parquet").metadata[b"policy"])
-    assert policy == {"where": "row % 3 = 0"}
+    assert policy == Policy(where="row % 3 = 0").to_json()
 
 
 @pytest.mark.parametrize(
