@@ -87,7 +87,7 @@ FIGURES = {
     "disncl-colour": Figure(("disncl",), over_noise("colour")),
     "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
     "gpu": Figure(("gpu",), tables.gpu_table),
-    "joins": Figure(("joins", "joins-limited"), tables.join_table),
+    "joins": Figure(("joins", "joins-limited", "joins-100m"), tables.join_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
     "neighbours-cost": Figure(("neighbours",), tables.neighbours_table),

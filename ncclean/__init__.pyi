@@ -233,6 +233,7 @@ def finetune(
     discriminator_rate: float = 10.0,
     discriminator_steps: int = 1,
     disncl_variant: Literal['reverse', 'mask-noisy', 'bounded-adversary'] | Sequence[Literal['reverse', 'mask-noisy', 'bounded-adversary']] = ...,
+    steps: int | None = None,
     parts: int = 1,
     weight_decay: float = 0.2,
     ema: float | None = None,
@@ -433,7 +434,7 @@ def evaluate_weights(
 def demo(
     out: str = 'demo_run',
     *,
-    pairs: int = 20000,
+    pairs: int = 16000,
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:

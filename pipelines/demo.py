@@ -28,6 +28,7 @@ QUERIES = (
 )
 _LARGEST_BATCH = 256
 _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
+_EPOCHS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class Demo(Command):
     """Render a noisy corpus, find the noise, and repair a model that was trained on such noise.
 
     The bundled recipe `demo`; needs no network. Prints what each score and each rule found of
-    every kind of noise, what the model can do before, after, and beside an oracle that knows the
-    truth, and three queries to start from.
+    every kind of noise, what the model can do when it is left alone, goes on as before, and is
+    repaired, beside an oracle that knows the truth, and three queries to start from.
 
     Example: `ncclean demo --out demo_run`
     """
@@ -47,7 +48,7 @@ class Demo(Command):
     is_stage = False
 
     out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH")] = "demo_run"
-    pairs: Annotated[int, Option("Pairs to render.", low=100)] = 20_000
+    pairs: Annotated[int, Option("Pairs to render.", low=100)] = 16_000
     seed: Seed = 0
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
@@ -57,7 +58,12 @@ class Demo(Command):
         from .recipe.run import run
 
         batch = max(2, min(_LARGEST_BATCH, self.pairs // _LEAST_STEPS))
-        changes = [f"pairs={self.pairs}", f"seed={self.seed}", f"batch_size={batch}"]
+        changes = [
+            f"pairs={self.pairs}",
+            f"seed={self.seed}",
+            f"batch_size={batch}",
+            f"steps={_EPOCHS * self.pairs // batch}",
+        ]
         summary = run(load_recipe(find_recipe("demo"), Path(self.out), changes), progress)
         result = result_of(self.name, summary)
         return Result(

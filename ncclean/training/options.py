@@ -346,10 +346,20 @@ class ObjectiveOptions(Options):
 class TrainOptions(Options):
     """How to train, whatever the objective. Raises `InputError` for a value out of range.
 
-    `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is written
-    every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them stay.
+    `steps` takes the place of the objective's epochs; two phases share them as they share the
+    epochs. `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is
+    written every `save_steps` steps, every `save_minutes` minutes and at the end; `keep` of them
+    stay.
     """
 
+    steps: Annotated[
+        int | None,
+        Option(
+            "Optimiser steps in all, whatever the number of pairs; phases share them as they share "
+            "the epochs.",
+            low=1,
+        ),
+    ] = None
     parts: Annotated[
         int, Option("Parts of the batch to encode one by one; same gradient.", low=1)
     ] = 1

@@ -29,7 +29,7 @@ from ncclean.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from ncclean.training.objectives.base import Objective, Observed, Phase
+from ncclean.training.objectives.base import Objective, Observed, Phase, shared_out
 from ncclean.training.options import TrainOptions
 from ncclean.training.parameter_groups import (
     freeze_all_but,
@@ -120,6 +120,14 @@ class Trainer:
             self._model.get_submodule("visual").compile(dynamic=True)
 
     @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The objective's, with as many steps as were asked for."""
+        phases = self.objective.phases
+        if self.options.steps is None:
+            return phases
+        return shared_out(phases, self.options.steps, self.loader.steps_per_epoch)
+
+    @property
     def total_steps(self) -> int:
         """Steps of all phases."""
         return sum(self._lengths)
@@ -127,7 +135,7 @@ class Trainer:
     @property
     def _lengths(self) -> list[int]:
         """Steps of each phase."""
-        return [phase.length(self.loader.steps_per_epoch) for phase in self.objective.phases]
+        return [phase.length(self.loader.steps_per_epoch) for phase in self.phases]
 
     def run(
         self, resume: bool = False, on_step: Callable[[StepReport], None] = lambda report: None
@@ -146,7 +154,7 @@ class Trainer:
             self._on_file(path)
         saved = time.monotonic()
         try:
-            for number, phase in enumerate(self.objective.phases):
+            for number, phase in enumerate(self.phases):
                 if number < position.phase:
                     continue
                 freeze_all_but(self._groups, phase)
@@ -194,7 +202,7 @@ class Trainer:
         """The steps of a phase from `position` on."""
         before, steps = sum(self._lengths[:number]), self._lengths[number]
         begin, done = time.monotonic(), 0
-        first_epoch = sum(earlier.epochs for earlier in self.objective.phases[:number])
+        first_epoch = sum(earlier.epochs for earlier in self.phases[:number])
         trained = [p for name in phase.learning_rates for p in self._groups[name]]
         for epoch in range(max(position.epoch, first_epoch), first_epoch + phase.epochs):
             first = position.step if epoch == position.epoch else 0

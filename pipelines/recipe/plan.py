@@ -90,6 +90,8 @@ def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, 
     if isinstance(command, Finetune):
         objective = make_objective(command.method, command.objective_options)
         passes = sum(phase.epochs for phase in objective.phases)
+        if command.training.steps is not None:
+            passes = command.training.steps * command.batch_size / max(pairs, 1)
     elif isinstance(command, Score):
         workers = command.cluster.workers or 1
     if speed is None:

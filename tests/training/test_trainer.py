@@ -1,13 +1,14 @@
 """The loop: resuming, pieces, ranks and checks change nothing but what they are for."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.training.checkpoint import load_checkpoint
-from ncclean.training.objectives.base import PairObjective, Phase, whole_model
+from ncclean.training.objectives.base import PairObjective, Phase, shared_out, whole_model
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
 from tests.training.batches import LINEAR, start_joined_ranks, tiny_estimator, train, train_as_rank
@@ -91,6 +92,29 @@ def test_a_phase_ends_after_its_steps(tmp_path):
 def test_steps_shorten_a_phase_and_never_lengthen_it(steps, length):
     (phase,) = phases_of_steps(steps)
     assert phase.length(steps_per_epoch=4) == length
+
+
+def test_so_many_steps_whatever_the_number_of_pairs(tmp_path):
+    """Phases share the steps as they share the epochs; a run that stopped ends alike."""
+    first, second = phases_of_steps(None, None)
+    options = {"objective": Clip((first, replace(second, epochs=6))), "steps": 7, "save_steps": 1}
+    whole = train(tmp_path / "whole", **options)
+    names = [record["phase"] for record in read_results(tmp_path / "whole")]
+    assert names == ["phase 0"] * 2 + ["phase 1"] * 5
+    train(tmp_path / "again", stop_after=4, **options)
+    assert largest_difference(whole, train(tmp_path / "again", resume=True, **options)) == 0
+
+
+@pytest.mark.parametrize("epochs", [(1,), (1, 1), (2, 8), (1, 3, 5)])
+@pytest.mark.parametrize("steps", [1, 2, 125, 1000])
+def test_phases_share_the_steps(epochs, steps):
+    rates = {"image": 1e-3}
+    phases = [Phase(name=str(n), epochs=n, learning_rates=rates) for n in epochs]
+    shared = shared_out(phases, steps, steps_per_epoch=4)
+    assert sum(phase.length(4) for phase in shared) == steps
+    for phase, count in zip(shared, epochs, strict=True):
+        assert abs(phase.length(4) - steps * count / sum(epochs)) <= 1
+        assert phase.warmup == phases[0].warmup
 
 
 def test_a_trainer_without_a_folder_leaves_no_trace(tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -37,6 +39,20 @@ class Phase:
         """Steps of the phase."""
         whole = self.epochs * steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
+
+
+def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tuple[Phase, ...]:
+    """The phases with `steps` steps in all, each with the share of them that its epochs have.
+
+    The data are passed over as often as that takes, the last time in part.
+    """
+    passes = list(itertools.accumulate(phase.epochs for phase in phases))
+    ends = [round(steps * done / passes[-1]) for done in passes]
+    counts = [end - begin for begin, end in itertools.pairwise([0, *ends])]
+    return tuple(
+        dataclasses.replace(phase, steps=count, epochs=-(-count // max(steps_per_epoch, 1)))
+        for phase, count in zip(phases, counts, strict=True)
+    )
 
 
 @dataclass(frozen=True)
