@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ncclean.scoring.null import Histogram, bin_counts
+from ncclean.scoring.stats import Distributions
 
 # Rows that a pass over a block takes at a time on a CPU: what it makes of them stays in its cache.
 _CACHED_ROWS = 32
@@ -49,9 +50,7 @@ class BlockStatistics:
 
     `own` is S_ii. `i2t_partition` and `t2i_partition` are logsumexp_j(scale S_ij) and
     logsumexp_j(scale S_ji). A rank counts the candidates that are strictly better than the own
-    partner, 0 is best, so a tie does not cost one. `mismatched` holds the S_ij with i != j, and
-    `image_means` and `caption_means` their means by image and by caption; of a single pair there
-    are none.
+    partner, 0 is best, so a tie does not cost one. `mismatches` are those of `known_mismatches`.
     """
 
     own: torch.Tensor
@@ -59,9 +58,7 @@ class BlockStatistics:
     t2i_partition: torch.Tensor
     i2t_rank: torch.Tensor
     t2i_rank: torch.Tensor
-    mismatched: Histogram
-    image_means: Histogram
-    caption_means: Histogram
+    mismatches: Distributions
 
     @classmethod
     def of(cls, cosines: torch.Tensor, scale: float) -> BlockStatistics:
@@ -90,20 +87,36 @@ class BlockStatistics:
             of_image[here] = part @ ones
             of_caption += down @ part
             counts += bin_counts(part)
-        mismatched = Histogram.with_sums(counts, of_image)
-        mismatched -= Histogram.of(own)
-        means = [Histogram.of((s - own) / (size - 1)) for s in (of_image, of_caption) if size > 1]
-        image_means, caption_means = means or (Histogram(), Histogram())
         return cls(
             own=own,
             i2t_partition=_partition(cosines, own, i2t_sum, scale),
             t2i_partition=_partition(cosines.T, own, t2i_sum, scale),
             i2t_rank=i2t_rank.int(),
             t2i_rank=t2i_rank.int(),
-            mismatched=mismatched,
-            image_means=image_means,
-            caption_means=caption_means,
+            mismatches=_mismatches(own, counts, of_image, of_caption),
         )
+
+
+def known_mismatches(cosines: torch.Tensor) -> Distributions:
+    """Of (N, N) cosines S: the S_ij with i != j, and their means by image and by caption.
+
+    There are none of a single pair.
+    """
+    own = cosines.diagonal().contiguous()
+    return _mismatches(own, bin_counts(cosines), cosines.sum(dim=1), cosines.sum(dim=0))
+
+
+def _mismatches(
+    own: torch.Tensor, counts: torch.Tensor, of_image: torch.Tensor, of_caption: torch.Tensor
+) -> Distributions:
+    """From S_ii, the counts of all S_ij in bins, and the sums of the rows and columns."""
+    others = len(own) - 1
+    found = Distributions(mismatched=Histogram.with_sums(counts, of_image))
+    found.mismatched -= Histogram.of(own)
+    if others > 0:
+        found.image_means = Histogram.of((of_image - own) / others)
+        found.caption_means = Histogram.of((of_caption - own) / others)
+    return found
 
 
 def _partition(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ncclean.scoring.blocks import BlockStatistics, block_ids
+from ncclean.scoring.blocks import BlockStatistics, block_ids, known_mismatches
 from ncclean.scoring.clip_loss import normalised_score
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.ncu import forget_mask, partner_confidence
@@ -121,9 +121,7 @@ def _score_block(
     out.neg_clip_loss[:] = normalised_score(block.own, *partitions, scale).cpu().numpy()
     out.i2t_rank[:] = block.i2t_rank.cpu().numpy()
     out.t2i_rank[:] = block.t2i_rank.cpu().numpy()
-    out.distributions.mismatched = block.mismatched
-    out.distributions.image_means = block.image_means
-    out.distributions.caption_means = block.caption_means
+    out.distributions = block.mismatches
     if groups is not None:
         _add_groups(out.distributions, cosines, groups, similarity)
     return out
@@ -135,12 +133,9 @@ def _add_groups(
     """Add a block's (N, N) cosines among the pairs of each group, and those of its pairs."""
     for name in sorted({name for name in groups if name is not None}):
         rows = torch.from_numpy(np.flatnonzero(groups == name)).to(cosines.device)
-        inside = BlockStatistics.of(cosines[rows][:, rows], 1.0)
         group = distributions.group(name)
+        group += known_mismatches(cosines[rows][:, rows])
         group.matched += Histogram.of(own[rows])
-        group.mismatched += inside.mismatched
-        group.image_means += inside.image_means
-        group.caption_means += inside.caption_means
 
 
 def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

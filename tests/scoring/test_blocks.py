@@ -54,5 +54,5 @@ def test_statistics_of_a_block_against_plain_torch(size):
     assert torch.allclose(block.i2t_partition, (100 * cosines).logsumexp(dim=1), atol=1e-4)
     assert torch.allclose(block.t2i_partition, (100 * cosines).logsumexp(dim=0), atol=1e-4)
     others = Histogram.of(cosines[~torch.eye(size, dtype=torch.bool)])
-    assert (block.mismatched.counts == others.counts).all()
-    assert abs(block.mismatched.units - others.units) <= 2 + size / 64
+    assert (block.mismatches.mismatched.counts == others.counts).all()
+    assert abs(block.mismatches.mismatched.units - others.units) <= 2 + size / 64

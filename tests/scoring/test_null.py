@@ -107,14 +107,18 @@ def simulated(pairs, rate, seed, shared=0.5):
     return torch.from_numpy(cosines[:, order]).float()
 
 
+def means_of(known):
+    return known.image_means, known.caption_means
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_the_interval_covers_the_noise_of_the_corpus_at_hand(rate):
     """Not that of others of its kind, which would take one half as wide again."""
     covered, widths = 0, []
     for seed in range(60):
         block = BlockStatistics.of(simulated(400, rate, seed), 20.0)
-        means = block.image_means, block.caption_means
-        model = NullModel.fit(Histogram.of(block.own), block.mismatched, seed, means)
+        known = block.mismatches
+        model = NullModel.fit(Histogram.of(block.own), known.mismatched, seed, means_of(known))
         covered += model.noise_rate_low <= rate <= model.noise_rate_high
         widths.append(model.noise_rate_high - model.noise_rate_low)
     assert 54 <= covered <= 60
@@ -125,9 +129,9 @@ def test_the_interval_covers_the_noise_of_the_corpus_at_hand(rate):
 def test_few_images_and_captions_widen_the_interval():
     cosines = simulated(400, 0.4, 0, shared=2.0)
     block = BlockStatistics.of(cosines, 20.0)
-    own = Histogram.of(block.own)
-    alone = NullModel.fit(own, block.mismatched)
-    both = NullModel.fit(own, block.mismatched, 0, (block.image_means, block.caption_means))
+    own, known = Histogram.of(block.own), block.mismatches
+    alone = NullModel.fit(own, known.mismatched)
+    both = NullModel.fit(own, known.mismatched, 0, means_of(known))
     assert alone.noise_rate == both.noise_rate
     width, wider = (m.noise_rate_high - m.noise_rate_low for m in (alone, both))
     assert wider > 1.1 * width
@@ -135,6 +139,6 @@ def test_few_images_and_captions_widen_the_interval():
 
 def test_nothing_below_the_median_is_not_proof_of_no_noise():
     block = BlockStatistics.of(simulated(400, 0.0, 0), 20.0)
-    model = NullModel.fit(Histogram.of(block.own), block.mismatched)
+    model = NullModel.fit(Histogram.of(block.own), block.mismatches.mismatched)
     assert (model.noise_rate, model.noise_rate_low) == (0.0, 0.0)
     assert 0 < model.noise_rate_high < 0.02
