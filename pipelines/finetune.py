@@ -11,7 +11,8 @@ from ncclean.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
-from ncclean.training.options import Method, ObjectiveOptions, TrainOptions
+from ncclean.training.objectives.options import Method, ObjectiveOptions
+from ncclean.training.options import TrainOptions
 
 from .command import Command, Result
 from .display import Shown

@@ -10,7 +10,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.scoring.disncl import mutual_match
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.training.objectives.bayes import posterior_mean_weights
-from ncclean.training.options import BayesOptions
+from ncclean.training.objectives.options import BayesOptions
 
 
 def block_beliefs(

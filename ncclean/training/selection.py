@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclean.data.selection import SelectionReader
 from ncclean.errors import InputError
-from ncclean.training.options import ObjectiveOptions
+from ncclean.training.objectives.options import ObjectiveOptions
 
 
 def open_selection(

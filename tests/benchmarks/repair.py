@@ -62,8 +62,9 @@ from ncclean.models.heads import headed
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Phase, Saved
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
-from ncclean.training.options import NcuOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 
 _TRAIN = TrainOptions(tensorboard=False, save_minutes=1e6)

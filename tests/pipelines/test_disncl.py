@@ -14,7 +14,8 @@ from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError
 from ncclean.models.checkpoint import resolve
 from ncclean.models.heads import has_heads
-from ncclean.training.options import DisnclOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
 
 

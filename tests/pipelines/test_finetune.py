@@ -22,7 +22,8 @@ from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError, ResumeError
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
-from ncclean.training.options import NcuOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
 
 COMMAND = "import sys; from ncclean_cli.app import main; main()"

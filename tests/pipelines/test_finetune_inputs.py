@@ -22,7 +22,8 @@ from ncclean.errors import InputError, ModelError
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.clip import pair_losses
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
-from ncclean.training.options import NcuOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
+from ncclean.training.options import TrainOptions
 from tests.conftest import write_model
 from tests.training.batches import TINY, FixedBatches
 

@@ -19,7 +19,8 @@ from ncclean.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.errors import InputError
-from ncclean.training.options import ObjectiveOptions, TrainOptions
+from ncclean.training.objectives.options import ObjectiveOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
 from tests.execution.clusters import cluster
 

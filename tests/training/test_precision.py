@@ -7,8 +7,8 @@ from ncclean.errors import InfeasibleError, TrainingError
 from ncclean.scoring.double import doubled
 from ncclean.training.objectives.base import PairObjective, whole_model
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
+from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import METHODS, make_objective
-from ncclean.training.options import NcuOptions, ObjectiveOptions
 from ncclean.training.run_log import read_results
 from ncclean.training.transport import masked_sinkhorn
 from tests.training.batches import FixedBatches, tiny_estimator, train

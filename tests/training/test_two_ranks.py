@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from ncclean.training.objectives.base import PairObjective, whole_model
+from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
-from ncclean.training.options import ObjectiveOptions, TrainOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.process_group import Ranks
 from ncclean.training.trainer import Trainer
 from tests.training.batches import FixedBatches, start_joined_ranks, tiny_estimator

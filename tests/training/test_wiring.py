@@ -22,8 +22,13 @@ from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.bayes import sample_log_weights
 from ncclean.training.objectives.decl import sample_log_u
+from ncclean.training.objectives.options import (
+    BayesOptions,
+    NcuOptions,
+    ObjectiveOptions,
+)
 from ncclean.training.objectives.registry import METHODS, make_objective
-from ncclean.training.options import BayesOptions, NcuOptions, ObjectiveOptions, TrainOptions
+from ncclean.training.options import TrainOptions
 from ncclean.training.parameter_groups import make_optimizer, parameter_groups, set_learning_rates
 from ncclean.training.trainer import Trainer
 from ncclean.training.transport import masked_sinkhorn

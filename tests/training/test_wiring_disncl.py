@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ncclean.models.text_tower import encode_text, token_lengths
 from ncclean.training.objectives import disncl
-from ncclean.training.options import DisnclOptions
+from ncclean.training.objectives.options import DisnclOptions
 from ncclean.training.trainer import Trainer
 from tests.training.batches import tiny_estimator
 from tests.training.test_wiring import DECAY, RATE, SEED, TRAINING, FirstBatch, by_group, make

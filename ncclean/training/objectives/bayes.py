@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.training.objectives.log_gamma import sample_log_gamma
-from ncclean.training.options import BayesOptions
+from ncclean.training.objectives.options import BayesOptions
 
 
 @torch.no_grad()

@@ -13,9 +13,9 @@ from ncclean.training.objectives.bayes import (
     weighted_contrastive_loss,
 )
 from ncclean.training.objectives.decl import decl_loss, sample_log_u
+from ncclean.training.objectives.options import BayesOptions
 from ncclean.training.objectives.pair_memory import PairMemory
 from ncclean.training.objectives.similarity import cosines
-from ncclean.training.options import BayesOptions
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

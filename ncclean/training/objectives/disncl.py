@@ -28,8 +28,8 @@ from ncclean.training.objectives.disncl_information import (
     jsd_bound,
 )
 from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
+from ncclean.training.objectives.options import DisnclOptions
 from ncclean.training.objectives.similarity import cosines
-from ncclean.training.options import DisnclOptions
 
 __all__ = [
     "DisnclOptions",

@@ -21,8 +21,8 @@ from ncclean.training.objectives.ncu_targets import (
     realignment_targets,
     unlearning_targets,
 )
+from ncclean.training.objectives.options import NcuOptions
 from ncclean.training.objectives.similarity import cosines, paired_cosines, precise
-from ncclean.training.options import NcuOptions
 
 __all__ = [
     "NcuOptions",

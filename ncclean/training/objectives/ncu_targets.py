@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from ncclean.training.objectives.options import LastColumn, Unlearn
 from ncclean.training.objectives.similarity import cosines, paired_cosines
-from ncclean.training.options import LastColumn, Unlearn
 from ncclean.training.transport import masked_sinkhorn
 
 

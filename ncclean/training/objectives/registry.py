@@ -25,10 +25,10 @@ from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
+from ncclean.training.objectives.options import Method, NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
-from ncclean.training.options import Method, NcuOptions, ObjectiveOptions
 
 
 class Clip(PerPairObjective):

@@ -1,0 +1,342 @@
+"""The options of the objectives.
+
+Each is stated here once, for the command line, recipes, Python and the reference. Imports nothing
+heavy: `--help` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from ncclean.errors import InputError
+from ncclean.options import Option, Options
+
+Method = Literal[
+    "clip",
+    "osa",
+    "ncu",
+    "bayes",
+    "disncl",
+    "gradient_ascent",
+    "softclip",
+    "cyclip",
+    "rince",
+    "decl",
+]
+
+# paper: weights drawn from s = e^cos, as the paper defines s; the loss is on the scaled logits.
+# strict: the scaled logits in both, the degenerate control. proper_prior: as paper, with prior
+# rates equal to the shapes (mean 1, as in the paper's Fig. 3), where nothing cancels.
+BayesMode = Literal["paper", "strict", "proper_prior"]
+LastColumn = Literal["uniform", "forget_share"]
+Unlearn = Literal["both", "false_negatives", "false_positives"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcuOptions(Options):
+    """NCU's options; the defaults are those for CC3M (supplement, Table 3).
+
+    `split` decides who is forgotten: the model that trains, or the score table. `negative`,
+    `relation="distance"` and `unlearn` are the ablations of Table 5 (V1, V2, V3 and V4);
+    `relation="intra"` is what the authors' code does, `last_column="forget_share"` ours. Raises
+    `InputError` for a value out of range.
+    """
+
+    methods: ClassVar = ("ncu",)
+
+    forget_percent: Annotated[
+        float,
+        Option(
+            "Share of a batch to forget (ncu, gradient_ascent).",
+            low=0,
+            high=100,
+            methods=("ncu", "gradient_ascent"),
+        ),
+    ] = 10.0
+    split: Annotated[
+        Literal["model", "table"],
+        Option(
+            "Who is forgotten: `model` (as it trains) or `table` (selection).",
+            methods=("ncu", "gradient_ascent"),
+        ),
+    ] = "model"
+    gamma: Annotated[
+        float, Option("Share of ncu's targets that transport decides.", low=0, high=1)
+    ] = 0.7
+    negative: Annotated[
+        Literal["prompt", "prefixes"],
+        Option("ncu's negative text: a learnt `prompt`, or fixed `prefixes`."),
+    ] = "prompt"
+    relation: Annotated[
+        Literal["cross", "intra", "distance"],
+        Option("ncu's relation of negatives: `cross`, `intra` or `distance`."),
+    ] = "cross"
+    unlearn: Annotated[
+        Unlearn, Option("What ncu unlearns: `both`, `false_negatives` or `false_positives`.")
+    ] = "both"
+    last_column: Annotated[
+        LastColumn, Option("Mass of ncu's negatives: `uniform` or `forget_share`.")
+    ] = "uniform"
+    prompt_length: Annotated[
+        int, Option("ncu: learnable vectors of the prompt.", low=1, is_listed=False)
+    ] = 8
+    alpha: Annotated[
+        float,
+        Option(
+            "ncu: lower bound of the cosine of a caption and its opposite.",
+            low=-1,
+            high=1,
+            is_listed=False,
+        ),
+    ] = -0.7
+    beta: Annotated[
+        float, Option("ncu: upper bound of that cosine.", low=-1, high=1, is_listed=False)
+    ] = -0.2
+    negative_weight: Annotated[
+        float,
+        Option("ncu: lambda, the weight of the separation and the relation.", is_listed=False),
+    ] = 10.0
+    epsilon: Annotated[
+        float, Option("ncu: entropy of the transport plan.", above=0, is_listed=False)
+    ] = 0.03
+    max_iterations: Annotated[int, Option("ncu: Sinkhorn iterations.", low=1, is_listed=False)] = (
+        100
+    )
+    tolerance: Annotated[
+        float, Option("ncu: where the Sinkhorn iterations may stop.", is_listed=False)
+    ] = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha > self.beta:
+            raise InputError("alpha and beta must be cosines, with alpha at most beta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesOptions(Options):
+    """The priors, and what the weights are drawn from.
+
+    `b_pos` and `b_neg` default to 0, in mode `proper_prior` to the shapes. `moving_average` is the
+    paper's alpha: the share of a pair's u that is kept when it is drawn again (None: no memory).
+    Raises `InputError` for a value out of range.
+    """
+
+    methods: ClassVar = ("bayes",)
+
+    mode: Annotated[
+        BayesMode,
+        Option(
+            "bayes: draw the weights from `paper` (e^cos), `strict` (the logits, as the loss) or "
+            "`proper_prior` (e^cos, priors of mean 1).",
+            name="bayes_mode",
+        ),
+    ] = "paper"
+    moving_average: Annotated[
+        float | None,
+        Option(
+            "bayes, decl: share of a pair's u that is kept when it is drawn again (default: "
+            "none; decl 0.5).",
+            low=0,
+            below=1,
+            methods=("bayes", "decl"),
+        ),
+    ] = None
+    a_pos: Annotated[
+        float, Option("bayes: shape of the positive weights' prior.", above=0, is_listed=False)
+    ] = 5.0
+    a_neg: Annotated[
+        float, Option("bayes: shape of the negative weights' prior.", above=0, is_listed=False)
+    ] = 10.0
+    b_pos: Annotated[
+        float | None,
+        Option(
+            "bayes: rate of the positive weights' prior (default: by the mode).",
+            low=0,
+            is_listed=False,
+        ),
+    ] = None
+    b_neg: Annotated[
+        float | None,
+        Option(
+            "bayes: rate of the negative weights' prior (default: by the mode).",
+            low=0,
+            is_listed=False,
+        ),
+    ] = None
+    a_u: Annotated[float, Option("bayes: shape of the prior of u.", above=0, is_listed=False)] = 1.0
+    b_u: Annotated[float, Option("bayes: rate of the prior of u.", low=0, is_listed=False)] = 0.0
+    sweeps: Annotated[int, Option("bayes: Gibbs sweeps of a step.", low=1, is_listed=False)] = 2
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Prior rates of positive and negative weights."""
+        proper = self.mode == "proper_prior"
+        b_pos = self.b_pos if self.b_pos is not None else self.a_pos * proper
+        b_neg = self.b_neg if self.b_neg is not None else self.a_neg * proper
+        return b_pos, b_neg
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisnclOptions(Options):
+    """DisNCL's options; the defaults are the paper's.
+
+    `disentangle="reconstruction"` is the paper's entangled control (Fig. 4): both halves together
+    must give the features back, in place of L_Dis and L_reg. `none` leaves these out; with `soften`
+    and `regularize` off too, L_soft or L_reg alone, these are the ablations of its Table V.
+    `discriminator_input="raw"` is the paper's: discriminators, decoders and compression then see
+    lengths as well as directions. `reverse`, `mask_noisy` and `bounded_adversary` are the variants
+    of the functions of these losses.
+    `warmup_negatives="hardest"` is the paper's warm-up, in which heads on a CLIP model collapse.
+    `freeze_towers` trains the heads alone, on features that are computed once. `tower_rate` and
+    `discriminator_rate` are learning rates in units of the heads': at the same rate the exclusive
+    halves outrun what should judge them. The discriminators take `discriminator_steps` steps before
+    each one of the heads. Raises `InputError` for a value out of range.
+    """
+
+    methods: ClassVar = ("disncl",)
+
+    freeze_towers: Annotated[
+        bool, Option("disncl: train the heads alone, on features computed once.")
+    ] = False
+    warmup_epochs: Annotated[
+        int,
+        Option(
+            "disncl: passes of its first phase, which only aligns.", name="alignment_epochs", low=0
+        ),
+    ] = 5
+    disentangle: Annotated[
+        Literal["information", "reconstruction", "none"],
+        Option(
+            "disncl: how halves are made: `information` (L_Dis and L_reg), `reconstruction` (the "
+            "paper's entangled control) or `none`."
+        ),
+    ] = "information"
+    hidden_dim: Annotated[
+        int, Option("disncl: width of the heads and discriminators.", low=1, is_listed=False)
+    ] = 256
+    dim: Annotated[
+        int,
+        Option(
+            "disncl: dimensions of the shared and of the exclusive space.", low=1, is_listed=False
+        ),
+    ] = 512
+    gamma: Annotated[
+        float,
+        Option(
+            "disncl: weight of the shared against the exclusive information.",
+            name="disncl_gamma",
+            low=0,
+            high=1,
+            is_listed=False,
+        ),
+    ] = 0.5
+    beta1: Annotated[
+        float,
+        Option("disncl: weight of the divergence of the shared spaces.", low=0, is_listed=False),
+    ] = 0.1
+    beta2: Annotated[
+        float,
+        Option(
+            "disncl: weight of what is exclusive but predicts the other modality.",
+            low=0,
+            is_listed=False,
+        ),
+    ] = 0.1
+    beta3: Annotated[
+        float,
+        Option("disncl: share of the label in the soft targets.", low=0, high=1, is_listed=False),
+    ] = 0.5
+    alpha: Annotated[
+        float,
+        Option("disncl: the largest margin.", name="disncl_alpha", low=0, is_listed=False),
+    ] = 0.2
+    m: Annotated[
+        float,
+        Option("disncl: how steeply the margin follows the similarity.", above=1, is_listed=False),
+    ] = 10.0
+    temperature: Annotated[
+        float, Option("disncl: of the soft targets.", above=0, is_listed=False)
+    ] = 0.05
+    reverse: Annotated[
+        bool, Option("disncl: the variant `reverse` of `--disncl-variant`.", is_listed=False)
+    ] = False
+    mask_noisy: Annotated[
+        bool, Option("disncl: the variant `mask-noisy` of `--disncl-variant`.", is_listed=False)
+    ] = False
+    bounded_adversary: Annotated[
+        bool,
+        Option("disncl: the variant `bounded-adversary` of `--disncl-variant`.", is_listed=False),
+    ] = False
+    soften: Annotated[bool, Option("disncl: with or without L_soft.", is_listed=False)] = True
+    regularize: Annotated[bool, Option("disncl: with or without L_reg.", is_listed=False)] = True
+    warmup_negatives: Annotated[
+        Literal["all", "hardest"],
+        Option("disncl: negatives of the first phase, `all` or the `hardest`.", is_listed=False),
+    ] = "all"
+    discriminator_input: Annotated[
+        Literal["directions", "raw"],
+        Option(
+            "disncl: what its discriminators, decoders and compression see: `directions`, or `raw` "
+            "features and halves (the paper's).",
+            is_listed=False,
+        ),
+    ] = "directions"
+    tower_rate: Annotated[
+        float,
+        Option(
+            "disncl: the towers' learning rate as a share of the heads'.", above=0, is_listed=False
+        ),
+    ] = 0.05
+    discriminator_rate: Annotated[
+        float,
+        Option(
+            "disncl: rate of the discriminators, in units of the heads'.", above=0, is_listed=False
+        ),
+    ] = 10.0
+    discriminator_steps: Annotated[
+        int,
+        Option(
+            "disncl: steps of the discriminators for each of the heads.", low=1, is_listed=False
+        ),
+    ] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions(Options):
+    """The options of all objectives; each reads its own.
+
+    `learning_rate` and `epochs` default to the method's own. `ncu` also gives gradient ascent its
+    split, `prompt_epochs` are those of NCU's phase HN, `bayes.moving_average` is DeCL's too.
+    """
+
+    epochs: Annotated[
+        int | None,
+        Option("Passes over the pairs (default: 5; ncu and disncl 8 and 10 in phase two).", low=1),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        Option("Highest learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4).", above=0),
+    ] = None
+    warmup: Annotated[
+        float,
+        Option("Share of a phase's steps over which the learning rate rises.", is_listed=False),
+    ] = 0.1
+    normalize_weights: Annotated[
+        bool, Option("Scale osa's weights to mean 1 in a batch.", methods=("osa",))
+    ] = False
+    prompt_epochs: Annotated[
+        int,
+        Option("Passes of ncu's first phase, which learns the prompt.", low=0, methods=("ncu",)),
+    ] = 2
+    softclip_temperature: Annotated[
+        float,
+        Option(
+            "softclip: temperature of the similarities that soften the targets.",
+            above=0,
+            methods=("softclip",),
+        ),
+    ] = 0.07
+    ncu: NcuOptions = field(default_factory=NcuOptions)
+    bayes: BayesOptions = field(default_factory=BayesOptions)
+    disncl: DisnclOptions = field(default_factory=DisnclOptions)
