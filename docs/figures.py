@@ -86,6 +86,7 @@ FIGURES = {
     "disentanglement-evidence": Figure(("disentanglement-objectives",), halves.evidence_table),
     "disncl-colour": Figure(("disncl",), over_noise("colour")),
     "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
+    "embeddings": Figure(("embeddings",), tables.benchmark_table),
     "gpu": Figure(("gpu",), tables.gpu_table),
     "joins": Figure(("joins", "joins-limited", "joins-100m"), tables.join_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
