@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.samples import SkipReason
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
-from ncclean.data.tar import TarSamples, sample_uid
+from ncclean.data.tar import TarSamples
 from ncclean.data.tar_count import count_samples
 from ncclean.errors import ShardError
 

@@ -17,9 +17,9 @@ import torch
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.samples import SkipReason
 from ncclean.data.stream import DecodedSample, ShardStream
-from ncclean.data.tar import sample_uid
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.columns import BlockScores, score_pairs
 from ncclean.scoring.stats import Distributions, ShardStats

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import TarSamples, sample_uid
+from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
 

@@ -10,8 +10,8 @@ import pytest
 from ncclean.data.embeddings import units
 from ncclean.data.embeddings.pairs import embedding_dim, read_pairs, statuses
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings, vector_keys
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.sources import are_embeddings, resolve_sources
-from ncclean.data.tar import sample_uid
 from ncclean.errors import InputError, ShardError
 
 # Written by clip-retrieval 2.45.0 itself (`NumpyWriter`, two partitions of 5 and 4 pairs).

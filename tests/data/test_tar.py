@@ -2,9 +2,10 @@
 
 import pytest
 
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import resolve_shards
-from ncclean.data.tar import TarSamples, sample_uid
+from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
 from tests import hostile
 

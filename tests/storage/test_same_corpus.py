@@ -13,8 +13,8 @@ from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.shards import resolve_shards
-from ncclean.data.tar import sample_uid
 from ncclean.errors import InputError
 from ncclean.storage.same_corpus import check_same_corpus
 from tests import hostile

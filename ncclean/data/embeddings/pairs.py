@@ -24,9 +24,9 @@ from ncclean.data.embeddings.vectors import (
     read_table,
     table_rows,
 )
+from ncclean.data.member_samples import hashed_uid
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import hashed_uid
 from ncclean.errors import ShardError
 
 # Rounding a vector of length 1 to float16 changes its length by less.

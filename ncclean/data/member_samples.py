@@ -1,0 +1,176 @@
+"""Members of samples, wherever they lie, to the samples that they make.
+
+Which members make a sample, and in which order samples come, is up to
+`ncclean.data.sample_groups`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+from ncclean.data.sample_groups import (
+    CAPTION_EXTENSIONS,
+    Group,
+    SampleGroups,
+    is_image,
+    json_caption,
+    parse_json,
+    string,
+    utf8,
+)
+from ncclean.data.samples import Member, Sample, SkipReason
+
+
+class Contents(Group):
+    """The contents of one sample's members, and where they lie if that was asked for."""
+
+    __slots__ = ("_caption_key", "_parsed", "located")
+
+    def __init__(self, row: int, key: str, caption_key: str | None) -> None:
+        super().__init__(row, key)
+        self.located: list[Member] = []
+        self._caption_key = caption_key
+        self._parsed: tuple[bytes, dict[str, Any]] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.members.values()))
+
+    @property
+    def has_caption(self) -> bool:
+        return self.caption is not None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The fields of the json member, parsed once."""
+        raw = self.members.get("json")
+        if raw is None:
+            return {}
+        if self._parsed is None or self._parsed[0] is not raw:
+            self._parsed = raw, parse_json(raw)
+        return self._parsed[1]
+
+    @property
+    def caption(self) -> bytes | str | None:
+        """The caption as it lies in the shard."""
+        if self._caption_key is not None:
+            member: bytes | None = self.members.get(self._caption_key)
+            return member if member is not None else string(self.metadata.get(self._caption_key))
+        for extension in CAPTION_EXTENSIONS:
+            if extension in self.members:
+                return cast(bytes, self.members[extension])
+        return json_caption(self.metadata)
+
+
+class CutMember(Exception):
+    """The input ends inside a member; `key` is that of its sample."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("unexpected end of data")
+        self.key = key
+
+
+class MemberSamples(ABC):
+    """Iterates over the samples of a shard once.
+
+    A json that follows its sample late still reaches `late_metadata`.
+    """
+
+    def __init__(self, caption_key: str | None) -> None:
+        self.caption_key = caption_key.lower() if caption_key else None
+        self._located: Member | None = None  # the member just read
+        self._groups = SampleGroups(lambda row, key: Contents(row, key, self.caption_key))
+
+    @property
+    def samples(self) -> int:
+        """Samples begun so far."""
+        return self._groups.samples
+
+    @property
+    def late_metadata(self) -> dict[int, dict[str, Any]]:
+        """By row, the fields of a json that came after its sample had been yielded."""
+        return {row: group.metadata for row, group in self._groups.late.items()}
+
+    @abstractmethod
+    def _members(self) -> Iterator[tuple[str, str, bytes]]:
+        """Key, lower-case extension and content of each member that belongs to a sample.
+
+        Raises `CutMember` where the input ends inside one.
+        """
+
+    def _grouped(self) -> Iterator[Sample]:
+        """The samples; raises what `_members` raises, when all of them have been yielded."""
+        groups = self._groups
+        failure: Exception | None = None
+        try:
+            for key, extension, data in self._members():
+                group = groups.current
+                if group is None or key != group.key or extension in group.members:
+                    yield from map(self._sample, groups.turn_to(key, extension))
+                    group = cast(Contents, groups.current)
+                group.members[extension] = data
+                if self._located is not None:
+                    group.located.append(self._located)
+        except CutMember as error:
+            failure = error
+            yield from map(self._sample, groups.cut(error.key))
+        except Exception as error:
+            failure = error
+        yield from map(self._sample, groups.end())
+        if failure is not None:
+            raise failure
+
+    def _sample(self, group: Contents) -> Sample:
+        sample = Sample(
+            row=group.row, key=group.key, metadata=group.metadata, members=group.located
+        )
+        if group.is_repeat:
+            sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
+        if group.is_cut:
+            sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard ends inside this sample")
+        image = next((data for ext, data in group.members.items() if is_image(ext)), None)
+        if image is None:
+            sample.reject(SkipReason.IMAGE_MISSING)
+        elif not image:
+            sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
+        take_caption(sample, group.caption)
+        if sample.status is SkipReason.OK:
+            sample.image = image
+        return sample
+
+
+def take_caption(sample: Sample, raw: bytes | str | None) -> None:
+    """Give a sample its caption, or the status of one that cannot be used."""
+    if raw is None:
+        sample.reject(SkipReason.CAPTION_MISSING)
+        return
+    try:
+        text = raw if isinstance(raw, str) else raw.decode("utf-8")
+        text.encode("utf-8")  # a json may smuggle in lone surrogates
+    except UnicodeError:
+        sample.reject(SkipReason.CAPTION_NOT_TEXT, "not UTF-8")
+        return
+    if "\0" in text:
+        sample.reject(SkipReason.CAPTION_NOT_TEXT, "contains NUL")
+        return
+    sample.caption = text.strip()
+    if not sample.caption:
+        sample.reject(SkipReason.CAPTION_MISSING, "empty")
+
+
+def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:
+    """The json's `uid`, else 32 hex digits of a hash of shard name and key."""
+    uid = metadata.get("uid")
+    if isinstance(uid, str) and uid:
+        return utf8(uid)
+    if isinstance(uid, int) and not isinstance(uid, bool):
+        return str(uid)
+    return hashed_uid(shard, key)
+
+
+def hashed_uid(shard: str, key: str) -> str:
+    """The uid of a sample that has none: 32 hex digits of a hash of shard name and key."""
+    return hashlib.blake2b(f"{shard}/{key}".encode(), digest_size=16).hexdigest()
