@@ -10,7 +10,7 @@ from ncclean.errors import InputError
 from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
 
 WeightFunction = Literal["high_degree", "linear", "cosine"]
-SourceFormat = Literal["auto", "webdataset", "embeddings"]
+SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,8 @@ class Score(Command):
     shards: Annotated[
         Sequence[str],
         Option(
-            "Shards or embeddings: files, folders, globs, brace ranges `{0000..0099}.tar`, "
-            "`@list.txt` or URLs.",
+            "Shards, tables or folders of images, or embeddings: files, folders, globs, brace "
+            "ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
             argument=True,
             metavar="SOURCES",
             reads=Reads.SOURCE,
@@ -74,6 +74,10 @@ class Score(Command):
         SourceFormat,
         Option("What the sources hold; `auto` looks.", is_idle=True),
     ] = "auto"
+    image_root: Annotated[
+        str | None,
+        Option("Folder that the images of a table lie below (default: the table's).", is_idle=True),
+    ] = None
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     embedding_keys: EmbeddingKeys = None
@@ -127,7 +131,9 @@ class Score(Command):
         from ncclean.data.sources import resolve_sources
 
         # Before the job and torch are loaded, which takes seconds: a wrong path is named at once.
-        shards = [] if self.finalize_only else resolve_sources(self.shards, self.format)
+        shards = (
+            [] if self.finalize_only else resolve_sources(self.shards, self.format, self.image_root)
+        )
         from .jobs import score as job
 
         if self.dry_run:

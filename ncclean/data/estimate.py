@@ -20,7 +20,7 @@ def estimate_samples(shards: Sequence[ShardRef]) -> int:
     rows. Unreadable shards count as none.
     """
     known = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
-    return sum(known) + _estimate([s for s in shards if s.layout == "webdataset"])
+    return sum(known) + _estimate([s for s in shards if s.rows is None])
 
 
 def _estimate(shards: Sequence[ShardRef]) -> int:

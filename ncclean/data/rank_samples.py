@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ncclean.data.member_samples import sample_uid
+from ncclean.data.reader import read_samples
 from ncclean.data.samples import SkipReason
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
-from ncclean.data.tar import TarSamples
 from ncclean.data.tar_count import count_samples
 from ncclean.errors import ShardError
 
@@ -109,7 +109,7 @@ class RankSamples:
     def _piece(self, piece: _Piece, counts: LoaderCounts) -> Iterator[RawSample | None]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
         place = yielded = 0
-        samples = TarSamples(piece.shard, self._caption_key)
+        samples = read_samples(piece.shard, self._caption_key)
         try:
             for sample in samples:
                 if chosen is not None:

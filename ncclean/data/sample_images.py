@@ -6,8 +6,9 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator
 
+from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import is_image, sample_member
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
 
@@ -23,6 +24,9 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
     be read that far; what came before has been handed out by then.
     """
     wanted = set(keys)
+    if shard.layout != WEBDATASET:
+        yield from _pick_by_reading(shard, wanted)
+        return
     if not wanted:
         return
     seekable = not is_url(shard.url) and shard.url.endswith(".tar")
@@ -40,6 +44,14 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
                 yield key, _content(tar, member)
     except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise ShardError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, bytes | None]]:
+    samples = iter(read_samples(shard))
+    while wanted and (sample := next(samples, None)) is not None:
+        if sample.key in wanted and sample.image is not None:
+            wanted.remove(sample.key)
+            yield sample.key, sample.image if len(sample.image) <= LARGEST_IMAGE else None
 
 
 def _image_key(member: tarfile.TarInfo) -> str:

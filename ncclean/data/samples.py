@@ -18,6 +18,7 @@ class SkipReason(str, Enum):
     CAPTION_NOT_TEXT = "caption_not_text"
     DUPLICATE_KEY = "duplicate_key"
     SAMPLE_TRUNCATED = "sample_truncated"
+    ROW_BROKEN = "row_broken"
     EMBEDDING_MISSING = "embedding_missing"
     EMBEDDING_CORRUPT = "embedding_corrupt"
 

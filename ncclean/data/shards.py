@@ -22,6 +22,7 @@ _READ_BUFFER = 1 << 20
 _BLOCK_BYTES = 8 << 20
 _BLOCKS = 4
 _QUESTIONS = 32  # asked of a store at a time
+WEBDATASET = "webdataset"
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 
@@ -31,21 +32,25 @@ class ShardRef:
 
     `name` is the file name without suffix, with as many parent folders in front as it takes to
     tell the shards of one run apart. Shards of another `layout` than tars may lie in several
-    `files`, and be the `rows` from one number to another of them; see
-    `ncclean.data.embeddings.units`.
+    `files`, and be the `rows` from one number to another of them, which begin at a byte `offset`,
+    or the files of a folder from one key to another, the `span`; see
+    `ncclean.data.embeddings.units` and `ncclean.data.images.units`.
     """
 
     name: str
     url: str
     size: int
     version: str  # modification time in nanoseconds, or the object store's etag
-    layout: str = "webdataset"
+    layout: str = WEBDATASET
     files: tuple[str, ...] = ()  # beside `url`
     rows: tuple[int, int] | None = None
+    offset: int = 0
+    span: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", tuple(self.files))  # JSON has lists
         object.__setattr__(self, "rows", self.rows and tuple(self.rows))
+        object.__setattr__(self, "span", self.span and tuple(self.span))
 
     def to_json(self) -> dict[str, Any]:
         """The fields without those at their defaults: a record may list 100,000 shards."""
@@ -159,23 +164,29 @@ def _expand_one(source: str) -> list[str]:
 
 def _shards_at(place: str) -> list[str]:
     """A shard, or those of a folder."""
+    if place.endswith(SUFFIXES) and (stores.is_url(place) or Path(place).is_file()):
+        return [place]
+    if urls := tars_in(place):
+        return urls
     if stores.is_url(place):
-        if place.endswith(SUFFIXES):
-            return [place]
-        filesystem, path = stores.filesystem(place)
-        listed = stores.ask("list", place, filesystem.ls, path, detail=False)
-        urls = sorted(_url(place, name) for name in listed if name.endswith(SUFFIXES))
-        if not urls:
-            raise InputError(f"{place} matches no shard")
-        return urls
+        raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
-        urls = sorted(str(file) for file in Path(place).iterdir() if file.name.endswith(SUFFIXES))
-        if not urls:
-            raise InputError(f"{place} holds no shards (*.tar)")
-        return urls
+        raise InputError(f"{place} holds no shards (*.tar)")
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
+
+
+def tars_in(folder: str) -> list[str]:
+    """The shards of a folder, sorted; none if it is not one. A store that fails: `InputError`."""
+    if not stores.is_url(folder):
+        path = Path(folder)
+        found = map(str, path.iterdir()) if path.is_dir() else iter(())
+    else:
+        filesystem, inside = stores.filesystem(folder)
+        names = stores.ask("list", folder, filesystem.ls, inside, detail=False)
+        found = (_url(folder, name) for name in names)
+    return sorted(url for url in found if url.endswith(SUFFIXES))
 
 
 def _url(source: str, name: str) -> str:

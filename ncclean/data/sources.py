@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from ncclean.config import SourceFormat
 from ncclean.data.embeddings.units import LAYOUTS, layout_of, resolve_embeddings
-from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards
+from ncclean.data.images.units import has_images, resolve_images
+from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards, tars_in
 from ncclean.errors import InputError
 
+_HOLDS: dict[SourceFormat, str] = {
+    "webdataset": "tars",
+    "images": "tables or files of images",
+    "embeddings": "embeddings",
+}
 
-def resolve_sources(sources: Sequence[str], layout: SourceFormat = "auto") -> list[ShardRef]:
-    """The shards of sources in the order given; see `resolve_shards` and `resolve_embeddings`.
 
-    Raises `InputError` for sources that do not exist, that hold no pairs, or that are partly tars
-    and partly embeddings.
+def resolve_sources(
+    sources: Sequence[str], layout: SourceFormat = "auto", image_root: str | None = None
+) -> list[ShardRef]:
+    """The shards of sources in the order given.
+
+    See `resolve_shards`, `resolve_images` and `resolve_embeddings`. Raises `InputError` for sources
+    that do not exist, that hold no pairs, or that are of several layouts.
     """
     if layout == "auto":
-        kinds = {source: _kind(source) for source in sources}
-        if len(set(kinds.values())) > 1:
-            tars = next(source for source, kind in kinds.items() if kind == "webdataset")
-            others = next(source for source, kind in kinds.items() if kind == "embeddings")
-            raise InputError(f"{tars} holds images and {others} embeddings: score them apart")
-        layout = next(iter(kinds.values()), "webdataset")
-    return resolve_embeddings(sources) if layout == "embeddings" else resolve_shards(sources)
+        kinds = {_kind(source): source for source in sources}
+        if len(kinds) > 1:
+            (first, one), (second, other) = list(kinds.items())[:2]
+            raise InputError(
+                f"{one} holds {_HOLDS[first]} and {other} {_HOLDS[second]}: score them apart"
+            )
+        layout = next(iter(kinds), "webdataset")
+    if layout == "embeddings":
+        return resolve_embeddings(sources)
+    if layout == "images":
+        return resolve_images(sources, image_root)
+    return resolve_shards(sources)
+
+
+def resolve_pairs(sources: Sequence[str], image_root: str | None = None) -> list[ShardRef]:
+    """`resolve_sources` for what needs images. Raises `InputError` for embeddings."""
+    shards = resolve_sources(sources, "auto", image_root)
+    if are_embeddings(shards):
+        raise InputError(f"{shards[0].url} holds embeddings, and this takes images")
+    return shards
 
 
 def are_embeddings(shards: Sequence[ShardRef]) -> bool:
@@ -32,11 +53,16 @@ def are_embeddings(shards: Sequence[ShardRef]) -> bool:
     return any(shard.layout in LAYOUTS for shard in shards)
 
 
-def _kind(source: str) -> Literal["webdataset", "embeddings"]:
+def _kind(source: str) -> SourceFormat:
     """By the first file or folder that is meant: its name where that tells, else what is there."""
     if source.endswith(SUFFIXES):  # a pattern of a million shards is listed once
         return "webdataset"
     first = next(iter(expand(source, places)), "")
-    if first.endswith(SUFFIXES) or layout_of(first) is None:
+    if first.endswith(SUFFIXES) or tars_in(first):
         return "webdataset"
-    return "embeddings"
+    layout = layout_of(first)
+    if layout not in (None, "vectors"):
+        return "embeddings"
+    if has_images(first):
+        return "images"
+    return "webdataset" if layout is None else "embeddings"

@@ -1,6 +1,6 @@
 """Shards to decoded image batches: reading and decoding run ahead of the model, bounded.
 
-One thread reads tars, a pool of threads decodes (the decoders release the GIL), the caller takes
+One thread reads shards, a pool of threads decodes (the decoders release the GIL), the caller takes
 batches in order. The reader proceeds to the next shard while the model is busy with this one.
 """
 
@@ -18,9 +18,9 @@ from typing import BinaryIO
 import torch
 
 from ncclean.data.decode import ImageDecoder, ImageRejected
+from ncclean.data.reader import read_samples
 from ncclean.data.samples import Sample
-from ncclean.data.shards import ShardRef
-from ncclean.data.tar import TarSamples
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
 
@@ -139,7 +139,7 @@ class StreamReader:
     def _read_shard(self, shard: ShardRef, opened: Callable[[], BinaryIO] | None) -> None:
         chunks: queue.Queue[Future[list[DecodedSample]] | _End] = queue.Queue()
         self._streams.put(ShardStream(shard, chunks, self._slots))
-        samples = TarSamples(shard, self._caption_key, opened)
+        samples = read_samples(shard, self._caption_key, opened)
         failure: ShardError | None = None
         try:
             chunk: list[Sample] = []
@@ -184,7 +184,8 @@ def _opened_ahead(
     waiting: deque[tuple[ShardRef, Future[BinaryIO] | None]] = deque()
     try:
         for shard in shards:
-            opening = pool.submit(_open_and_begin, shard) if is_url(shard.url) else None
+            is_object = is_url(shard.url) and shard.layout == WEBDATASET
+            opening = pool.submit(_open_and_begin, shard) if is_object else None
             waiting.append((shard, opening))
             if len(waiting) > 1:
                 yield _take(*waiting.popleft())

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclean import stores
+from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, has_image
 from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import TarSamples
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.errors import ShardError
 
@@ -50,7 +50,7 @@ def _counted(shard: ShardRef) -> int:
     try:
         if not stores.is_url(shard.url) and shard.url.endswith(".tar"):
             return sum(map(_is_pair, locate_samples(Path(shard.url))))
-        return sum(sample.status is SkipReason.OK for sample in TarSamples(shard))
+        return sum(sample.status is SkipReason.OK for sample in read_samples(shard))
     except ShardError as error:
         return error.samples
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from ncclean.data.member_samples import sample_uid
+from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
-from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ShardError
 from ncclean.storage.catalog import connect
 
@@ -47,7 +47,7 @@ def _uids(shard: ShardRef) -> dict[str, str]:
     """Those of the first samples by key, where the json has one."""
     uids: dict[str, str] = {}
     try:
-        for sample in itertools.islice(TarSamples(shard), _SAMPLES):
+        for sample in itertools.islice(read_samples(shard), _SAMPLES):
             if sample.metadata.get("uid"):
                 uids[sample.key] = sample_uid(sample.metadata, shard.name, sample.key)
     except (ShardError, OSError):

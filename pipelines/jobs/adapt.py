@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ncclean.data.shards import resolve_shards
+from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import resolve
@@ -49,7 +49,7 @@ def adapt(command: Adapt, progress: Progress) -> AdaptSummary:
         if done is not None:
             progress.say(f"{command.out} holds this adaptation already")
             return AdaptSummary(**done["summary"])
-    shards = resolve_shards(command.shards)
+    shards = resolve_pairs(command.shards)
     check_same_corpus(command.scores, shards)
     keys, scored = _strictly_clean(command)
     pairs = sum(map(len, keys.values()))

@@ -15,7 +15,8 @@ from upath import UPath
 import ncclean
 from ncclean.atomic import published
 from ncclean.data.selection import SelectionReader
-from ncclean.data.shards import ShardRef, resolve_shards
+from ncclean.data.shards import ShardRef
+from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
@@ -112,7 +113,7 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
 
 def _inputs(command: Finetune) -> tuple[list[ShardRef], SelectionReader | None]:
     """Raises `InputError` if the selection is about others, or lacks what the method reads."""
-    shards = resolve_shards(command.shards)
+    shards = resolve_pairs(command.shards)
     selection = open_selection(command.selection, command.method, command.objective)
     if selection is not None:
         check_same_corpus([selection.path], shards)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
-from ncclean.data.shards import resolve_shards
+from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
@@ -65,7 +65,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     would be too large. A shard that breaks off does not raise: it is named in the result.
     """
     begin = time.perf_counter()
-    shards = resolve_shards(command.shards) if command.shards else None
+    shards = resolve_pairs(command.shards) if command.shards else None
     progress.say("reading the score table")
     table = ScoreTable.open(command.scores, command.memory_limit, command.join)
     numbers = measure_table(table)

@@ -1,0 +1,84 @@
+"""Images that lie in files of their own, read from below one folder and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ncclean import stores
+from ncclean.data.samples import SkipReason
+from ncclean.errors import ShardError
+
+# A file may claim any size without taking room on the disk.
+LARGEST_FILE = 256 << 20
+
+
+class UnreadableFile(Exception):
+    """A file that gives no image; `reason` is the status of its sample."""
+
+    def __init__(self, reason: SkipReason, what: str) -> None:
+        super().__init__(what)
+        self.reason = reason
+
+
+class ImageRoot:
+    """A folder that image files lie below, local or in a store.
+
+    Tables are written by others: a path, or a link, that leads out of the folder is refused, since
+    what it names would be read, embedded and exported.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._is_url = stores.is_url(folder)
+        self._real = folder.rstrip("/") if self._is_url else os.path.realpath(folder)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file, by its path from the folder or from the root of the file system.
+
+        Raises `UnreadableFile` for what is not a file below the folder, or is larger than 256 MiB,
+        and `ShardError` if a store does not answer.
+        """
+        return self._read_url(path) if self._is_url else self._read_local(path)
+
+    def _read_local(self, path: str) -> bytes:
+        try:
+            real = os.path.realpath(os.path.join(self._real, path))
+            if not real.startswith(self._real.rstrip(os.sep) + os.sep):
+                raise self._outside(path)
+            facts = os.stat(real)
+            if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for
+                raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path} is not a file")
+            _check_size(path, facts.st_size)
+            with open(real, "rb") as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or str(error)
+            raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: {what}") from error
+
+    def _read_url(self, path: str) -> bytes:
+        inside = path.removeprefix(self._real + "/")
+        if stores.is_url(inside) or inside.startswith("/") or ".." in inside.split("/"):
+            raise self._outside(path)
+        system, place = stores.filesystem(f"{self._real}/{inside}")
+        try:
+            data: bytes = stores.patiently(system.cat_file, place)
+        except FileNotFoundError as error:
+            raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: no such object") from error
+        except Exception as error:
+            if not stores.is_store_error(error):
+                raise
+            raise ShardError(stores.explain(path, error, "read")) from error
+        _check_size(path, len(data))
+        return data
+
+    def _outside(self, path: str) -> UnreadableFile:
+        return UnreadableFile(
+            SkipReason.IMAGE_MISSING,
+            f"{path} is not below {self._folder}; --image-root names another folder",
+        )
+
+
+def _check_size(path: str, size: int) -> None:
+    if size > LARGEST_FILE:
+        raise UnreadableFile(SkipReason.IMAGE_TOO_LARGE, f"{path} has {size:,} bytes")

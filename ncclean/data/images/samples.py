@@ -1,0 +1,162 @@
+"""The samples of a table with images or paths of images, and of a folder of loose files."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from ncclean import stores
+from ncclean.data.images.files import ImageRoot, UnreadableFile
+from ncclean.data.images.listing import Entry, entries_of
+from ncclean.data.images.rows import BrokenRow, Row, rows_of
+from ncclean.data.member_samples import MemberSamples, take_caption
+from ncclean.data.sample_groups import is_image, utf8
+from ncclean.data.samples import Sample, SkipReason
+from ncclean.data.shards import ShardRef
+
+# Names that columns have in the layouts we read, the first that is there counts.
+IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
+PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
+CAPTION_COLUMNS = ("caption", "text", "title", "txt")
+_KEY_COLUMNS = ("key", "__key__")
+_AT_ONCE = 32  # objects asked of a store
+
+
+class TableSamples:
+    """Iterates over the samples of a unit of a table once, a row each.
+
+    Raises `ShardError` at the end if parts of the file could not be read; their rows are there, as
+    `row_broken`.
+    """
+
+    def __init__(self, shard: ShardRef, caption_key: str | None = None) -> None:
+        self.shard = shard
+        self.samples = 0
+        self.late_metadata: dict[int, dict[str, Any]] = {}
+        self._caption_columns = (caption_key.lower(),) if caption_key else CAPTION_COLUMNS
+        self._root = ImageRoot(shard.files[0])
+        self._keys: set[str] = set()
+
+    def __iter__(self) -> Iterator[Sample]:
+        rows = rows_of(self.shard)
+        if not stores.is_url(self.shard.files[0]):
+            yield from (self._read(*begun) for begun in map(self._begin, rows))
+            return
+        with ThreadPoolExecutor(_AT_ONCE, "ncclean-images") as pool:
+            while chunk := [self._begin(row) for row in islice(rows, _AT_ONCE)]:
+                yield from pool.map(lambda begun: self._read(*begun), chunk)
+
+    def _begin(self, row: Row | BrokenRow) -> tuple[Sample, bytes | str | None]:
+        """A sample and its image, or where that lies."""
+        number = self.samples
+        self.samples += 1
+        first = self.shard.rows[0] if self.shard.rows is not None else 0
+        place = f"{first + number:09d}"
+        if isinstance(row, BrokenRow):
+            sample = Sample(row=number, key=place)
+            sample.reject(SkipReason.ROW_BROKEN, row.what)
+            return sample, None
+        image, path = _image(row)
+        sample = Sample(row=number, key=_key(row, path) or place, metadata=_metadata(row))
+        if sample.key in self._keys:
+            sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
+        self._keys.add(sample.key)
+        if image is None and path is None:
+            sample.reject(SkipReason.IMAGE_MISSING)
+        elif image is None and _is_web_address(str(path)):
+            sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
+        caption = next((row[name] for name in self._caption_columns if row.get(name)), None)
+        if isinstance(caption, list):
+            caption = next((one for one in caption if one), None)
+        take_caption(sample, caption if isinstance(caption, str | bytes) else None)
+        return sample, path if image is None else image
+
+    def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
+        if isinstance(image, str) and sample.status is SkipReason.OK:
+            try:
+                image = self._root.read(image)
+            except UnreadableFile as error:
+                sample.reject(error.reason, str(error))
+        if image == b"":
+            sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
+        if sample.status is SkipReason.OK and isinstance(image, bytes):
+            sample.image = image
+        return sample
+
+
+class FolderSamples(MemberSamples):
+    """Iterates over the samples of a unit of a folder once: files alike but for their ending.
+
+    Raises `ShardError` if the folder cannot be listed.
+    """
+
+    def __init__(self, shard: ShardRef, caption_key: str | None = None) -> None:
+        super().__init__(caption_key)
+        self.shard = shard
+        self._root = ImageRoot(shard.files[0])
+        self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
+        self._problems: dict[str, UnreadableFile] = {}
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in self._grouped():
+            problem = self._problems.pop(sample.key, None)
+            if problem is not None:
+                sample.status, sample.error = problem.reason, str(problem)
+                sample.image = None
+            yield sample
+
+    def _members(self) -> Iterator[tuple[str, str, bytes]]:
+        entries = entries_of(self.shard.url, self.shard.span, self.caption_key)
+        if not stores.is_url(self.shard.url):
+            yield from map(self._member, entries)
+            return
+        with ThreadPoolExecutor(_AT_ONCE, "ncclean-images") as pool:
+            while chunk := list(islice(entries, _AT_ONCE)):
+                yield from pool.map(self._member, chunk)
+
+    def _member(self, entry: Entry) -> tuple[str, str, bytes]:
+        key = utf8(entry.key)
+        try:
+            data = self._root.read(posixpath.join(self._folder, entry.name))
+        except UnreadableFile as error:
+            data = b""
+            if is_image(entry.extension):
+                self._problems[key] = error
+        return key, entry.extension, data
+
+
+def _image(row: Row) -> tuple[bytes | None, str | None]:
+    """The image of a row, and its path: Hugging Face's struct may have both."""
+    for name in (*IMAGE_COLUMNS, *PATH_COLUMNS):
+        value = row.get(name)
+        image, path = value, value
+        if isinstance(value, Mapping):
+            image, path = value.get("bytes"), value.get("path")
+        is_path = isinstance(path, str) and path != ""
+        if isinstance(image, bytes) or is_path:
+            return image if isinstance(image, bytes) else None, path if is_path else None
+    return None, None
+
+
+def _is_web_address(path: str) -> bool:
+    """Which nothing here fetches."""
+    return path.startswith(("http://", "https://"))
+
+
+def _key(row: Row, path: str | None) -> str | None:
+    for name in _KEY_COLUMNS:
+        value = row.get(name)
+        if isinstance(value, str | int) and value != "":
+            return utf8(str(value))
+    return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
+
+
+def _metadata(row: Row) -> dict[str, Any]:
+    """The fields beside the image."""
+    return {
+        name: value for name, value in row.items() if not isinstance(value, bytes | Mapping | list)
+    }

@@ -1,0 +1,206 @@
+"""Tables and folders of images to units: rows of a file, or files of a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ncclean import stores
+from ncclean.data.embeddings.vectors import table_rows, vector_columns
+from ncclean.data.images.listing import Entry, entries_of, subfolders, version_of
+from ncclean.data.images.rows import LINES, SEPARATED, columns_of, text_units
+from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
+from ncclean.data.sample_groups import is_image
+from ncclean.data.shards import ShardRef, distinct_names, expand, places, sizes_and_versions
+from ncclean.errors import InputError, ShardError
+
+TABLES = (".parquet", *SEPARATED, *LINES)
+TABLE, FOLDER = "table", "folder"
+# Hugging Face's imagefolder.
+_METADATA = tuple(f"metadata{ending}" for ending in TABLES)
+# As large as the shards of a tar: what a kill costs, and how many embeddings are held at a time.
+_UNIT_ROWS = 10_000
+_QUESTIONS = 16  # files that are looked into at a time
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A table, or a folder with loose files; `root` is the folder that images lie below."""
+
+    layout: str
+    url: str
+    root: str
+
+
+def has_images(place: str) -> bool:
+    """Whether a file or a folder is a source of images that are not in tars."""
+    return next(_sources(place, None), None) is not None
+
+
+def resolve_images(sources: Iterable[str], image_root: str | None = None) -> list[ShardRef]:
+    """Units of the sources in the order given, folders sorted.
+
+    A source is a table (csv, tsv, jsonl, Parquet), a folder of tables, one of Hugging Face's
+    imagefolder layout, or one with loose images and their captions beside them, folders in it
+    included; a glob, a brace range, `@list.txt` or a URL of these. Raises `InputError` for one
+    without images, or given twice.
+    """
+    found: list[_Source] = []
+    for source in sources:
+        for place in expand(source, places):
+            here = list(_sources(place, image_root))
+            if not here:
+                raise InputError(
+                    f"{place} holds no images: neither tables (csv, tsv, jsonl, Parquet) with "
+                    f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
+                )
+            found += here
+    urls = [source.url for source in found]
+    if len(set(urls)) < len(urls):
+        twice = next(url for url in urls if urls.count(url) > 1)
+        raise InputError(f"{twice} is named more than once")
+    names = distinct_names([_named_after(url) for url in urls], TABLES)
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        units = list(pool.map(_units, found, names))
+    return [unit for several in units for unit in several]
+
+
+def _sources(place: str, root: str | None) -> Iterator[_Source]:
+    place = place.rstrip("/")
+    if place.endswith(TABLES):
+        if _holds_images(place):
+            yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
+        return
+    if stores.is_url(place) and stores.location(place).suffix:
+        return
+    yield from _in_folder(place, root)
+
+
+def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
+    """What a folder holds; a table stands for the images below it."""
+    tables = [f"{folder}/{name}" for name in _table_names(folder)]
+    metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA]
+    ours = [url for url in metadata[:1] or tables if _holds_images(url)]
+    for url in ours:
+        yield _Source(TABLE, url, root or folder)
+    if ours:
+        return
+    try:
+        if any(is_image(entry.extension) for entry in entries_of(folder)):
+            yield _Source(FOLDER, folder, root or folder)
+        for inner in subfolders(folder):
+            yield from _in_folder(inner, root)
+    except ShardError:
+        return
+
+
+def _table_names(folder: str) -> list[str]:
+    place = stores.location(folder)
+
+    def look() -> list[str]:
+        try:
+            return sorted(one.name for one in place.iterdir() if one.name.endswith(TABLES))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    return stores.ask("list", folder, look)
+
+
+def _holds_images(url: str) -> bool:
+    """Whether a table has a column of images or of paths. One that cannot be read may have."""
+    try:
+        columns = columns_of(url)
+    except ShardError:
+        return not url.endswith(".parquet")
+    if not isinstance(columns, pa.Schema):
+        return bool({*IMAGE_COLUMNS, *PATH_COLUMNS} & {name.lower() for name in columns})
+    kinds = {field.name.lower(): field.type for field in columns}
+    if any(name in kinds and _is_image_type(kinds[name]) for name in IMAGE_COLUMNS):
+        return True
+    has_paths = any(name in kinds and _is_text(kinds[name]) for name in PATH_COLUMNS)
+    return has_paths and len(vector_columns(columns)) < 2  # else embeddings
+
+
+def _is_image_type(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        names = {kind.field(number).name for number in range(kind.num_fields)}
+        return bool(names & {"bytes", "path"})
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(is_bytes) or _is_text(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _named_after(url: str) -> str:
+    """An imagefolder's metadata has the name of its folder."""
+    folder, _, name = url.rpartition("/")
+    return folder if name in _METADATA and folder else url
+
+
+def _units(source: _Source, name: str) -> list[ShardRef]:
+    if source.layout == FOLDER:
+        return _folder_units(source, name)
+    size, version = sizes_and_versions([source.url])[0]
+    try:
+        cuts = _cuts(source.url)
+    except ShardError:  # said when it is read
+        return [ShardRef(name, source.url, size, version, TABLE, (source.root,))]
+    total = max(cuts[-1][1], 1) if cuts else 1
+    return [
+        ShardRef(
+            name if len(cuts) < 2 else f"{name}-{first:0{len(str(total))}d}",
+            source.url,
+            round(size * (last - first) / total),
+            version,
+            TABLE,
+            (source.root,),
+            (first, last),
+            offset,
+        )
+        for first, last, offset in cuts
+    ] or [ShardRef(name, source.url, size, version, TABLE, (source.root,), (0, 0))]
+
+
+def _cuts(url: str) -> list[tuple[int, int, int]]:
+    """First row, row after the last, byte offset of each unit of a table."""
+    if not url.endswith(".parquet"):
+        return text_units(url, _UNIT_ROWS)
+    groups, _ = table_rows(url)
+    cuts, begin, end = [], 0, 0
+    for number, rows in enumerate(groups):
+        end += rows
+        if end - begin >= _UNIT_ROWS or (number == len(groups) - 1 and end > begin):
+            cuts.append((begin, end, 0))
+            begin = end
+    return cuts
+
+
+def _folder_units(source: _Source, name: str) -> list[ShardRef]:
+    """Units of as many keys; a file more in one of them leaves the others as they are."""
+    units: list[list[Entry]] = []
+    keys = 0
+    for entry in entries_of(source.url):
+        is_new = not units or entry.key != units[-1][-1].key
+        if is_new and keys % _UNIT_ROWS == 0:
+            units.append([])
+        keys += is_new
+        units[-1].append(entry)
+    return [
+        ShardRef(
+            name if len(units) < 2 else f"{name}-{number:05d}",
+            source.url,
+            sum(entry.size for entry in entries),
+            version_of(entries),
+            FOLDER,
+            (source.root,),
+            (0, len({entry.key for entry in entries})),
+            span=(entries[0].key, entries[-1].key),
+        )
+        for number, entries in enumerate(units)
+    ]

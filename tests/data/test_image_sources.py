@@ -1,0 +1,273 @@
+"""Sources of images beside tars: what each row becomes, wherever and however broken it lies."""
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.images import units
+from ncclean.data.reader import read_samples
+from ncclean.data.samples import SkipReason
+from ncclean.data.sources import resolve_pairs, resolve_sources
+from ncclean.errors import InputError, ShardError
+from tests.data.image_layouts import LAYOUTS, write_imagefolder
+
+PAIRS = [(f"{number:05d}", b"image %d" % number, f"caption {number}") for number in range(40)]
+
+
+def read(*sources, caption_key=None, **options):
+    """Samples of all units, and the errors of the units."""
+    samples, errors = [], []
+    for shard in resolve_sources([str(source) for source in sources], **options):
+        reader = read_samples(shard, caption_key)
+        try:
+            for sample in reader:
+                samples.append(sample)
+        except ShardError as error:
+            errors.append(str(error))
+    return samples, errors
+
+
+def statuses(samples):
+    return [sample.status.value for sample in samples]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_pairs(layout, tmp_path):
+    samples, errors = read(LAYOUTS[layout](PAIRS, tmp_path / "source"))
+    assert errors == []
+    assert [sample.key.rpartition("/")[2] for sample in samples] == [key for key, *_ in PAIRS]
+    assert [(sample.image, sample.caption) for sample in samples] == [pair[1:] for pair in PAIRS]
+    assert [sample.row for sample in samples] == list(range(len(PAIRS)))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_metadata_of_an_imagefolder(tmp_path, ending):
+    for split in ("train", "test"):
+        write_imagefolder(PAIRS, tmp_path / split, ending)
+    shards = resolve_sources([str(tmp_path)])
+    assert [shard.name for shard in shards] == ["test/c", "train/c"]
+    samples, errors = read(tmp_path)
+    assert len(samples) == 80
+    assert not errors
+
+
+@pytest.mark.parametrize("layout", ["files", "Hugging Face", "imagefolder", "open_clip"])
+def test_large_sources_are_cut_into_units(tmp_path, layout, monkeypatch):
+    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    source = LAYOUTS[layout](PAIRS, tmp_path / "source")
+    shards = resolve_sources([str(source)])
+    assert [shard.rows[1] - shard.rows[0] for shard in shards] == [16, 16, 8]
+    assert len({shard.part_name for shard in shards}) == 3
+    samples, _ = read(source)
+    assert [sample.image for sample in samples] == [image for _, image, _ in PAIRS]
+    record = json.loads(json.dumps([shard.to_json() for shard in shards]))
+    assert [type(shard)(**fields) for shard, fields in zip(shards, record, strict=True)] == shards
+
+
+def test_a_file_more_changes_one_unit(tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    source = LAYOUTS["files"](PAIRS, tmp_path / "source")
+    before = resolve_sources([str(source)])
+    (source / "c" / "00039.txt").write_text("another caption")
+    after = resolve_sources([str(source)])
+    assert before[:2] == after[:2]
+    assert before[2].version != after[2].version
+
+
+def test_img2dataset_puts_parquet_files_beside_its_tars(tmp_path):
+    folder = LAYOUTS["tar"](PAIRS, tmp_path / "source")
+    pq.write_table(pa.table({"url": ["u"], "caption": ["c"], "key": ["0"]}), folder / "c.parquet")
+    (shard,) = resolve_sources([str(folder)])
+    assert shard.url.endswith("c.tar")
+
+
+def test_embeddings_with_paths_are_embeddings(tmp_path):
+    vectors = pa.array([[1.0, 0.0]], pa.list_(pa.float32()))
+    pq.write_table(
+        pa.table({"image_path": ["a"], "image_emb": vectors, "text_emb": vectors}),
+        tmp_path / "e.parquet",
+    )
+    assert resolve_sources([str(tmp_path)])[0].layout == "vectors"
+    with pytest.raises(InputError, match="holds embeddings, and this takes images"):
+        resolve_pairs([str(tmp_path)])
+
+
+HOSTILE = {
+    "../outside.jpg": "is not below",
+    "/etc/hostname": "is not below",
+    "link.jpg": "is not below",
+    "loop.jpg": "symbolic links",
+    "gone.jpg": "No such file",
+    "dangling.jpg": "No such file",
+    "pipe.jpg": "is not a file",
+    "folder.jpg": "is not a file",
+    "nul\0.jpg": "null byte",
+    "a" * 300 + ".jpg": "too long",
+    "https://example.org/a.jpg": "download it first",
+    "": "",
+}
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    (tmp_path / "outside.jpg").write_bytes(b"secret")
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "link.jpg").symlink_to(tmp_path / "outside.jpg")
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    (folder / "dangling.jpg").symlink_to("nothing.jpg")
+    (folder / "inside.jpg").symlink_to("good.jpg")
+    (folder / "folder.jpg").mkdir()
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "good.jpg").write_bytes(b"good")
+    return folder
+
+
+def test_paths_that_lead_elsewhere_are_statuses(hostile):
+    names = [*HOSTILE, "good.jpg", "inside.jpg", str(hostile / "good.jpg")]
+    rows = [{"file_name": name, "text": "a caption"} for name in names]
+    (hostile / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    samples, errors = read(hostile)
+    assert errors == []
+    assert [sample.image for sample in samples] == [None] * len(HOSTILE) + [b"good"] * 3
+    for sample, what in zip(samples, HOSTILE.values(), strict=False):
+        assert sample.status is SkipReason.IMAGE_MISSING
+        assert what in (sample.error or "")
+
+
+def test_another_root_for_the_images_of_a_table(hostile):
+    (hostile / "t.csv").write_text("file_name,text\nlink.jpg,a\n../outside.jpg,b\n")
+    root = str(hostile.parent)
+    samples, _ = read(hostile / "t.csv", image_root=root)
+    assert statuses(samples) == ["image_missing", "image_missing"]  # relative to the root
+    (hostile / "t.csv").write_text("file_name,text\nsource/link.jpg,a\noutside.jpg,b\n")
+    samples, _ = read(hostile / "t.csv", image_root=root)
+    assert [sample.image for sample in samples] == [b"secret"] * 2
+
+
+def test_loose_files_of_all_kinds(hostile):
+    for name in ("good", "link", "pipe", "lone"):
+        (hostile / f"{name}.txt").write_text(f"caption of {name}")
+    samples, errors = read(hostile)
+    assert errors == []
+    found = {sample.key: sample.status.value for sample in samples}
+    assert found == {
+        "dangling": "image_missing",
+        "good": "ok",
+        "inside": "caption_missing",
+        "link": "image_missing",
+        "lone": "image_missing",
+        "loop": "image_missing",
+        "pipe": "image_missing",
+    }
+
+
+def test_lines_of_a_csv_that_are_broken(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    text = (
+        "\ufefffile_name,text\r\n"
+        "a.jpg,fine\n"
+        "a.jpg,with, a comma\r\n"
+        "a.jpg\n"
+        "\n"
+        'a.jpg,"two\nlines"\r'
+        "a.jpg,\n"
+        "a.jpg,nul \0 inside\n"
+    )
+    (tmp_path / "t.csv").write_bytes(text.encode() + b"a.jpg,\xff\xfe\n")
+    samples, errors = read(tmp_path / "t.csv")
+    assert errors == []
+    assert [sample.caption for sample in samples][3] == "two\nlines"
+    assert [(s.status.value, s.error and s.error[:12]) for s in samples] == [
+        ("ok", None),
+        ("row_broken", "3 fields und"),
+        ("duplicate_key", "the key occu"),
+        ("duplicate_key", "the key occu"),
+        ("duplicate_key", "the key occu"),
+        ("duplicate_key", "the key occu"),
+        ("duplicate_key", "the key occu"),
+    ]
+
+
+def test_a_quote_that_is_never_closed_costs_one_row(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    rows = "".join(f"{number},a.jpg,caption {number}\n" for number in range(100_000))
+    (tmp_path / "t.csv").write_text('key,file_name,text\nx,a.jpg,"open\n' + rows)
+    samples, _ = read(tmp_path / "t.csv")
+    assert statuses(samples).count("ok") > 50_000
+    assert statuses(samples)[0] == "row_broken"
+
+
+def test_lines_of_a_jsonl_that_are_broken(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    good = json.dumps({"File_Name": "a.jpg", "Text": "fine", "n": 3})
+    deep = "[" * 100_000
+    (tmp_path / "t.jsonl").write_text(f"\ufeff{good}\n{{\n\n[1]\n{deep}\n{good[:-1]}\n")
+    samples, _ = read(tmp_path / "t.jsonl")
+    assert statuses(samples) == ["ok", *["row_broken"] * 4]
+    assert samples[0].metadata == {"file_name": "a.jpg", "text": "fine", "n": 3}
+
+
+def test_a_row_group_that_cannot_be_read_keeps_its_rows(tmp_path):
+    table = pa.table(
+        {"jpg": [os.urandom(2000) for _ in range(30)], "caption": [f"c {n}" for n in range(30)]}
+    )
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=10, compression="zstd")
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    begin = column.data_page_offset
+    data[begin : begin + 40] = b"\xff" * 40
+    path.write_bytes(data)
+    samples, errors = read(path)
+    assert len(samples) == 30
+    assert statuses(samples) == [*["ok"] * 10, *["row_broken"] * 10, *["ok"] * 10]
+    assert [sample.row for sample in samples] == list(range(30))
+    assert len(errors) == 1
+    assert "row group 1 cannot be read" in errors[0]
+
+
+def test_the_caption_that_was_asked_for(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    rows = [{"file_name": "a.jpg", "caption": "alt", "recaption": ["synthetic", "another"]}]
+    (tmp_path / "t.jsonl").write_text(json.dumps(rows[0]))
+    for key, caption in ((None, "alt"), ("recaption", "synthetic"), ("Recaption", "synthetic")):
+        (sample,) = read(tmp_path / "t.jsonl", caption_key=key)[0]
+        assert sample.caption == caption
+    (sample,) = read(tmp_path / "t.jsonl", caption_key="nothing")[0]
+    assert sample.status is SkipReason.CAPTION_MISSING
+
+
+def test_sources_in_a_store(tmp_path):
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    try:
+        store.pipe({"/b/i/x.jpg": b"x", "/b/i/y.jpg": b"y", "/b/secret.jpg": b"s"})
+        lines = [{"file_name": name, "text": "t"} for name in ("x.jpg", "y.jpg", "z.jpg")]
+        lines += [{"file_name": "../secret.jpg", "text": "t"}]
+        store.pipe("/b/i/metadata.jsonl", "\n".join(map(json.dumps, lines)).encode())
+        samples, errors = read("memory://b/i")
+        assert errors == []
+        assert [sample.image for sample in samples] == [b"x", b"y", None, None]
+        assert "no such object" in samples[2].error
+        assert "is not below" in samples[3].error
+        store.rm("/b/i/metadata.jsonl")
+        store.pipe("/b/i/x.txt", b"a caption")
+        samples, _ = read("memory://b/i")
+        assert statuses(samples) == ["ok", "caption_missing"]
+    finally:
+        store.rm("/b", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_what_holds_no_images_is_named(tmp_path, name):
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"a": [1]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("a,b\n1,2\n" if name == "t.csv" else '{"a": 1}\n')
+    with pytest.raises(InputError, match="holds no"):
+        resolve_sources([str(tmp_path)], "images")
