@@ -224,7 +224,7 @@ def test_objects_in_a_store(tmp_path):
     ("sources", "message"),
     [
         (["nowhere"], "nowhere does not exist"),
-        ([str(CLIP_RETRIEVAL), "a.tar"], "a.tar holds images and "),
+        ([str(CLIP_RETRIEVAL), "a.tar"], "holds embeddings and a.tar tars: score them apart"),
         ([str(CLIP_RETRIEVAL), str(CLIP_RETRIEVAL)], "is named more than once"),
         ([str(CLIP_RETRIEVAL / "img_emb")], "holds no shards"),
     ],
