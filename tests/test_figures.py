@@ -63,7 +63,6 @@ WITHOUT_RECORD = {
     ("evaluation.md", PRINTED): "ncclean evaluate compare and similarity",
     ("neighbours.md", _THRESHOLDS): "no script yet",
     ("neighbours.md", "| | 1M pairs, 512 dimensions |"): "neighbours.py",
-    ("results.md", "| model | retrieval | rsum | shape | colour | texture | count |"): "repair.py",
     ("results.md", "| method | 0 % | 20 % | 40 % | 60 % |"): "repair.py --table robust, disncl",
     ("results.md", "| claim | here |"): "numbers of the tables above it",
     ("scale.md", "| step | time | peak memory | |"): "scale.py",
