@@ -100,12 +100,12 @@ class Export(Command):
 
     def _export_shards(self, progress: Progress) -> ExportSummary:
         from ncclean import stores
-        from ncclean.data.shards import resolve_shards
+        from ncclean.data.sources import resolve_pairs
         from ncclean.selection.export import export_shards
         from ncclean.selection.export_shard import ShardReport
         from ncclean.storage.same_corpus import check_same_corpus
 
-        shards = resolve_shards(self.shards)
+        shards = resolve_pairs(self.shards)
         for tables in filter(None, ([self.selection], list(self.scores))):
             check_same_corpus(tables, shards)
         written = samples = size = 0

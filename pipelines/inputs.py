@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ncclean import stores
-from ncclean.config import SourceFormat
 from ncclean.errors import InputError
 from ncclean.options import Reads
+
+if TYPE_CHECKING:
+    from ncclean.data.shards import ShardRef
 
 LOCAL_MODEL = "local-dir:"
 DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 Stamp = tuple[str, int, str]  # path, size, version
-_SHARDS: dict[Reads, SourceFormat] = {Reads.SHARDS: "webdataset", Reads.SOURCE: "auto"}
 
 
 def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETRAINED) -> None:
     """Raise `InputError` or `ModelError` for an input that does not exist."""
-    from ncclean.data.sources import resolve_sources
     from ncclean.models.checkpoint import resolve as resolve_model
     from ncclean.storage.tables import table_files
 
-    if reads in _SHARDS:
-        resolve_sources([value], _SHARDS[reads])
+    if reads in (Reads.SHARDS, Reads.SOURCE):
+        _shards(reads, value)
     elif reads in (Reads.TABLE, Reads.JOINED):
         table_files([_table(reads, value)])
     elif reads is Reads.WEIGHTS:
@@ -40,11 +41,10 @@ def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETR
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     """Path, size and version of every file behind an input; the name of a model as it is."""
-    from ncclean.data.sources import resolve_sources
     from ncclean.storage.tables import table_files
 
-    if reads in _SHARDS:
-        for shard in resolve_sources([value], _SHARDS[reads]):
+    if reads in (Reads.SHARDS, Reads.SOURCE):
+        for shard in _shards(reads, value):
             yield " ".join((shard.url, *shard.files)), shard.size, shard.version
     elif reads in (Reads.TABLE, Reads.JOINED):
         for file in table_files([_table(reads, value)]):
@@ -60,6 +60,12 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         else:
             for folder, _, names in os.walk(path):
                 yield from (_stamp(os.path.join(folder, name)) for name in names)
+
+
+def _shards(reads: Reads, value: str) -> list[ShardRef]:
+    from ncclean.data.sources import resolve_pairs, resolve_sources
+
+    return resolve_sources([value]) if reads is Reads.SOURCE else resolve_pairs([value])
 
 
 def _table(reads: Reads, value: str) -> str:

@@ -117,8 +117,8 @@ def plan_export(
 def _pieces(
     counts: dict[str, int], refs: dict[str, ShardRef], shards: Sequence[ShardRef]
 ) -> Iterator[Segment]:
-    order = {ref.url: index for index, ref in enumerate(shards)}
-    for name in sorted(refs, key=lambda name: order[refs[name].url]):
+    order = {ref: index for index, ref in enumerate(shards)}
+    for name in sorted(refs, key=lambda name: order[refs[name]]):
         yield Segment(refs[name], name, 0, counts[name])
 
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -19,8 +19,9 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.data.images.as_tar import tar_key, write_tar
 from ncclean.data.range_copier import RangeCopier
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
 from ncclean.errors import ShardError
@@ -65,6 +66,13 @@ class _Chosen:
 
     copies: dict[str, int]
     fields: Mapping[str, dict[str, Any]]
+
+    def renamed(self, rename: Callable[[str], str]) -> _Chosen:
+        """The same under other keys."""
+        return _Chosen(
+            {rename(key): copies for key, copies in self.copies.items()},
+            {rename(key): fields for key, fields in self.fields.items()},
+        )
 
 
 def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
@@ -118,8 +126,10 @@ def _copy_segment(
     segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport
 ) -> None:
     chosen = _chosen(segment, options)
-    with _local(segment.shard) as path, open(path, "rb") as source:
+    with _local(segment, chosen.copies) as path, open(path, "rb") as source:
         copier = RangeCopier(source, out)
+        if segment.shard.layout != WEBDATASET:
+            chosen = chosen.renamed(tar_key)
         samples = locate_samples(path, chosen.copies)
         lacking = sum(chosen.copies.values()) - sum(chosen.copies[one.key] for one in samples)
         if lacking:
@@ -158,8 +168,15 @@ def _score_fields(shard: str, options: ExportOptions) -> dict[str, dict[str, Any
 
 
 @contextlib.contextmanager
-def _local(shard: ShardRef) -> Iterator[Path]:
-    """The shard as an uncompressed local file; others are fetched or unpacked for the time."""
+def _local(segment: Segment, keys: Container[str]) -> Iterator[Path]:
+    """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time."""
+    shard = segment.shard
+    if shard.layout != WEBDATASET:
+        with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+            made = Path(folder) / "shard.tar"
+            write_tar(shard, segment.name, keys, made)
+            yield made
+        return
     if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
         yield Path(shard.url)
         return

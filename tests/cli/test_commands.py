@@ -266,6 +266,6 @@ def test_demo(tmp_path):
     again = run("demo", "--out", tmp_path / "d", "--pairs", 1000)
     assert again.stderr.count("unchanged, skipped") == len(found["run"]["stages"])
     assert "AUROC against clean pairs" in again.stdout
-    assert re.search(r"figure +demo-noisy +repaired +oracle", again.stdout)
+    assert re.search(r"figure +demo-noisy +continued +selected +osa +ncu +oracle", again.stdout)
     assert again.stdout.count("$ ncclean query") == 3
     assert (tmp_path / "d" / "index.html").is_file()

@@ -1,0 +1,73 @@
+"""Units of tables and folders as webdataset tars, for what copies members."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+from collections.abc import Container
+from pathlib import Path
+
+from ncclean.data.member_samples import sample_uid
+from ncclean.data.reader import read_samples
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar_members import add_member
+from ncclean.errors import ShardError
+
+# The first bytes of a file, and the ending that its format has.
+_FORMATS = (
+    (rb"\x89PNG", "png"),
+    (rb"GIF8", "gif"),
+    (rb"RIFF....WEBP", "webp"),
+    (rb"BM", "bmp"),
+    (rb"II\*\0|MM\0\*", "tif"),
+    (rb"....ftypavi", "avif"),
+)
+_PLAIN = re.compile(r"(?!__)[^./\0\n][^/\0\n]*(/[^./\0\n][^/\0\n]*)*")
+_HASH_BYTES = 6
+
+
+def tar_key(key: str) -> str:
+    """A key as the name of a member can hold it: without dots in its last part, for example.
+
+    Keys that need a change end in a hash of what they were, so that they stay apart.
+    """
+    folder, slash, name = key.rpartition("/")
+    if "." not in name and _PLAIN.fullmatch(key):
+        return key
+    digest = hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=_HASH_BYTES).hexdigest()
+    plain = re.sub(r"[^\w/ -]", "_", f"{folder}{slash}{name}").strip("/_ ") or "key"
+    return f"{plain}-{digest}"
+
+
+def write_tar(shard: ShardRef, name: str, keys: Container[str] | None, path: Path) -> None:
+    """Write the usable samples of a unit, or those with `keys`, as a tar.
+
+    A sample becomes `key.jpg`, `key.txt` and `key.json`: the image as it is under its own ending,
+    the caption, the other fields with the uid that the sample has in the shard `name`. What cannot
+    be read is left out. Raises `ShardError` if the unit cannot be read at all.
+    """
+    samples = read_samples(shard)
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        try:
+            for sample in samples:
+                if sample.image is None or (keys is not None and sample.key not in keys):
+                    continue
+                key = tar_key(sample.key)
+                uid = sample_uid(sample.metadata, name, sample.key)
+                fields = json.dumps({**sample.metadata, "uid": uid}, default=str)
+                add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
+                add_member(tar, f"{key}.txt", (sample.caption or "").encode())
+                add_member(tar, f"{key}.json", fields.encode())
+        except ShardError:
+            if not samples.samples:
+                raise
+
+
+def image_ending(image: bytes) -> str:
+    """The usual ending of an image's format, by its first bytes; `jpg` for what is not known."""
+    for magic, ending in _FORMATS:
+        if re.match(magic, image, re.DOTALL):
+            return ending
+    return "jpg"

@@ -1,0 +1,116 @@
+"""The same pairs in six layouts: equal scores, and every command that takes images."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.export import Export
+from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
+
+import ncclean
+from ncclean.config import ScoreOptions
+from ncclean.data.images.as_tar import tar_key
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
+from tests.data.image_layouts import LAYOUTS, write_open_clip
+
+pytestmark = pytest.mark.usefixtures("rough_shifts")
+
+OTHERS = [name for name in LAYOUTS if name != "tar"]
+OF_THE_PLACE = {"uid", "key", "url"}  # not known in all layouts, or of another name
+
+
+@pytest.fixture(scope="module")
+def pairs(corpus):
+    """Pairs that can be scored, images as they are in the shards."""
+    return [
+        (sample.key, sample.image, sample.caption)
+        for shard in resolve_pairs([str(corpus)])
+        for sample in read_samples(shard)
+        if sample.image is not None
+    ][:60]
+
+
+def score(source, out, **options):
+    settings = dict(model="demo", pretrained=None, precision="fp32", shift="shuffled", **options)
+    Score(shards=[str(source)], out=str(out), **settings).run()
+    return pq.read_table(out)
+
+
+@pytest.fixture(scope="module")
+def expected(pairs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tar")
+    return score(LAYOUTS["tar"](pairs, folder / "source"), folder / "s.parquet")
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_scores_are_equal(layout, pairs, expected, tmp_path):
+    table = score(LAYOUTS[layout](pairs, tmp_path / "source"), tmp_path / "s.parquet")
+    for name in set(expected.column_names) - OF_THE_PLACE:
+        assert table[name].equals(expected[name]), name
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_clean_exports_tars(layout, pairs, tmp_path):
+    source = LAYOUTS[layout](pairs, tmp_path / "source")
+    ncclean.clean(str(source), str(tmp_path / "out"), model="demo", precision="fp32")
+    scores = pq.read_table(tmp_path / "out" / "scores.parquet").to_pylist()
+    kept = [row for row in scores if row["noise_probability"] < 0.5]
+    assert 10 < len(kept) < len(scores)
+    again = score(tmp_path / "out" / "clean", tmp_path / "again.parquet").to_pylist()
+    assert [row["uid"] for row in again] == [row["uid"] for row in kept]
+    assert [row["text"] for row in again] == [row["text"] for row in kept]
+    images = {caption: image for _, image, caption in pairs}
+    for shard in resolve_pairs([str(tmp_path / "out" / "clean")]):
+        for sample in read_samples(shard):
+            assert sample.image == images[sample.caption]
+
+
+@pytest.mark.parametrize("layout", ["files", "Hugging Face"])
+def test_a_model_trains_on_them(layout, pairs, tmp_path):
+    source = LAYOUTS[layout](pairs, tmp_path / "source")
+    trained = Finetune(
+        method="clip", shards=[str(source)], out=str(tmp_path / "run"), model="demo",
+        pretrained=None, batch_size=20,
+    ).run()  # fmt: skip
+    assert trained.summary.steps == 15
+    assert trained.summary.skipped == {}
+
+
+def test_a_run_goes_on_where_a_table_has_grown(pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 20)
+    source = LAYOUTS["files"](pairs[:40], tmp_path / "source")
+    score(source, tmp_path / "s.parquet")
+    LAYOUTS["files"]([(f"z{key}", image, caption) for key, image, caption in pairs[40:]],
+                     tmp_path / "more")  # fmt: skip
+    for path in (tmp_path / "more" / "c").iterdir():
+        path.rename(source / "c" / path.name)
+    grown = score(source, tmp_path / "s.parquet")
+    assert grown.equals(score(source, tmp_path / "whole.parquet"))
+
+
+def test_keys_with_dots_are_exported(pairs, tmp_path):
+    names = ["a.b", "a_b", "../x/c.d", "e f", "__g__", "h/.i"]
+    renamed = [(f"{n}", *rest) for n, (_, *rest) in zip(names, pairs, strict=False)]
+    assert len({tar_key(name) for name in names}) == len(names)
+    safe = [(f"{number}", *rest) for number, (_, *rest) in enumerate(renamed)]
+    table = write_open_clip(safe, tmp_path / "source")
+    lines = table.read_text().splitlines()
+    keyed = ["key\t" + lines[0]] + [
+        f"{n}\t{line}" for n, line in zip(names, lines[1:], strict=True)
+    ]
+    table.write_text("\n".join(keyed))
+    score(table, tmp_path / "s.parquet", options=ScoreOptions(embeddings=str(tmp_path / "e")))
+    Select(scores=[str(tmp_path / "s.parquet")], out=str(tmp_path / "all.parquet")).run()
+    Export(
+        selection=str(tmp_path / "all.parquet"), shards=[str(table)], out=str(tmp_path / "clean"),
+        scores=[str(tmp_path / "s.parquet")], columns=("similarity",),
+    ).run()  # fmt: skip
+    (shard,) = resolve_pairs([str(tmp_path / "clean")])
+    samples = list(read_samples(shard))
+    assert [sample.metadata["key"] for sample in samples] == names
+    assert [sample.key for sample in samples] == list(map(tar_key, names))
+    assert all(isinstance(sample.metadata["similarity"], float) for sample in samples)
+    assert json.dumps(samples[0].metadata)
