@@ -20,9 +20,10 @@ from typing import IO, Any, BinaryIO, cast
 import numpy as np
 
 from ncclean.data.caption_noise import is_changeable
+from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
 from ncclean.data.samples import Member, SkipReason
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ShardError
 
@@ -100,7 +101,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.
     """
-    samples = TarSamples(shard, caption_key, locate=True)
+    samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard), locate=True)
     scorable: list[tuple[int, str, bytes, list[Member]]] = []
     error = ""
     try:
@@ -138,7 +139,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
 
 def open_tar(shard: ShardRef) -> IO[bytes]:
     """The shard's bytes, uncompressed."""
-    stream = shard.open()
+    stream = open_as_tar(shard)
     head = stream.read(5)
     stream.seek(0)
     for magic, opened in _COMPRESSED.items():
@@ -169,5 +170,7 @@ def _first_images(members: np.ndarray, pairs: int) -> np.ndarray:
 
 
 def _is_compressed(shard: ShardRef) -> bool:
+    if shard.layout != WEBDATASET:  # nor can be read from the middle
+        return True
     with shard.open() as stream:
         return stream.read(5).startswith(tuple(_COMPRESSED))

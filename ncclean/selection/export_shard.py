@@ -174,7 +174,8 @@ def _local(segment: Segment, keys: Container[str]) -> Iterator[Path]:
     if shard.layout != WEBDATASET:
         with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
             made = Path(folder) / "shard.tar"
-            write_tar(shard, segment.name, keys, made)
+            with open(made, "wb") as out:
+                write_tar(shard, segment.name, keys, out)
             yield made
         return
     if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):

@@ -18,7 +18,7 @@ from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.shard_index import ShardIndex, index_shard
-from ncclean.data.shards import resolve_shards
+from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
 from ncclean.execution.processes import Processes
@@ -39,7 +39,7 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
     """
     begin = time.perf_counter()
-    shards = resolve_shards(command.shards)
+    shards = resolve_pairs(command.shards)
     identity = InjectionIdentity(
         rates=command.rates,
         seed=command.seed,

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.export import Export
 from ncclean_pipelines.finetune import Finetune
+from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.select import Select
 
@@ -89,6 +90,22 @@ def test_a_run_goes_on_where_a_table_has_grown(pairs, tmp_path, monkeypatch):
         path.rename(source / "c" / path.name)
     grown = score(source, tmp_path / "s.parquet")
     assert grown.equals(score(source, tmp_path / "whole.parquet"))
+
+
+@pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip"])
+def test_noise_is_injected(layout, pairs, tmp_path):
+    source = LAYOUTS[layout](pairs, tmp_path / "source")
+    InjectNoise(shards=[str(source)], out=str(tmp_path / "noisy"), noise=("ncr=0.5",)).run()
+    captions = {image: caption for _, image, caption in pairs}
+    samples = [
+        sample
+        for shard in resolve_pairs([str(tmp_path / "noisy")])
+        for sample in read_samples(shard)
+    ]
+    assert len(samples) == len(pairs)
+    changed = [sample.caption != captions[sample.image] for sample in samples]
+    assert changed == [sample.metadata["is_noisy"] for sample in samples]
+    assert sum(changed) >= 20
 
 
 def test_keys_with_dots_are_exported(pairs, tmp_path):

@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 import tarfile
+import tempfile
 from collections.abc import Container
-from pathlib import Path
+from typing import BinaryIO, cast
 
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
 
@@ -41,7 +42,17 @@ def tar_key(key: str) -> str:
     return f"{plain}-{digest}"
 
 
-def write_tar(shard: ShardRef, name: str, keys: Container[str] | None, path: Path) -> None:
+def open_as_tar(shard: ShardRef) -> BinaryIO:
+    """The bytes of a tar, or of one that is made of the unit for the time."""
+    if shard.layout == WEBDATASET:
+        return shard.open()
+    made = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  the caller closes it
+    write_tar(shard, shard.name, None, made)
+    made.seek(0)
+    return made
+
+
+def write_tar(shard: ShardRef, name: str, keys: Container[str] | None, out: BinaryIO) -> None:
     """Write the usable samples of a unit, or those with `keys`, as a tar.
 
     A sample becomes `key.jpg`, `key.txt` and `key.json`: the image as it is under its own ending,
@@ -49,7 +60,7 @@ def write_tar(shard: ShardRef, name: str, keys: Container[str] | None, path: Pat
     be read is left out. Raises `ShardError` if the unit cannot be read at all.
     """
     samples = read_samples(shard)
-    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         try:
             for sample in samples:
                 if sample.image is None or (keys is not None and sample.key not in keys):
