@@ -84,6 +84,16 @@ def test_img2dataset_puts_parquet_files_beside_its_tars(tmp_path):
     assert shard.url.endswith("c.tar")
 
 
+def test_a_broken_file_does_not_hide_what_the_others_are(tmp_path):
+    folder = LAYOUTS["Hugging Face"](PAIRS, tmp_path / "source")
+    (folder / "a.parquet").write_bytes(b"no Parquet")
+    shards = resolve_sources([str(folder)])
+    assert [shard.name for shard in shards] == ["a", "c"]
+    samples, errors = read(folder)
+    assert len(samples) == len(PAIRS)
+    assert len(errors) == 1
+
+
 def test_embeddings_with_paths_are_embeddings(tmp_path):
     vectors = pa.array([[1.0, 0.0]], pa.list_(pa.float32()))
     pq.write_table(

@@ -83,11 +83,14 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
 def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
     """What a folder holds; a table stands for the images below it."""
     tables = [f"{folder}/{name}" for name in _table_names(folder)]
-    metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA]
-    ours = [url for url in metadata[:1] or tables if _holds_images(url)]
-    for url in ours:
-        yield _Source(TABLE, url, root or folder)
-    if ours:
+    metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA][:1]
+    # One that can be read tells for all: a corpus has thousands, and some of them are broken.
+    first = next((url for url in metadata or tables if _holds_images(url)), None)
+    if first is not None:
+        ending = first[first.rindex(".") :]
+        for url in metadata or tables:
+            if url.endswith(ending):
+                yield _Source(TABLE, url, root or folder)
         return
     try:
         if any(is_image(entry.extension) for entry in entries_of(folder)):
@@ -111,11 +114,11 @@ def _table_names(folder: str) -> list[str]:
 
 
 def _holds_images(url: str) -> bool:
-    """Whether a table has a column of images or of paths. One that cannot be read may have."""
+    """Whether a table has a column of images or of paths, and can be read that far."""
     try:
         columns = columns_of(url)
     except ShardError:
-        return not url.endswith(".parquet")
+        return False
     if not isinstance(columns, pa.Schema):
         return bool({*IMAGE_COLUMNS, *PATH_COLUMNS} & {name.lower() for name in columns})
     kinds = {field.name.lower(): field.type for field in columns}
