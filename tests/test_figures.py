@@ -33,6 +33,7 @@ UNMEASURED = {
     ("evaluation.md", "| file | holds |"),
     ("evaluation.md", "| command | metrics |"),
     ("input.md", "| source | example |"),
+    ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("input.md", "| code | meaning |"),
     ("methods.md", "| you have | use | section |"),

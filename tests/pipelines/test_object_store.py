@@ -82,7 +82,7 @@ def test_globs_braces_and_what_is_missing(store, tmp_path):
     assert count("s3://corpus/shards/0000[01].tar") == 2
     assert count("s3://corpus/shards/{00000..00002}.tar") == 3
     for source, message in [
-        ("s3://corpus/none/*.tar", "matches no shard"),
+        ("s3://corpus/none/*.tar", "matches no file"),
         ("s3://corpus/none/00000.tar", "nothing at that path"),
         ("s3://no-such-bucket/shards", "there is no bucket no-such-bucket"),
     ]:
