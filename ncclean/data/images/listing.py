@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -36,7 +35,23 @@ def entries_of(
     Raises `ShardError` if the folder cannot be listed.
     """
     try:
-        yield from sorted(_entries(folder, span, {*_EXTENSIONS, caption_key or "json"}))
+        found = _listed(folder)
+        extensions = {*_EXTENSIONS, caption_key or "json"}
+        for name in sorted(filter(lambda name: _is_meant(name, extensions), found), key=_split):
+            key, extension = _split(name)
+            if span is not None and not span[0] <= key <= span[1]:
+                continue
+            size, version = found[name] or _facts(f"{folder}/{name}")
+            if size is not None:
+                yield Entry(key, extension.lower(), name, size, version)
+    except OSError as error:
+        raise ShardError(stores.explain(folder, error, "list")) from error
+
+
+def has_image_files(folder: str) -> bool:
+    """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
+    try:
+        return any(_is_meant(name, IMAGE_EXTENSIONS) for name in _listed(folder))
     except OSError as error:
         raise ShardError(stores.explain(folder, error, "list")) from error
 
@@ -58,41 +73,35 @@ def subfolders(folder: str) -> list[str]:
         raise ShardError(stores.explain(folder, error, "list")) from error
 
 
-def version_of(entries: list[Entry]) -> str:
-    """Changes when one of the files does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for entry in entries:
-        digest.update(f"{entry.name}\0{entry.size}\0{entry.version}\0".encode(errors="replace"))
-    return digest.hexdigest()
+def _listed(folder: str) -> dict[str, tuple[int, str] | None]:
+    """Names in a folder, with size and version where the listing has them."""
+    if not stores.is_url(folder):
+        return dict.fromkeys(os.listdir(folder))
+    system, path = stores.filesystem(folder)
+    return {
+        one["name"].rpartition("/")[2]: (
+            int(one.get("size") or 0),
+            str(one.get("ETag") or one.get("etag") or one.get("LastModified") or ""),
+        )
+        for one in stores.patiently(system.ls, path, detail=True)
+        if one["type"] == "file"
+    }
 
 
-def _entries(
-    folder: str, span: tuple[str, str] | None, extensions: Collection[str]
-) -> Iterator[Entry]:
-    for name, size, version in _listed(folder):
-        key, _, ending = name.rpartition(".")
-        extension = ending.lower()
-        if extension not in extensions or name.startswith(".") or name.endswith(_NOT_OF_A_SAMPLE):
-            continue
-        if span is None or span[0] <= key <= span[1]:
-            yield Entry(key, extension, name, size, version)
+def _facts(path: str) -> tuple[int | None, str]:
+    """Size and version of a local file; no size for a folder."""
+    try:
+        facts = os.stat(path)
+    except OSError:  # a link to nothing or to itself: said when it is read
+        return 0, ""
+    return None if stat.S_ISDIR(facts.st_mode) else facts.st_size, str(facts.st_mtime_ns)
 
 
-def _listed(folder: str) -> Iterator[tuple[str, int, str]]:
-    if stores.is_url(folder):
-        system, path = stores.filesystem(folder)
-        for one in stores.patiently(system.ls, path, detail=True):
-            name = one["name"].rpartition("/")[2]
-            if one["type"] == "file":
-                changed = one.get("ETag") or one.get("etag") or one.get("LastModified") or ""
-                yield name, int(one.get("size") or 0), str(changed)
-        return
-    with os.scandir(folder) as found:
-        for entry in found:
-            try:
-                facts = entry.stat()
-            except OSError:  # a link to nothing or to itself: said when it is read
-                yield entry.name, 0, ""
-                continue
-            if not stat.S_ISDIR(facts.st_mode):
-                yield entry.name, facts.st_size, str(facts.st_mtime_ns)
+def _is_meant(name: str, extensions: Collection[str]) -> bool:
+    is_ours = not name.startswith(".") and not name.endswith(_NOT_OF_A_SAMPLE)
+    return is_ours and _split(name)[1].lower() in extensions
+
+
+def _split(name: str) -> tuple[str, str]:
+    key, _, extension = name.rpartition(".")
+    return key, extension

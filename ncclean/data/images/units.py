@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +14,9 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.embeddings.vectors import table_rows, vector_columns
-from ncclean.data.images.listing import Entry, entries_of, subfolders, version_of
+from ncclean.data.images.listing import entries_of, has_image_files, subfolders
 from ncclean.data.images.rows import LINES, SEPARATED, columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
-from ncclean.data.sample_groups import is_image
 from ncclean.data.shards import ShardRef, distinct_names, expand, places, sizes_and_versions
 from ncclean.errors import InputError, ShardError
 
@@ -93,7 +95,7 @@ def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
                 yield _Source(TABLE, url, root or folder)
         return
     try:
-        if any(is_image(entry.extension) for entry in entries_of(folder)):
+        if has_image_files(folder):
             yield _Source(FOLDER, folder, root or folder)
         for inner in subfolders(folder):
             yield from _in_folder(inner, root)
@@ -186,24 +188,22 @@ def _cuts(url: str) -> list[tuple[int, int, int]]:
 
 def _folder_units(source: _Source, name: str) -> list[ShardRef]:
     """Units of as many keys; a file more in one of them leaves the others as they are."""
-    units: list[list[Entry]] = []
-    keys = 0
-    for entry in entries_of(source.url):
-        is_new = not units or entry.key != units[-1][-1].key
-        if is_new and keys % _UNIT_ROWS == 0:
-            units.append([])
-        keys += is_new
-        units[-1].append(entry)
-    return [
-        ShardRef(
-            name if len(units) < 2 else f"{name}-{number:05d}",
-            source.url,
-            sum(entry.size for entry in entries),
-            version_of(entries),
-            FOLDER,
-            (source.root,),
-            (0, len({entry.key for entry in entries})),
-            span=(entries[0].key, entries[-1].key),
+    units: list[ShardRef] = []
+    by_key = itertools.groupby(entries_of(source.url), key=lambda entry: entry.key)
+    while chunk := list(itertools.islice(((k, list(g)) for k, g in by_key), _UNIT_ROWS)):
+        files = [entry for _, entries in chunk for entry in entries]
+        facts = "".join(f"{file.name}\0{file.size}\0{file.version}\0" for file in files)
+        digest = hashlib.blake2b(facts.encode(errors="replace"), digest_size=16)
+        units.append(
+            ShardRef(
+                f"{name}-{len(units):05d}",
+                source.url,
+                sum(file.size for file in files),
+                digest.hexdigest(),
+                FOLDER,
+                (source.root,),
+                (0, len(chunk)),
+                span=(chunk[0][0], chunk[-1][0]),
+            )
         )
-        for number, entries in enumerate(units)
-    ]
+    return units if len(units) > 1 else [dataclasses.replace(unit, name=name) for unit in units]
