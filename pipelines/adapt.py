@@ -14,7 +14,7 @@ from ncclean.training.options import AdaptOptions
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Overwrite, Precision, Pretrained
+from .shared_options import Device, ImageRoot, Overwrite, Precision, Pretrained
 
 if TYPE_CHECKING:
     from .jobs.adapt import AdaptSummary
@@ -47,6 +47,7 @@ class Adapt(Command):
         Option("Model to adapt, as `score` takes it; best the one that scored.", reads=Reads.MODEL),
     ] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
+    image_root: ImageRoot = None
     threshold: Annotated[
         float,
         Option("Least clean_posterior of the pairs to train on.", low=0, high=1),

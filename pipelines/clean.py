@@ -15,7 +15,7 @@ from .command import Command, Result, options_of
 from .display import Shown, interval
 from .progress import SILENT, Progress
 from .run import result_of
-from .shared_options import CaptionKey, Device, Engine, Model, Precision, Pretrained
+from .shared_options import CaptionKey, Device, Engine, ImageRoot, Model, Precision, Pretrained
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
@@ -27,13 +27,15 @@ _STAGE_OPTIONS = {
         "model",
         "pretrained",
         "caption_key",
+        "image_root",
         "precision",
         "device",
         "engine",
         "ray_address",
     ),
     "select": ("threshold", "where"),
-    "export": ("samples_per_shard",),
+    "report": ("image_root",),
+    "export": ("samples_per_shard", "image_root"),
 }
 
 
@@ -56,7 +58,8 @@ class Clean(Command):
     source: Annotated[
         Sequence[str],
         Option(
-            "Shards, folders, globs, brace ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
+            "Shards, tables or folders of images: files, folders, globs, brace ranges "
+            "`{0000..0099}.tar`, `@list.txt` or URLs.",
             argument=True,
             metavar="SOURCE",
             reads=Reads.SHARDS,
@@ -66,6 +69,7 @@ class Clean(Command):
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKey = None
+    image_root: ImageRoot = None
     threshold: Annotated[
         float, Option("Noise probability from which a pair is dropped.", low=0, high=1)
     ] = 0.5

@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads, usable_cores
 from .command import Command, Result
 from .display import Shown, file_size
 from .progress import SILENT, Progress
-from .shared_options import Join, Overwrite, Processes
+from .shared_options import ImageRoot, Join, Overwrite, Processes
 
 if TYPE_CHECKING:
     from ncclean.selection.export import ExportSummary
@@ -44,6 +44,7 @@ class Export(Command):
         Sequence[str],
         Option("The scored shards; may be given several times.", reads=Reads.SHARDS),
     ] = ()
+    image_root: ImageRoot = None
     samples_per_shard: Annotated[int, Option("Samples of a shard.", low=1)] = 10_000
     scores: Annotated[
         Sequence[str], Option("Score files to add to each sample's json.", reads=Reads.TABLE)
@@ -105,7 +106,7 @@ class Export(Command):
         from ncclean.selection.export_shard import ShardReport
         from ncclean.storage.same_corpus import check_same_corpus
 
-        shards = resolve_pairs(self.shards)
+        shards = resolve_pairs(self.shards, self.image_root)
         for tables in filter(None, ([self.selection], list(self.scores))):
             check_same_corpus(tables, shards)
         written = samples = size = 0

@@ -17,7 +17,7 @@ from ncclean.training.options import TrainOptions
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Engine, Overwrite, Precision, Pretrained
+from .shared_options import Device, Engine, ImageRoot, Overwrite, Precision, Pretrained
 
 if TYPE_CHECKING:
     from .jobs.finetune import FinetuneSummary
@@ -55,6 +55,7 @@ class Finetune(Command):
         Option("Shards to train on; may be given several times.", reads=Reads.SHARDS),
     ]
     out: Annotated[str, Option("Folder of the run and its model.", flags=("-o",), inside="")]
+    image_root: ImageRoot = None
     selection: Annotated[
         str | None,
         Option("What `select` wrote: keys, weights, split.", reads=Reads.TABLE),

@@ -14,7 +14,7 @@ from ncclean.options import Option, Seed
 from .command import Command, Result
 from .display import Note, Shown, Table
 from .progress import SILENT, Progress
-from .shared_options import CaptionKey, Overwrite, Shards
+from .shared_options import CaptionKey, ImageRoot, Overwrite, Shards
 
 if TYPE_CHECKING:
     from ncclean.storage.injection_summary import NoiseSummary
@@ -39,6 +39,7 @@ class InjectNoise(Command):
 
     shards: Shards
     out: Annotated[str, Option("Folder of the new shards.", flags=("-o",), inside="")]
+    image_root: ImageRoot = None
     kind: Annotated[
         Sequence[str],
         Option("`ncr`, `decl`, `per_batch`, `hard` or `junk`; repeatable, each with its --rate."),

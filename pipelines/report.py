@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Shown, interval, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Scores
+from .shared_options import ImageRoot, Join, MemoryLimit, Scores
 
 if TYPE_CHECKING:
     from .jobs.report import WrittenReport
@@ -42,6 +42,7 @@ class Report(Command):
             reads=Reads.SHARDS,
         ),
     ] = ()
+    image_root: ImageRoot = None
     title: Annotated[str | None, Option("Title of the page (default: name of the table).")] = None
     pairs: Annotated[
         int,

@@ -25,6 +25,7 @@ from .shared_options import (
     Device,
     EmbeddingKeys,
     Engine,
+    ImageRoot,
     Model,
     OsaFunction,
     Overwrite,
@@ -74,10 +75,7 @@ class Score(Command):
         SourceFormat,
         Option("What the sources hold; `auto` looks.", is_idle=True),
     ] = "auto"
-    image_root: Annotated[
-        str | None,
-        Option("Folder that the images of a table lie below (default: the table's).", is_idle=True),
-    ] = None
+    image_root: ImageRoot = None
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     embedding_keys: EmbeddingKeys = None

@@ -31,6 +31,10 @@ Shards = Annotated[
         reads=Reads.SHARDS,
     ),
 ]
+ImageRoot = Annotated[
+    str | None,
+    Option("Folder that the images of a table lie below (default: the table's)."),
+]
 Scores = Annotated[
     Sequence[str],
     Option(

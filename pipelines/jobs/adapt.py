@@ -49,7 +49,7 @@ def adapt(command: Adapt, progress: Progress) -> AdaptSummary:
         if done is not None:
             progress.say(f"{command.out} holds this adaptation already")
             return AdaptSummary(**done["summary"])
-    shards = resolve_pairs(command.shards)
+    shards = resolve_pairs(command.shards, command.image_root)
     check_same_corpus(command.scores, shards)
     keys, scored = _strictly_clean(command)
     pairs = sum(map(len, keys.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from upath import UPath
 import ncclean
 from ncclean.atomic import published
 from ncclean.data.selection import SelectionReader
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
@@ -113,7 +113,7 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
 
 def _inputs(command: Finetune) -> tuple[list[ShardRef], SelectionReader | None]:
     """Raises `InputError` if the selection is about others, or lacks what the method reads."""
-    shards = resolve_pairs(command.shards)
+    shards = resolve_pairs(command.shards, command.image_root)
     selection = open_selection(command.selection, command.method, command.objective)
     if selection is not None:
         check_same_corpus([selection.path], shards)
@@ -125,13 +125,20 @@ def _seen_from_nodes(command: Finetune, shards: list[ShardRef]) -> Finetune:
     model = ModelRequest(model=command.model, pretrained=command.pretrained).absolute()
     return dataclasses.replace(
         command,
-        shards=[absolute(shard.url) for shard in shards],
+        shards=_absolute_sources(command.shards, shards),
+        image_root=command.image_root and absolute(command.image_root),
         out=absolute(command.out),
         selection=command.selection and absolute(command.selection),
         model=model.model,
         pretrained=model.pretrained,
         overwrite=False,  # the folder is claimed
     )
+
+
+def _absolute_sources(sources: Sequence[str], shards: list[ShardRef]) -> list[str]:
+    if shards[0].layout == WEBDATASET:
+        return [absolute(shard.url) for shard in shards]
+    return [absolute(place) for source in sources for place in expand(source, places)]
 
 
 def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> FinetuneSummary:

@@ -39,7 +39,7 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
     """
     begin = time.perf_counter()
-    shards = resolve_pairs(command.shards)
+    shards = resolve_pairs(command.shards, command.image_root)
     identity = InjectionIdentity(
         rates=command.rates,
         seed=command.seed,

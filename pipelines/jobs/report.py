@@ -65,7 +65,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     would be too large. A shard that breaks off does not raise: it is named in the result.
     """
     begin = time.perf_counter()
-    shards = resolve_pairs(command.shards) if command.shards else None
+    shards = resolve_pairs(command.shards, command.image_root) if command.shards else None
     progress.say("reading the score table")
     table = ScoreTable.open(command.scores, command.memory_limit, command.join)
     numbers = measure_table(table)

@@ -39,7 +39,7 @@ from ..score import Score
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
 _CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
-_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels")
+_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels", "image_root")
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,19 @@ def test_a_model_trains_on_them(layout, pairs, tmp_path):
     assert trained.summary.skipped == {}
 
 
+def test_another_root_reaches_every_stage(pairs, tmp_path):
+    table = write_open_clip(pairs, tmp_path / "source")
+    (tmp_path / "tables").mkdir()
+    table = table.rename(tmp_path / "tables" / "c.csv")
+    root = str(tmp_path / "source")
+    options = dict(model="demo", precision="fp32")
+    ncclean.clean(str(table), str(tmp_path / "out"), image_root=root, **options)
+    scores = pq.read_table(tmp_path / "out" / "scores.parquet")
+    assert set(scores["status"].to_pylist()) == {"ok"}
+    assert list((tmp_path / "out" / "clean").glob("*.tar"))
+    assert "data:image" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_a_run_goes_on_where_a_table_has_grown(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 20)
     source = LAYOUTS["files"](pairs[:40], tmp_path / "source")
