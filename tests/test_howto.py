@@ -18,7 +18,10 @@ from ncclean_cli.app import app
 from typer.testing import CliRunner
 
 import ncclean
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
 from tests.command_line import START
+from tests.data.image_layouts import write_files, write_hugging_face, write_open_clip
 from tests.execution import clusters
 from tests.test_docs import DOCS, code_blocks, shell_commands
 
@@ -41,7 +44,7 @@ def run_commands(block: Path) -> None:
     """Run a block of commands, in this process: starting one takes seconds."""
     for program, *words in shell_commands(block):
         assert program == "ncclean"
-        if words[0] == "score" and "--model" not in words:
+        if words[0] in ("score", "clean") and "--model" not in words:
             words += ["--model", "demo"]  # the default model needs a network
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, f"{' '.join(words)}\n{result.output}"
@@ -65,6 +68,18 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cc3m" / "heldout").rename(folder / "sets")
     ours = Path(ncclean.__file__).parent / "models" / "demo_noisy"
     shutil.copytree(ours, folder / "models" / "ours")
+    pairs = [
+        (sample.key, sample.image, sample.caption)
+        for shard in resolve_pairs([shards])
+        for sample in read_samples(shard)
+        if sample.image is not None
+    ]
+    (folder / "hf-dataset").mkdir()
+    write_hugging_face(pairs, folder / "hf-dataset" / "data")
+    write_files(pairs, folder / "pictures")
+    table = write_open_clip(pairs, folder / "open_clip")
+    table.rename(folder / "train.csv")
+    (folder / "open_clip" / "images").rename(folder / "images")
     return folder
 
 
@@ -77,6 +92,10 @@ def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
     kept = duckdb.sql("SELECT count(*) FROM 'clean.parquet'").fetchall()[0][0]
     assert 0.7 * PAIRS < kept < 0.9 * PAIRS
     assert len(np.load("uids.npy")) == kept
+    for place in ("hf-clean", "pictures-clean", "csv-clean"):
+        scores = duckdb.sql(f"SELECT status, count(*) FROM '{place}/scores.parquet' GROUP BY 1")
+        assert dict(scores.fetchall()).keys() <= {"ok", "image_corrupt", "image_too_large"}
+        assert list((rendered / place / "clean").glob("*.tar"))
     assert duckdb.sql("SELECT count(*) FROM 'download.parquet'").fetchall()[0][0] == kept
     for folder in ("cc3m-clean", "cc3m-repeated", "cc3m-scored"):
         assert (Path(folder) / "00000.tar").is_file()

@@ -85,7 +85,7 @@ def test_another_root_reaches_every_stage(pairs, tmp_path):
     (tmp_path / "tables").mkdir()
     table = table.rename(tmp_path / "tables" / "c.csv")
     root = str(tmp_path / "source")
-    options = dict(model="demo", precision="fp32")
+    options = {"model": "demo", "precision": "fp32"}
     ncclean.clean(str(table), str(tmp_path / "out"), image_root=root, **options)
     scores = pq.read_table(tmp_path / "out" / "scores.parquet")
     assert set(scores["status"].to_pylist()) == {"ok"}
