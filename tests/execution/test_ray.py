@@ -6,19 +6,24 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ClusterOptions
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
 from ncclean.execution import ray_run
 from tests import object_store
+from tests.data.image_layouts import LAYOUTS
 from tests.execution import clusters
 from tests.pipelines.score_tables import assert_same_rows, read
 
+DATA = Path(__file__).parents[1] / "data"
 COMMAND = "import sys; from ncclean_cli.app import main; main()"
 
 
@@ -75,6 +80,37 @@ def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_pa
     summary = on(two_nodes, shards, tmp_path / "scores.parquet").run().summary
     assert (summary.rows, summary.shards, summary.shards_failed) == (900, 9, 0)
     assert_same_rows(read(tmp_path / "scores.parquet"), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip"])
+def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch, layout):
+    """Named from the working folder, which no worker shares."""
+    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 50)
+    pairs = [
+        (sample.key, sample.image, sample.caption)
+        for shard in resolve_pairs([str(shards)])[:2]
+        for sample in read_samples(shard)
+        if sample.image is not None
+    ]
+    source = LAYOUTS[layout](pairs, tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    relative = source.relative_to(tmp_path)
+    Score(shards=[str(relative)], out="local.parquet", **MODEL).run()
+    summary = on(two_nodes, relative, "ray.parquet").run().summary
+    assert summary.shards == 4
+    assert_same_rows(read(tmp_path / "ray.parquet"), read(tmp_path / "local.parquet"))
+
+
+@pytest.mark.slow
+def test_embeddings(two_nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(DATA)
+    options = {"shift": "shuffled"}
+    for out, engine in (("local", {}), ("ray", {"engine": "ray", "cluster": ClusterOptions(
+        address=two_nodes.address, workers=2, cpus_per_worker=1)})):  # fmt: skip
+        Score(shards=["clip-retrieval-2.45"], out=str(tmp_path / out), **options, **engine).run()
+    local, ray = (read(tmp_path / out) for out in ("local", "ray"))
+    assert ray.equals(local)
 
 
 @pytest.mark.slow
