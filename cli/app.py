@@ -116,7 +116,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     if not option.shows_default or (is_several and default is not ...):
         default = None
     if option.commas:
-        kind, default = str, ",".join(parameter.default)
+        kind, default = str, parameter.default and ",".join(parameter.default)
     bounds: dict[str, Any] = {}
     if kind in (int, float):  # of a list, each value is checked by the declaration
         bounds = {"min": option.low, "max": option.high}

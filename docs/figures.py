@@ -23,6 +23,7 @@ ROOT = DOCS.parent
 RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
+import audit_tables  # noqa: E402
 import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import repair_tables  # noqa: E402
@@ -75,7 +76,13 @@ def over_noise(metric: str) -> Callable[..., Iterable[str]]:
 
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
+    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
+    "calibrated-on": Figure(
+        ("real-clip", "weak-estimators"),
+        tables.calibrated_on_table,
+    ),
+    "captions": Figure(("captions",), tables.benchmark_table),
     "cost-of-noise": Figure(("cost",), repair),
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
@@ -88,10 +95,16 @@ FIGURES = {
     "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
     "embeddings": Figure(("embeddings",), tables.benchmark_table),
     "gpu": Figure(("gpu",), tables.gpu_table),
+    "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
+    "human-rates": Figure(("cifar10n",), audit_tables.human_rate_table),
+    "human-scores": Figure(("cifar10n",), audit_tables.human_scores_table),
     "joins": Figure(("joins", "joins-limited", "joins-100m"), tables.join_table),
+    "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
+    "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
     "neighbours-cost": Figure(("neighbours",), tables.neighbours_table),
+    "neighbours-equal": Figure(("neighbours-equal",), tables.equal_table),
     "prior": Figure(("prior",), repair),
     "real-rate": Figure(("real-clip",), tables.real_rate_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
@@ -103,6 +116,7 @@ FIGURES = {
     "selection": Figure(("selection",), tables.selection_table),
     "training-steps": Figure(("training",), tables.training_table),
     "variants": Figure(("variants",), repair),
+    "weak-rate": Figure(("weak-estimators",), tables.weak_rate_table),
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -62,9 +62,24 @@ The Parquet key-value metadata of each final file records how it was made. All v
 | `osa_function` | shape of `osa_weight` above it: `high_degree`, `linear` or `cosine` |
 | `noise_rate`, `noise_rate_low`, `noise_rate_high` | estimated share of mismatched pairs and its \
 95 % interval; `nan` where it could not be estimated |
+| `calibrated_on` | the score that the noise rate and `noise_probability` are of: `similarity` or \
+`neg_clip_loss` |
+| `separation` | how often a matched pair has a higher score than a mismatched one, by the same \
+estimate: what the estimator can tell |
+| `audited` | only after `--calibrate-with` or `audit --apply`: the map of the noise \
+probability, the measured noise rate, and by how many answers |
+| `near_miss_rate`, `near_miss_rate_low`, `near_miss_rate_high` | with `--words`: the share \
+of captions with a wrong word, of those that are not mismatched, and its 95 % interval |
 | `ncclean_version`, `schema_version` | versions of ncclean and of this schema |
 
 Compression is zstd. Row groups hold about 100,000 rows. {dictionary} are dictionary-encoded.
+"""
+
+_WORDS = """\
+
+## Words
+
+A table that was scored with `--words` has these columns, too ([Scores](scores.md)):
 """
 
 _EMBEDDINGS = """\
@@ -124,26 +139,28 @@ def schema_page() -> str:
         )
         for column in schema.SCORE_COLUMNS
     ]
-    neighbours = [
-        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
-        for column in schema.NEIGHBOUR_COLUMNS
-    ]
-    outcomes = [
-        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
-        for column in schema.OUTCOME_COLUMNS
-    ]
     dictionary = ", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS)
     return _page(
         _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
         _table(("column", "type", "meaning", "phase", "computed by"), rows),
         _SCHEMA_METADATA.format(dictionary=dictionary),
+        _WORDS,
+        _columns(schema.WORD_COLUMNS),
         _EMBEDDINGS,
         _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
         _NEIGHBOURS,
-        _table(("column", "type", "meaning", "computed by"), neighbours),
+        _columns(schema.NEIGHBOUR_COLUMNS),
         _OUTCOMES,
-        _table(("column", "type", "meaning", "computed by"), outcomes),
+        _columns(schema.OUTCOME_COLUMNS),
     )
+
+
+def _columns(columns: Iterable[schema.Column]) -> str:
+    rows = [
+        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
+        for column in columns
+    ]
+    return _table(("column", "type", "meaning", "computed by"), rows)
 
 
 def cli_page() -> str:
@@ -218,7 +235,9 @@ def _meaning(parameter: Parameter) -> str:
         facts += [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
     if _is_needed(parameter):
         facts.append("required")
-    default = ",".join(parameter.default) if option.commas else parameter.default
+    default = parameter.default
+    if option.commas and default:
+        default = ",".join(default)
     default = option.typed_default or default
     # Switches and options without a default say in words what happens without them.
     if option.shows_default and isinstance(default, (str, int, float)):

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ncclean.data.options import MAX_PIXELS
 from ncclean.errors import InputError
-from ncclean.options import DecodeThreads, Option, Options, Seed, parameters, usable_cores, value_of
+from ncclean.options import (
+    CaptionKeys,
+    DecodeThreads,
+    Option,
+    Options,
+    Seed,
+    parameters,
+    usable_cores,
+    value_of,
+)
 
 WeightFunction = Literal["high_degree", "linear", "cosine"]
+CalibratedOn = Literal["similarity", "neg_clip_loss"]
+CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
+WORDS_PER_CAPTION = 3
 SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 
 
@@ -17,10 +31,7 @@ SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 class ScoreOptions(Options):
     """What the parts phase of `score` computes. Raises `InputError` for a value out of range."""
 
-    caption_key: Annotated[
-        str | None,
-        Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),
-    ] = None
+    caption_key: CaptionKeys = None
     batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
     block_size: Annotated[int, Option("Pairs that in-batch statistics are taken over.", low=1)] = (
         2048
@@ -47,8 +58,53 @@ class ScoreOptions(Options):
             metavar="SQL",
         ),
     ] = None
+    signals: Annotated[
+        Sequence[Literal["language", "image"]] | None,
+        Option(
+            "Further columns, with commas between: `language` of the caption; blur, brightness, "
+            "entropy and hashes of the `image`.",
+            commas=True,
+        ),
+    ] = None
+    columns: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Function of your own that computes columns; repeatable.",
+            metavar="MODULE:FUNCTION",
+        ),
+    ] = None
+    head: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Column of a linear layer or MLP on the image embedding; repeatable.",
+            metavar="NAME=FILE",
+        ),
+    ] = None
+    words: Annotated[
+        bool,
+        Option(
+            "Try each word of a caption against others of its class: which one is wrong, which "
+            "fits better, and how probable it is that one is wrong."
+        ),
+    ] = False
+    word_classes: Annotated[
+        str | None,
+        Option("Classes of words of your own for `--words`.", metavar="FILE"),
+    ] = None
+    words_per_caption: Annotated[
+        int, Option("Captions with another word to encode for each caption.", low=1, high=64)
+    ] = WORDS_PER_CAPTION
     text: Annotated[bool, Option("Write the captions.")] = True
     seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decode_on == "device" and "image" in (self.signals or ()):
+            raise InputError("--signals image needs the images on the CPU: --decode-on cpu")
+        if not self.words and self.word_classes is not None:
+            raise InputError("--word-classes is for --words")
+        if not self.words and self.words_per_caption != WORDS_PER_CAPTION:
+            raise InputError("--words-per-caption is for --words")
 
     def result_options(self) -> dict[str, Any]:
         """The options that change what is written, by name."""
@@ -57,6 +113,30 @@ class ScoreOptions(Options):
             for parameter in parameters(type(self)).values()
             if not parameter.option.is_idle
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(Options):
+    """Where the tasks of a command run. Raises `InputError` for options that do not go together."""
+
+    engine: Annotated[
+        Literal["auto", "local", "ray"],
+        Option("`local`, `ray`; auto is ray with --ray-address.", is_idle=True),
+    ] = "auto"
+    workers: Annotated[
+        int | None,
+        Option(
+            "Processes, or tasks at a time on Ray (default: one per core).", low=1, is_idle=True
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None, Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.", is_idle=True)
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine == "local" and self.ray_address is not None:
+            raise InputError("--ray-address is for --engine ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +197,14 @@ def parse_keys(text: str | None) -> tuple[str, str] | None:
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise InputError(f"--embedding-keys takes two names, as in l14_img,l14_txt, got {text!r}")
     return names[0], names[1]
+
+
+def parse_memory(text: str | None) -> int | None:
+    """`4GB` to bytes, None to None. Raises `InputError` for anything else."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(f"--memory-limit takes a size such as 4GB, got {text!r}")
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(float(match[1]) * 1000**power)

@@ -218,6 +218,13 @@ DecodeThreads = Annotated[
         shows_default=False,
     ),
 ]
+CaptionKeys = Annotated[
+    Sequence[str] | None,
+    Option(
+        "Extension, json field or column of the caption (default: `.txt`, `.caption`, json); "
+        "repeatable: one row for each caption."
+    ),
+]
 Seed = Annotated[int, Option("Seed of everything random.", low=0)]
 
 
@@ -250,3 +257,8 @@ def check_unset(options: Options, names: Sequence[str], why: str) -> None:
     for name in names:
         if value_of(options, known[name]) != known[name].default:
             raise InputError(f"--{name.replace('_', '-')} {why}")
+
+
+def total_memory() -> int:
+    """Bytes of memory of this machine."""
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))

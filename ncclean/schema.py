@@ -7,6 +7,7 @@ A column that is a score also says which direction is clean, its range, and wher
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,8 +23,9 @@ class ScoreFacts:
     `noise_threshold` is the operating point: a pair at or beyond it, on the noisy side, is flagged;
     `exclusive` leaves out the threshold itself. Without one, `evaluate noise` flags as many pairs
     as it estimates to be noisy. `follows_cosine` marks a score that never increases or never
-    decreases in the cosine. `report_place` orders the scores that have a threshold curve in the
-    report, `evaluation_place` those that `evaluate noise` takes; 0 leaves the score out.
+    decreases in the cosine (`noise_probability` only if it is calibrated on it). `report_place`
+    orders the scores that have a threshold curve in the report, `evaluation_place` those that
+    `evaluate noise` takes; 0 leaves the score out.
     """
 
     label: str
@@ -58,7 +60,13 @@ class Column:
         return _SQL_TYPES[str(self.type)]
 
 
-_SQL_TYPES = {"string": "VARCHAR", "float": "FLOAT", "int32": "INTEGER", "bool": "BOOLEAN"}
+_SQL_TYPES = {
+    "string": "VARCHAR",
+    "float": "FLOAT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "bool": "BOOLEAN",
+}
 _BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
 
 SCORE_COLUMNS = (
@@ -66,6 +74,9 @@ SCORE_COLUMNS = (
     Column("shard", _STRING, "name of the shard: its file name without suffix", "data.tar"),
     Column("key", _STRING, "key of the sample in the shard", "data.tar"),
     Column("row", _INT, "position of the sample in the shard, from 0", "data.tar"),
+    Column("caption_number", pa.int16(), "which of the sample's captions, from 0", "data.samples"),
+    Column("caption_key", _STRING, "the --caption-key that has the caption; null without",
+           "data.samples"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
     Column("url", _STRING, "url of the json", "data.tar"),
     Column("width", _INT, "width of the original image in pixels", "data.decode"),
@@ -119,28 +130,83 @@ CALIBRATED_COLUMNS = (
     "null_p_value",
     "clean_posterior",
 )
-DICTIONARY_COLUMNS = ("shard", "status", "ncu_split", "calibration_group", "noise_kind")
+DICTIONARY_COLUMNS = (
+    "shard",
+    "caption_key",
+    "status",
+    "ncu_split",
+    "calibration_group",
+    "noise_kind",
+)
 
 SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
+
+
+def with_further(fields: Iterable[pa.Field]) -> pa.Schema:
+    """The schema of a run whose table has further columns."""
+    return pa.schema([*SCORES, *fields])
+
+
+def run_schema(kinds: pa.Schema) -> pa.Schema:
+    """The schema of a score table that was read: our columns, and the further ones it has."""
+    return with_further(field for field in kinds if field.name not in SCORES.names)
+
+
+def as_scores(table: pa.Table) -> pa.Table:
+    """A score table that was read, in its schema; columns that it lacks are null."""
+    for field in SCORES:
+        if field.name not in table.column_names:  # of an older version
+            nulls = pa.nulls(len(table), field.type)
+            table = table.append_column(
+                field, nulls.fill_null(0) if field.name == "caption_number" else nulls
+            )
+    kinds = run_schema(table.schema)
+    return table.select(kinds.names).cast(kinds)
+
 
 # clip-retrieval's metadata beside the embeddings: which pair each row of the matrices belongs to,
 # and what the json says about it. The caption goes by clip-retrieval's name for it.
 EMBEDDING_METADATA_COLUMNS = {
-    "uid": "uid", "shard": "shard", "key": "key", "row": "row", "text": "caption", "url": "url",
+    "uid": "uid", "shard": "shard", "key": "key", "row": "row", "caption_number": "caption_number",
+    "caption_key": "caption_key", "text": "caption", "url": "url",
     "width": "width", "height": "height", "is_noisy": "is_noisy", "noise_kind": "noise_kind",
 }  # fmt: skip
 EMBEDDING_METADATA = pa.schema(
     [(name, SCORES.field(column).type) for column, name in EMBEDDING_METADATA_COLUMNS.items()]
 )
 
+# Of `--words`; a table without it lacks them.
+WORD_COLUMNS = (
+    Column("word_margin", _FLOAT, "cosine less that of the best caption with one other word",
+           "scoring.near_miss",
+           ScoreFacts(label="Word margin", higher_is_cleaner=True, evaluation_place=10)),
+    Column("suspect_word", _STRING, "word of the caption where another fits better",
+           "execution.word_checks"),
+    Column("better_word", _STRING, "the word that fits better", "execution.word_checks"),
+    Column("near_miss_score", _FLOAT, "word margin plus cosine less what the caption leads to "
+           "expect", "scoring.near_miss",
+           ScoreFacts(label="Near-miss score", higher_is_cleaner=True, evaluation_place=11)),
+    Column("near_miss_probability", _FLOAT, "probability that a word is wrong",
+           "scoring.near_miss",
+           ScoreFacts(label="Near-miss probability", higher_is_cleaner=False, range=(0, 1),
+                      noise_threshold=0.5, evaluation_place=12)),
+)  # fmt: skip
+WORD_TYPES = {column.name: column.type for column in WORD_COLUMNS}
+
 NEIGHBOUR_COLUMNS = (
-    Column("uid", _STRING, "uid of the pair, as in the score table", "storage.embeddings"),
-    Column("shard", _STRING, "name of the shard", "storage.embeddings"),
-    Column("key", _STRING, "key of the sample in the shard", "storage.embeddings"),
+    Column("uid", _STRING, "uid of the pair, as in the score table", "storage.neighbour_table"),
+    Column("shard", _STRING, "name of the shard", "storage.neighbour_table"),
+    Column("key", _STRING, "key of the sample in the shard", "storage.neighbour_table"),
+    Column(
+        "caption_number",
+        pa.int16(),
+        "which of the sample's captions, from 0",
+        "storage.neighbour_table",
+    ),
     Column(
         "image_group",
         _STRING,
-        "uid of the first pair of the group of near-duplicate images; null if alone",
+        "uid of the first pair of the group of near-duplicate images; null without another image",
         "scoring.neighbours.groups",
     ),
     Column(
@@ -194,12 +260,32 @@ NEIGHBOUR_COLUMNS = (
         "scoring.neighbours.lemon",
         ScoreFacts(label="LEMoN score", higher_is_cleaner=False),
     ),
+    Column("cluster", _INT, "k-means cluster of the image, from 0", "scoring.neighbours.centroids"),
+    Column(
+        "reference_similarity",
+        _FLOAT,
+        "largest cosine with an image of --reference; null without",
+        "scoring.neighbours.reference",
+        ScoreFacts(label="Similarity to the reference", higher_is_cleaner=True, range=(-1, 1)),
+    ),
+    Column(
+        "nearest_reference",
+        _STRING,
+        "uid of that image, or its row in a matrix; null without",
+        "scoring.neighbours.reference",
+    ),
+    Column(
+        "contaminated",
+        _BOOL,
+        "the image is one of the reference; null without",
+        "scoring.neighbours.reference",
+    ),
 )
 NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])
 
 SCORE_FACTS = {
     column.name: column.score
-    for column in (*SCORE_COLUMNS, *NEIGHBOUR_COLUMNS)
+    for column in (*SCORE_COLUMNS, *WORD_COLUMNS, *NEIGHBOUR_COLUMNS)
     if column.score is not None
 }
 

@@ -10,8 +10,10 @@ import errno
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 from tenacity import (
@@ -64,6 +66,11 @@ def is_url(path: str | UPath) -> bool:
 def canonical(path: str) -> str:
     """One name for each file: links and relative paths resolved, URLs as they are."""
     return path if is_url(path) else os.path.realpath(path)
+
+
+def absolute(path: str) -> str:
+    """The absolute path, for a worker whose working folder is another one; URLs as they are."""
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def location(path: str) -> UPath:
@@ -155,6 +162,76 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
     return f"cannot {verb} {path}: {reason}"
 
 
+_kept_listings: ContextVar[dict[str, list[Entry]] | None] = ContextVar("listings", default=None)
+
+
+class Entry(NamedTuple):
+    """A name in a folder. `size` and `version` are None where a listing does not tell them."""
+
+    name: str
+    is_folder: bool
+    size: int | None = None
+    version: str | None = None
+
+
+def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
+    """What lies in a folder, by name; nothing if there is no such folder.
+
+    With `is_there`, a folder that does not exist is an error as well. Links to folders count as
+    files. Raises `InputError` if the folder cannot be listed.
+    """
+    place, kept = str(folder), _kept_listings.get()
+    if kept is not None and (kept.get(place) or not is_there) and place in kept:
+        return kept[place]
+    if is_url(folder):
+        entries = sorted(ask("list", folder, _list_url, place, is_there))
+    else:
+        entries = sorted(ask("list", folder, _list_local, place, is_there))
+    if kept is not None:
+        kept[place] = entries
+    return entries
+
+
+@contextmanager
+def listings_kept() -> Iterator[None]:
+    """Each folder is listed once in here, however often it is asked for in this thread."""
+    token = _kept_listings.set({})
+    try:
+        yield
+    finally:
+        _kept_listings.reset(token)
+
+
+def _list_local(folder: str, is_there: bool) -> list[Entry]:
+    try:
+        with os.scandir(folder or ".") as found:
+            return [Entry(one.name, one.is_dir(follow_symlinks=False)) for one in found]
+    except (FileNotFoundError, NotADirectoryError):
+        if is_there:
+            raise
+        return []
+
+
+def _list_url(folder: str, is_there: bool) -> list[Entry]:
+    system, path = filesystem(folder)
+    try:
+        found = system.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        if is_there:
+            raise
+        return []
+    return [
+        Entry(
+            one["name"].rstrip("/").rpartition("/")[2],
+            one["type"] == "directory",
+            int(one.get("size") or 0),
+            str(one.get("ETag") or one.get("etag") or one.get("LastModified") or ""),
+        )
+        for one in found
+        if one["name"].strip("/") != path.strip("/")  # a folder's own marker
+    ]
+
+
 def present_files(paths: Iterable[UPath]) -> list[UPath]:
     """The paths that are files, or links; of many objects in one folder, by listing it."""
     folders: dict[str, list[UPath]] = defaultdict(list)
@@ -169,7 +246,8 @@ def present_files(paths: Iterable[UPath]) -> list[UPath]:
         if len(members) <= _FEW_OBJECTS:
             present += [path for path in members if ask("read", path, path.is_file)]
         else:
-            names = ask("list", members[0].parent, _object_names, members[0].parent)
+            entries = listing(members[0].parent)
+            names = {entry.name for entry in entries if not entry.is_folder}
             present += [path for path in members if path.name in names]
     return present
 
@@ -191,15 +269,6 @@ def remove_files(paths: Iterable[UPath]) -> None:
 
 def _is_local_file(path: str) -> bool:
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path))
-
-
-def _object_names(folder: UPath) -> set[str]:
-    try:
-        entries = folder.fs.ls(folder.path, detail=True)
-    except FileNotFoundError:
-        return set()
-    files = (str(entry["name"]) for entry in entries if entry["type"] != "directory")
-    return {name.rpartition("/")[2] for name in files}
 
 
 def read_bytes(path: UPath) -> bytes:

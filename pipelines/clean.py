@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.errors import InputError
-from ncclean.options import Option, Reads
+from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result, options_of
-from .display import Shown, interval
+from .display import Note, Shown, interval
 from .progress import SILENT, Progress
 from .run import result_of
-from .shared_options import CaptionKey, Device, Engine, ImageRoot, Model, Precision, Pretrained
+from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
@@ -35,7 +35,7 @@ _STAGE_OPTIONS = {
     ),
     "select": ("threshold", "where"),
     "report": ("image_root",),
-    "export": ("samples_per_shard", "image_root"),
+    "export": ("samples_per_shard", "image_root", "caption_key"),
 }
 
 
@@ -68,7 +68,7 @@ class Clean(Command):
     out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH")]
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
-    caption_key: CaptionKey = None
+    caption_key: CaptionKeys = None
     image_root: ImageRoot = None
     threshold: Annotated[
         float, Option("Noise probability from which a pair is dropped.", low=0, high=1)
@@ -114,11 +114,17 @@ class Clean(Command):
         )
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
+        from ncclean.scoring.noise_rate import why_vague
+
         records = {name: record.result for name, record in summary.records.items()}
         score, clean, export = records["score"], records["select"], records["export"]
         if score["noise_rate"] is not None:
             rate = interval(score["noise_rate"], score["noise_rate_low"], score["noise_rate_high"])
             yield f"noise rate {rate}"
+            ends = score["noise_rate_low"], score["noise_rate_high"]
+            vague = why_vague(*ends, score["separation"])
+            if vague is not None:
+                yield Note(vague, "error")
         unscored = score["rows"] - score["ok"]
         yield f"{score['rows']:,} pairs, {unscored:,} of them not scorable; {clean['kept']:,} kept"
         expected = clean["expected_mismatched_kept"]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.config import TaskOptions
 from ncclean.errors import InputError
-from ncclean.options import Option, Reads, usable_cores
+from ncclean.options import CaptionKeys, Option, Reads, usable_cores
 
 from .command import Command, Result
 from .display import Shown, file_size
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, Overwrite, Processes
+from .shared_options import ImageRoot, Join, Overwrite
 
 if TYPE_CHECKING:
     from ncclean.selection.export import ExportSummary
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Export(Command):
     """Write the selected samples as shards, copied byte for byte, or DataComp's uid file.
 
-    Nothing is decoded or encoded again; keys and order stay. Interrupted exports resume.
+    Nothing is decoded or encoded again; keys and order stay. Interrupted exports resume. With
+    --engine ray each shard is a task of a cluster.
 
     Example: `ncclean export clean.parquet --shards shards/ --out clean/`
     """
@@ -45,6 +47,7 @@ class Export(Command):
         Option("The scored shards; may be given several times.", reads=Reads.SHARDS),
     ] = ()
     image_root: ImageRoot = None
+    caption_key: CaptionKeys = None
     samples_per_shard: Annotated[int, Option("Samples of a shard.", low=1)] = 10_000
     scores: Annotated[
         Sequence[str], Option("Score files to add to each sample's json.", reads=Reads.TABLE)
@@ -61,7 +64,7 @@ class Export(Command):
     repeat: Annotated[bool, Option("Write a sample as often as its weight says, 1 on average.")] = (
         False
     )
-    workers: Processes = None
+    tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
@@ -102,6 +105,7 @@ class Export(Command):
     def _export_shards(self, progress: Progress) -> ExportSummary:
         from ncclean import stores
         from ncclean.data.sources import resolve_pairs
+        from ncclean.execution.tasks import open_runner
         from ncclean.selection.export import export_shards
         from ncclean.selection.export_shard import ShardReport
         from ncclean.storage.same_corpus import check_same_corpus
@@ -117,19 +121,21 @@ class Export(Command):
             size += shard.bytes
             progress.advance(samples, 0, "samples", shards=f"{written:,}", bytes=file_size(size))
 
-        return export_shards(
-            self.selection,
-            shards,
-            stores.location(self.out),
-            samples_per_shard=self.samples_per_shard,
-            scores=self.scores,
-            join=self.join,
-            columns=self.columns if self.scores else (),
-            repeat=self.repeat,
-            workers=self.workers or usable_cores(),
-            overwrite=self.overwrite,
-            on_done=report,
-        )
+        with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
+            return export_shards(
+                self.selection,
+                shards,
+                stores.location(self.out),
+                samples_per_shard=self.samples_per_shard,
+                scores=self.scores,
+                join=self.join,
+                columns=self.columns if self.scores else (),
+                repeat=self.repeat,
+                caption_key=self.caption_key,
+                runner=runner,
+                overwrite=self.overwrite,
+                on_done=report,
+            )
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:

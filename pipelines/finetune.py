@@ -105,6 +105,12 @@ class Finetune(Command):
         self.check_given(dict.fromkeys(changed) | {"method": self.method})
         if self.method == "disncl" and self.training.ema_decay is not None:
             raise InputError("--ema averages the towers alone, and so does not go with disncl")
+        is_frozen = self.method == "disncl" and self.objective.disncl.freeze_towers
+        if is_frozen and self.loader.captions == "sample":
+            raise InputError(
+                "--captions sample draws anew in each epoch, and --freeze-towers computes features "
+                "once: take --captions all or best"
+            )
         if "://" in self.out:
             raise InputError(f"--out of finetune is a local folder, got {self.out}")
 

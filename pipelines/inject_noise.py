@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.config import TaskOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Seed
 
@@ -56,10 +57,7 @@ class InjectNoise(Command):
         int, Option("Pairs that `per_batch` permutes among themselves.", low=2)
     ] = 128
     caption_key: CaptionKey = None
-    workers: Annotated[
-        int | None,
-        Option("Processes (default: one per core, fewer for small inputs).", low=1, is_idle=True),
-    ] = None
+    tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
     seed: Seed = 0
 

@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .progress import SILENT, Progress
 from .score import Score, score_result
-from .shared_options import OsaFunction, Overwrite, ScoresOut, Shift
+from .shared_options import CalibrateOnOption, OsaFunction, Overwrite, ScoresOut, Shift
 
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
@@ -41,6 +41,7 @@ class Merge(Command):
     out: ScoresOut
     shift: Shift = "auto"
     osa_function: OsaFunction = "high_degree"
+    calibrate_on: CalibrateOnOption = "auto"
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class Merge(Command):
             self.out,
             shift=self.shift,
             osa_function=self.osa_function,
+            calibrate_on=self.calibrate_on,
             overwrite=self.overwrite,
             on_progress=lambda done, total: progress.advance(done, total, "shards"),
         )

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.config import TaskOptions, parse_memory
+from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 from ncclean.scoring.neighbours.options import NeighbourOptions
 
@@ -25,13 +27,15 @@ class Neighbours(Command):
     One row per pair: the groups of near-duplicates by image, by caption and by both, how many
     other captions and images fit better, whether image and caption are mutual nearest
     neighbours, and LEMoN's disagreement with the neighbours. Joins the score table by uid.
+    Vectors are searched list by list, from files: the corpus may be larger than memory.
+    Interrupted runs resume.
 
     Example: `ncclean neighbours embeddings/ --out neighbours.parquet`
     """
 
     name = "neighbours"
     summary = "Find near-duplicates and false negatives."
-    resume_hint = "nothing was written; run the same command again"
+    resume_hint = "run the same command again to go on; what is done is kept"
 
     embeddings: Annotated[
         Sequence[str],
@@ -53,8 +57,30 @@ class Neighbours(Command):
             endings=(".parquet",),
         ),
     ]
+    reference: Annotated[
+        Sequence[str],
+        Option(
+            "Embeddings of other images, such as an evaluation set, to compare with: as "
+            "EMBEDDINGS, or `.npy` files of image vectors; repeatable.",
+            reads=Reads.SOURCE,
+        ),
+    ] = ()
     options: NeighbourOptions = field(default_factory=NeighbourOptions)
-    overwrite: Annotated[bool, Option("Replace OUT.", in_recipes=False)] = False
+    memory_limit: Annotated[
+        str | None,
+        Option(
+            "Memory to take, such as `8GB` (default: half of the machine's); on Ray, of each task.",
+            is_idle=True,
+        ),
+    ] = None
+    tasks: TaskOptions = field(default_factory=TaskOptions)
+    overwrite: Annotated[bool, Option("Replace OUT, and start again.", in_recipes=False)] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_memory(self.memory_limit)
+        if self.options.contamination_threshold is not None and not self.reference:
+            raise InputError("--contamination-threshold goes with --reference")
 
     def run(self, progress: Progress = SILENT) -> Result[NeighboursSummary]:
         """Search the whole corpus; see `ncclean_pipelines.jobs.neighbours`."""
@@ -84,7 +110,11 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
     ):
         count = f"{duplicates:,} beside the {groups:,} first ones"
         rows.append((f"near-duplicate {name}", count))
+    if searched.reference_images is not None and searched.contaminated is not None:
+        found = f"{searched.contaminated:,} images of the reference's {searched.reference_images:,}"
+        rows.append(("contaminated", found))
     mutual = share(searched.mutual_nearest / searched.pairs)
+    rows.append(("clusters of images", f"{searched.clusters:,}"))
     rows.append(("mutual nearest", f"{searched.mutual_nearest:,} ({mutual})"))
     recalls = {
         "image": searched.image_recall,
@@ -102,6 +132,4 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
     yield facts([*rows, ("time", f"{searched.seconds:,.1f} s"), ("written to", searched.out)])
     for name, recall in recalls.items():
         if recall < wanted_recall:
-            yield Note(
-                f"the recall of {name} stays below {wanted_recall:.0%}: try --index hnsw, or flat"
-            )
+            yield Note(f"the recall of {name} stays below {wanted_recall:.0%}: try --index flat")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .adapt import Adapt
+from .audit import Audit
 from .clean import Clean
 from .command import Command
 from .demo import Demo
@@ -33,6 +34,7 @@ COMMANDS: dict[str, type[Command]] = {
         Score,
         Merge,
         Query,
+        Audit,
         Select,
         Export,
         Neighbours,

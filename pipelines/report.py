@@ -10,7 +10,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Shown, interval, partner_lines
+from .display import Note, Shown, interval, partner_lines
 from .progress import SILENT, Progress
 from .shared_options import ImageRoot, Join, MemoryLimit, Scores
 
@@ -52,6 +52,10 @@ class Report(Command):
         str | None,
         Option("Also write the plots as PDF, PNG and SVG.", metavar="DIR", inside="figures"),
     ] = None
+    audit: Annotated[
+        str | None,
+        Option("Answers of `ncclean audit`: show what they measure.", reads=Reads.PATH),
+    ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
 
@@ -90,6 +94,10 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
     if run.noise_rate is not None:
         rate = interval(run.noise_rate, run.noise_rate_low, run.noise_rate_high)
         yield f"noise rate {rate}"
+    if written.audit is not None and written.audit.noise.value is not None:
+        noise = written.audit.noise
+        yield f"measured noise rate {interval(noise.value or 0.0, noise.low, noise.high)}"
+        yield from map(Note, written.audit.disagreements)
     yield from partner_lines(written.numbers.partners, counts.rows)
     for sentence in written.numbers.missing:
         yield f"note: {sentence}"

@@ -22,6 +22,7 @@ from .command import Command, Result
 from .display import Note, Shown, Table, facts, file_size, interval, share
 from .progress import SILENT, Progress
 from .shared_options import (
+    CalibrateOnOption,
     Device,
     EmbeddingKeys,
     Engine,
@@ -89,6 +90,7 @@ class Score(Command):
     options: ScoreOptions = field(default_factory=ScoreOptions)
     shift: Shift = "auto"
     osa_function: OsaFunction = "high_degree"
+    calibrate_on: CalibrateOnOption = "auto"
     precision: Annotated[
         str, Option("`auto`, `fp32`, `bf16` or `fp16`; auto is bf16 where native.")
     ] = "auto"
@@ -113,6 +115,15 @@ class Score(Command):
         bool,
         Option("Calibrate again, e.g. with another --shift; no model.", in_recipes=False),
     ] = False
+    calibrate_with: Annotated[
+        str | None,
+        Option(
+            "With --finalize-only: answers of `ncclean audit`, to which to move the noise "
+            "probabilities.",
+            reads=Reads.PATH,
+            in_recipes=False,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,6 +132,10 @@ class Score(Command):
         parse_keys(self.embedding_keys)
         if self.engine == "local" and self.cluster != ClusterOptions():
             raise InputError("--ray-address, --workers and the like are for --engine ray")
+        if self.calibrate_with is not None and not self.finalize_only:
+            raise InputError(
+                "--calibrate-with goes with --finalize-only: the answers are on scored pairs"
+            )
         if self.finalize_only and self.drop_missing:
             raise InputError("--drop-missing compares with SHARDS, which --finalize-only has not")
 
@@ -170,21 +185,36 @@ def score_result(
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
+    from ncclean.scoring.noise_rate import why_vague
+
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
     rows.append(("shards", f"{scored.shards:,} ({scored.shards_failed:,} failed)"))
     if scored.noise_rate is not None:
         rate = interval(scored.noise_rate, scored.noise_rate_low, scored.noise_rate_high)
-        rows.append(("noise rate", rate))
+        if scored.audited is not None:
+            rate += f", measured by {scored.audited:,} answers"
+        rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
+    if scored.near_miss_rate is not None:
+        ends = scored.near_miss_rate_low, scored.near_miss_rate_high
+        share = f"{interval(scored.near_miss_rate, *ends)} of the others"
+        vague = why_vague(*ends, None) is not None
+        rows.append(("a wrong word", "the estimator cannot tell" if vague else share))
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.samples_per_second is not None:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
     yield facts([*rows, ("written to", scored.out)])
+    why = why_vague(scored.noise_rate_low, scored.noise_rate_high, scored.separation)
+    if why is not None and scored.audited is None:
+        yield Note(why, "error")
     if scored.groups:
         yield Table("Noise by group", ("group", "pairs", "noise rate", "null"), _groups(scored))
     elif scored.calibrate_by is not None:
         yield Note("no pair has a group: is --calibrate-by right?", "error")
+    for name, count in scored.column_failures.items():
+        error = scored.column_errors[name]
+        yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.rows and not scored.ok:
         most = max(scored.failures, key=lambda name: scored.failures[name])
         hint = "; is --caption-key right?" if most == "caption_missing" else ""

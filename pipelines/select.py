@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 class Select(Command):
     """Decide which pairs to keep, and with what weight.
 
-    The filters apply in this order: status, --where, --dedup, --method, --score. Ties are broken
-    by uid, so the same table gives the same selection. Prints what was dropped and why, and how
-    many mismatched pairs to expect among the kept ones.
+    The filters apply in this order: status, --where, --dedup, --method, --threshold,
+    --best-caption, --keep-fraction, --balance-by, --sample. Ties are broken by uid, so the same
+    table gives the same selection. Prints what was dropped and why, and how many mismatched pairs
+    to expect among the kept ones.
 
     Example: `ncclean select scores.parquet --method noise-probability --out clean.parquet`
     """
@@ -46,6 +48,12 @@ class Select(Command):
     dedup: Annotated[
         str | None,
         Option("Table of `ncclean neighbours`: keep one of each group.", reads=Reads.TABLE),
+    ] = None
+    audit: Annotated[
+        str | None,
+        Option(
+            "Answers of `ncclean audit`: measure the noise among the kept pairs.", reads=Reads.PATH
+        ),
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
@@ -72,6 +80,9 @@ class Select(Command):
             join=self.join,
             memory_limit=self.memory_limit,
         )
+        if self.audit is not None and selected.kept:
+            progress.say("measuring by the answers")
+            selected = self._measured(selected)
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
         if selected.expected_mismatched_kept is not None:
             figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
@@ -82,6 +93,20 @@ class Select(Command):
             figures,
             (self.out,),
             shown=_summary(selected),
+        )
+
+    def _measured(self, selected: SelectionSummary) -> SelectionSummary:
+        from ncclean.auditing.measure import measure
+
+        assert self.audit is not None
+        audit = measure(self.scores, self.audit, selection=self.out, memory_limit=self.memory_limit)
+        assert audit.selection is not None
+        kept = audit.selection.kept
+        return dataclasses.replace(
+            selected,
+            measured_noise_kept=kept.value,
+            measured_noise_kept_low=kept.low,
+            measured_noise_kept_high=kept.high,
         )
 
     @classmethod
@@ -97,6 +122,8 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
         return name, f"{pairs:,}", part, "" if expected is None else f"{expected:,.0f}"
 
     rows = [row("kept", selected.kept, selected.expected_mismatched_kept)]
+    if selected.drawn is not None:
+        rows.append(("  drawn", f"{selected.drawn:,}", "", ""))
     if selected.forget:
         rows.append(row("  in NCU's forget set", selected.forget))
     rows.append(row("dropped", selected.dropped, selected.expected_mismatched_dropped))
@@ -105,6 +132,10 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
     if selected.weight_sum != selected.kept:
         mean = selected.weight_sum / selected.kept if selected.kept else 0.0
         yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
+    if selected.measured_noise_kept is not None:
+        low, high = selected.measured_noise_kept_low, selected.measured_noise_kept_high
+        measured = f"{share(selected.measured_noise_kept)} ({share(low)} to {share(high)})"
+        yield f"measured {measured} mismatched among the kept, by the audit (95 % interval)"
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
     yield from partner_lines(selected.joined, selected.rows)

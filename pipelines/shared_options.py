@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from ncclean.config import WeightFunction
+from ncclean.config import CalibrateOn, WeightFunction
 from ncclean.options import Option, Reads
 
 Model = Annotated[
@@ -59,6 +59,13 @@ OsaFunction = Annotated[
     Option(
         "OSA's weight of x, the cosine above the boundary: `high_degree` (x^2 (1 - x)), "
         "`linear` or `cosine`."
+    ),
+]
+CalibrateOnOption = Annotated[
+    CalibrateOn,
+    Option(
+        "Score that `noise_probability` is calibrated on; `auto` takes the one that is expected to "
+        "be wrong less often."
     ),
 ]
 Join = Annotated[

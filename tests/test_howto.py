@@ -14,14 +14,21 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+import torch
 from ncclean_cli.app import app
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import ncclean
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from tests.command_line import START
-from tests.data.image_layouts import write_files, write_hugging_face, write_open_clip
+from tests.data.image_layouts import (
+    write_files,
+    write_hugging_face,
+    write_open_clip,
+    write_recaptioned,
+)
 from tests.execution import clusters
 from tests.test_docs import DOCS, code_blocks, shell_commands
 
@@ -51,6 +58,9 @@ def run_commands(block: Path) -> None:
 
 
 def run_snippet(language: str, text: str, folder: Path) -> None:
+    if language == "python" and "@columns" in text:  # of a module that the next snippet names
+        Path("my_columns.py").write_text(text)
+        return
     if language == "python":
         exec(compile(text, str(PAGE), "exec"), {})
         return
@@ -77,6 +87,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "hf-dataset").mkdir()
     write_hugging_face(pairs, folder / "hf-dataset" / "data")
     write_files(pairs, folder / "pictures")
+    write_recaptioned(pairs, folder / "recaptioned")
+    write_files(pairs[:20], folder / "evaluation")
+    save_file({"weight": torch.ones(1, 128)}, folder / "aesthetic.safetensors")
     table = write_open_clip(pairs, folder / "open_clip")
     table.rename(folder / "train.csv")
     (folder / "open_clip" / "images").rename(folder / "images")
@@ -96,6 +109,12 @@ def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
         scores = duckdb.sql(f"SELECT status, count(*) FROM '{place}/scores.parquet' GROUP BY 1")
         assert dict(scores.fetchall()).keys() <= {"ok", "image_corrupt", "image_too_large"}
         assert list((rendered / place / "clean").glob("*.tar"))
+    captions = duckdb.sql("SELECT count(*), count(DISTINCT key) FROM 'best-captions.parquet'")
+    assert len(set(captions.fetchall()[0])) == 1
+    assert duckdb.sql("SELECT count(*) FROM 'chosen.parquet'").fetchall()[0][0] > PAIRS / 3
+    near = duckdb.sql("SELECT count(*), count(*) FILTER (contaminated) FROM 'near.parquet'")
+    scored, contaminated = near.fetchall()[0]
+    assert 15 <= contaminated < scored / 4
     assert duckdb.sql("SELECT count(*) FROM 'download.parquet'").fetchall()[0][0] == kept
     for folder in ("cc3m-clean", "cc3m-repeated", "cc3m-scored"):
         assert (Path(folder) / "00000.tar").is_file()

@@ -15,6 +15,7 @@ from ncclean.schema import SCORE_FACTS, ScoreFacts
 TABLES = {
     "scores": schema.SCORE_COLUMNS,
     "neighbours": schema.NEIGHBOUR_COLUMNS,
+    "words": schema.WORD_COLUMNS,
     "outcomes": schema.OUTCOME_COLUMNS,
 }
 COLUMNS = [pytest.param(c, id=f"{t}-{c.name}") for t, table in TABLES.items() for c in table]
@@ -56,17 +57,19 @@ def test_facts_are_coherent(name, facts):
             assert low < facts.noise_threshold < high
     assert not (facts.exclusive and facts.noise_threshold is None)
     # The report draws its curves from the table of scores alone.
-    if facts.report_place or facts.evaluation_place:
+    if facts.report_place:
         assert name in schema.SCORES.names
+    if facts.evaluation_place:
+        assert name in schema.SCORES.names or name in schema.WORD_TYPES
 
 
 def test_every_numeric_score_says_which_direction_is_clean():
     """Widths, positions and cosines within a group say nothing about noise."""
-    no_scores = {"row", "width", "height", "block"}
-    no_scores |= {"image_group_similarity", "text_group_similarity"}
+    no_scores = {"row", "caption_number", "width", "height", "block"}
+    no_scores |= {"image_group_similarity", "text_group_similarity", "cluster"}
     numeric = {
         column.name
-        for column in (*schema.SCORE_COLUMNS, *schema.NEIGHBOUR_COLUMNS)
+        for column in (*schema.SCORE_COLUMNS, *schema.WORD_COLUMNS, *schema.NEIGHBOUR_COLUMNS)
         if pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
     }
     assert numeric - no_scores == set(SCORE_FACTS)
@@ -75,12 +78,14 @@ def test_every_numeric_score_says_which_direction_is_clean():
 def test_shares_lie_between_0_and_1():
     assert {name for name, facts in SCORE_FACTS.items() if facts.is_share} == {
         "ncu_confidence", "noise_probability", "null_p_value", "clean_posterior",
+        "near_miss_probability",
     }  # fmt: skip
 
 
 def test_directions():
     assert {name for name, facts in SCORE_FACTS.items() if facts.higher_is_cleaner} == {
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "clean_posterior",
+        "reference_similarity", "word_margin", "near_miss_score",
     }  # fmt: skip
 
 
@@ -92,6 +97,7 @@ def test_places_order_the_scores_without_ties():
     assert list(schema.EVALUATED_SCORES) == [
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability",
         "null_p_value", "clean_posterior", "i2t_rank", "t2i_rank",
+        "word_margin", "near_miss_score", "near_miss_probability",
     ]  # fmt: skip
     for places in (
         [facts.report_place for facts in schema.REPORT_SCORES.values()],
@@ -120,6 +126,7 @@ def test_evaluate_noise_reads_the_rows():
         "clean_posterior": "clean_posterior < 0.5",
         "i2t_rank": "i2t_rank >= 1",
         "t2i_rank": "t2i_rank >= 1",
+        "near_miss_probability": "near_miss_probability >= 0.5",
     }
 
 

@@ -21,6 +21,7 @@ import torch.utils.dlpack
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from ncclean.data.image_signals import image_signals
 from ncclean.data.options import MAX_PIXELS
 from ncclean.data.samples import SkipReason
 
@@ -50,11 +51,15 @@ class Preprocessing:
 
 @dataclass(slots=True)
 class DecodedImage:
-    """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original."""
+    """`pixels` is a uint8 (3, H, W) crop; `width` and `height` are those of the original.
+
+    `signals` are those of `ncclean.data.image_signals`, where they were asked for.
+    """
 
     pixels: torch.Tensor
     width: int
     height: int
+    signals: dict[str, float | str] | None = None
 
 
 class ImageRejected(Exception):
@@ -72,12 +77,18 @@ class ImageRejected(Exception):
 class ImageDecoder:
     """Decodes one image at a time; safe to call from several threads.
 
-    `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly.
+    `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
+    asks for those of `ncclean.data.image_signals`.
     """
 
     def __init__(
-        self, preprocessing: Preprocessing, max_pixels: int = MAX_PIXELS, fast: bool = True
+        self,
+        preprocessing: Preprocessing,
+        max_pixels: int = MAX_PIXELS,
+        fast: bool = True,
+        signals: bool = False,
     ) -> None:
+        self._with_signals = signals
         self.preprocessing = preprocessing
         self.max_pixels = max_pixels
         self.fast = fast and preprocessing.has_fast_path
@@ -94,12 +105,12 @@ class ImageDecoder:
         header = open_image(data, self.max_pixels)
         width, height = header.size
         try:
-            pixels = self._pixels(data, header)
+            pixels, signals = self._pixels(data, header)
         except ImageRejected:
             raise
         except Exception as error:  # decoders raise anything on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
-        return DecodedImage(pixels, width, height)
+        return DecodedImage(pixels, width, height, signals)
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
         """Decode each image; a rejected one is returned instead of raised."""
@@ -124,14 +135,24 @@ class ImageDecoder:
         is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
         return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
 
-    def _pixels(self, data: bytes, header: Image.Image) -> torch.Tensor:
+    def _pixels(
+        self, data: bytes, header: Image.Image
+    ) -> tuple[torch.Tensor, dict[str, float | str] | None]:
+        """The crop, and the signals of the whole."""
+        signals = None
         if self.takes_fast_path(header):
             pixels = decode_jpeg(byte_tensor(data), mode=ImageReadMode.RGB)
-            return resize_tensor(pixels, self.preprocessing)
+            if self._with_signals:
+                # A grey picture is one of three equal channels here.
+                array = pixels[0] if header.mode == "L" else pixels.permute(1, 2, 0)
+                signals = image_signals(Image.fromarray(array.numpy()))
+            return resize_tensor(pixels, self.preprocessing), signals
         image = to_rgb(header)
+        if self._with_signals:
+            signals = image_signals(image)
         if self._library_transform is not None:
-            return self._library_transform(image)
-        return _resize_image(image, self.preprocessing)
+            return self._library_transform(image), signals
+        return _resize_image(image, self.preprocessing), signals
 
 
 def decode_whole(data: bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:

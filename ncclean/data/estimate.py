@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.errors import ShardError
 
@@ -20,7 +20,7 @@ def estimate_samples(shards: Sequence[ShardRef]) -> int:
     rows. Unreadable shards count as none.
     """
     known = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
-    return sum(known) + _estimate([s for s in shards if s.rows is None])
+    return sum(known) + _estimate([shard for shard in shards if shard.layout == WEBDATASET])
 
 
 def _estimate(shards: Sequence[ShardRef]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from ncclean.data.sample_groups import (
@@ -17,22 +17,24 @@ from ncclean.data.sample_groups import (
     SampleGroups,
     is_image,
     json_caption,
+    may_be_caption,
     parse_json,
-    string,
     utf8,
 )
-from ncclean.data.samples import Member, Sample, SkipReason
+from ncclean.data.samples import Caption, CaptionKeys, Member, Sample, SkipReason
+
+_MOST_CAPTIONS = 32_767  # of a sample: their numbers have 16 bits
 
 
 class Contents(Group):
     """The contents of one sample's members, and where they lie if that was asked for."""
 
-    __slots__ = ("_caption_key", "_parsed", "located")
+    __slots__ = ("_caption_keys", "_parsed", "located")
 
-    def __init__(self, row: int, key: str, caption_key: str | None) -> None:
+    def __init__(self, row: int, key: str, caption_key: CaptionKeys) -> None:
         super().__init__(row, key)
         self.located: list[Member] = []
-        self._caption_key = caption_key
+        self._caption_keys = caption_keys(caption_key)
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
 
     @property
@@ -41,7 +43,8 @@ class Contents(Group):
 
     @property
     def has_caption(self) -> bool:
-        return self.caption is not None
+        there = [may_be_caption(value) for _, value in self.captions]
+        return all(there) if self._caption_keys else any(there)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -54,15 +57,17 @@ class Contents(Group):
         return self._parsed[1]
 
     @property
-    def caption(self) -> bytes | str | None:
-        """The caption as it lies in the shard."""
-        if self._caption_key is not None:
-            member: bytes | None = self.members.get(self._caption_key)
-            return member if member is not None else string(self.metadata.get(self._caption_key))
+    def captions(self) -> list[tuple[str | None, object]]:
+        """Captions as they lie in the shard, a text or a list each, by the name asked for."""
+        if self._caption_keys:
+            return [
+                (key, self.members[key] if key in self.members else self.metadata.get(key))
+                for key in self._caption_keys
+            ]
         for extension in CAPTION_EXTENSIONS:
             if extension in self.members:
-                return cast(bytes, self.members[extension])
-        return json_caption(self.metadata)
+                return [(None, self.members[extension])]
+        return [(None, json_caption(self.metadata))]
 
 
 class CutMember(Exception):
@@ -79,10 +84,10 @@ class MemberSamples(ABC):
     A json that follows its sample late still reaches `late_metadata`.
     """
 
-    def __init__(self, caption_key: str | None) -> None:
-        self.caption_key = caption_key.lower() if caption_key else None
+    def __init__(self, caption_key: CaptionKeys) -> None:
+        self.caption_keys = caption_keys(caption_key)
         self._located: Member | None = None  # the member just read
-        self._groups = SampleGroups(lambda row, key: Contents(row, key, self.caption_key))
+        self._groups = SampleGroups(lambda row, key: Contents(row, key, self.caption_keys))
 
     @property
     def samples(self) -> int:
@@ -136,29 +141,49 @@ class MemberSamples(ABC):
             sample.reject(SkipReason.IMAGE_MISSING)
         elif not image:
             sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
-        take_caption(sample, group.caption)
+        take_captions(sample, group.captions)
         if sample.status is SkipReason.OK:
             sample.image = image
         return sample
 
 
-def take_caption(sample: Sample, raw: bytes | str | None) -> None:
-    """Give a sample its caption, or the status of one that cannot be used."""
-    if raw is None:
-        sample.reject(SkipReason.CAPTION_MISSING)
-        return
+def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
+    """Names of members and fields, which are lower-case here; empty for the usual ones."""
+    several = (names,) if isinstance(names, str) else names or ()
+    return tuple(name.lower() for name in several)
+
+
+def take_captions(sample: Sample, found: Iterable[tuple[str | None, object]]) -> None:
+    """Give a sample its captions, texts or lists of texts by the name asked for.
+
+    Without one that can be used the sample is rejected, for the reason of the first.
+    """
+    number, has_empty = 0, False
+    for key, value in found:
+        for raw in value if isinstance(value, list) else [value]:
+            if isinstance(raw, str | bytes) and number <= _MOST_CAPTIONS:
+                caption = _caption(number, key, raw)
+                has_empty = has_empty or caption.text == ""
+                if caption.text != "":
+                    sample.captions.append(caption)
+            number += 1
+    if sample.caption is None:
+        first = Caption(status=SkipReason.CAPTION_MISSING, error="empty" if has_empty else None)
+        first = next(iter(sample.captions), first)
+        sample.reject(first.status, first.error)
+
+
+def _caption(number: int, key: str | None, raw: bytes | str) -> Caption:
+    bad = Caption(number, key, status=SkipReason.CAPTION_NOT_TEXT, error="not UTF-8")
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8")
         text.encode("utf-8")  # a json may smuggle in lone surrogates
     except UnicodeError:
-        sample.reject(SkipReason.CAPTION_NOT_TEXT, "not UTF-8")
-        return
+        return bad
     if "\0" in text:
-        sample.reject(SkipReason.CAPTION_NOT_TEXT, "contains NUL")
-        return
-    sample.caption = text.strip()
-    if not sample.caption:
-        sample.reject(SkipReason.CAPTION_MISSING, "empty")
+        bad.error = "contains NUL"
+        return bad
+    return Caption(number, key, text.strip())
 
 
 def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:

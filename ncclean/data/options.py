@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
-from ncclean.options import DecodeThreads, Option, Options, usable_cores
+from ncclean.options import CaptionKeys, DecodeThreads, Option, Options, usable_cores
 
+Captions = Literal["all", "best", "sample"]
 MAX_PIXELS = 89_478_485  # Pillow's own bound: a 256 MB RGB image
 
 
@@ -22,9 +23,14 @@ class LoaderOptions(Options):
 
     augment: Annotated[bool, Option("Random crops, as open_clip trains.")] = True
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
-    caption_key: Annotated[
-        str | None, Option("Extension or json field of the caption.", is_listed=False)
-    ] = None
+    caption_key: CaptionKeys = None
+    captions: Annotated[
+        Captions,
+        Option(
+            "Of images with several selected captions: `all` as samples of their own, the `best`, "
+            "or a `sample` of one, drawn anew in each epoch."
+        ),
+    ] = "all"
     chunk: Annotated[
         int, Option("Encoded samples that are shuffled together.", low=1, is_listed=False)
     ] = 8192

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ncclean.data.member_samples import sample_uid
+from ncclean.data.options import Captions
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.data.tar_count import count_samples
@@ -66,7 +68,8 @@ class RankSamples:
         shards: Sequence[ShardRef],
         selection: Selection | None,
         *,
-        caption_key: str | None,
+        caption_key: CaptionKeys,
+        captions: Captions,
         shuffle: bool,
         drop_last: bool,
         seed: int,
@@ -74,6 +77,7 @@ class RankSamples:
         world_size: int,
     ) -> None:
         self._selection, self._caption_key = selection, caption_key
+        self._captions = captions if selection is None else selection.captions
         self._shuffle, self._seed, self._rank = shuffle, seed, rank
         counts = selection.counts() if selection is not None else count_samples(shards)
         self._refs = match_shards(list(counts), shards)
@@ -85,7 +89,7 @@ class RankSamples:
         """This rank's samples of an epoch from `start` on, None for what cannot be used."""
         yielded = 0
         for piece in self._pieces(epoch, start):
-            for sample in self._piece(piece, counts):
+            for sample in self._piece(piece, counts, epoch):
                 yielded += 1
                 yield sample
         lacking = self.length - start - yielded
@@ -106,42 +110,79 @@ class RankSamples:
                 yield _Piece(self._refs[name], name, first, last - first)
             position += size
 
-    def _piece(self, piece: _Piece, counts: LoaderCounts) -> Iterator[RawSample | None]:
+    def _piece(self, piece: _Piece, counts: LoaderCounts, epoch: int) -> Iterator[RawSample | None]:
         chosen = self._selection.samples(piece.name) if self._selection is not None else None
         place = yielded = 0
-        samples = read_samples(piece.shard, self._caption_key)
+        samples = read_samples(piece.shard, self._caption_key, wanted=chosen)
         try:
             for sample in samples:
-                if chosen is not None:
-                    selected = chosen.get(sample.key)
-                    if selected is None or sample.status is SkipReason.DUPLICATE_KEY:
+                for selected in self._chosen(chosen, sample, piece.name, epoch):
+                    place += 1
+                    if place <= piece.first:
                         continue
-                elif sample.status is not SkipReason.OK:
-                    continue
-                else:
-                    uid = sample_uid(sample.metadata, piece.name, sample.key)
-                    selected = SelectedSample(uid, 1.0, False)
-                place += 1
-                if place <= piece.first:
-                    continue
-                if yielded == piece.count:
-                    break
-                yielded += 1
-                if sample.status is not SkipReason.OK or not sample.image:
-                    counts.add(sample.status.value)
-                    yield None
-                else:
-                    truth = sample.metadata.get("is_noisy")
-                    is_noisy = int(truth) if truth in (0, 1) else -1
-                    yield RawSample(sample.image, sample.caption or "", selected, is_noisy)
+                    if yielded == piece.count:
+                        return
+                    yielded += 1
+                    raw = _raw(sample, selected)
+                    if isinstance(raw, SkipReason):
+                        counts.add(raw.value)
+                        yield None
+                    else:
+                        yield raw
         except ShardError as error:
             counts.add("shard_error")
             counts.failed_shards[piece.name] = str(error)
         counts.add("missing", piece.count - yielded)
         yield from [None] * (piece.count - yielded)
 
+    def _chosen(
+        self,
+        chosen: Mapping[str, list[SelectedSample]] | None,
+        sample: Sample,
+        shard: str,
+        epoch: int,
+    ) -> Sequence[SelectedSample]:
+        """The captions of a sample that are shown in an epoch: none, one, or several."""
+        if chosen is not None:
+            if sample.status is SkipReason.DUPLICATE_KEY:
+                return ()
+            selected = chosen.get(sample.key, ())
+            if self._captions != "sample" or len(selected) < 2:
+                return selected
+            several = list({each.caption: each for each in selected}.values())
+            times = sum(each.caption == selected[0].caption for each in selected)  # it was drawn
+            names = [sample.key, *(f"{sample.key}/{time}" for time in range(1, times))]
+            return [several[self._draw(epoch, shard, name, len(several))] for name in names]
+        if sample.status is not SkipReason.OK:
+            return ()
+        usable = [each.number for each in sample.captions if each.text is not None]
+        number = usable[self._draw(epoch, shard, sample.key, len(usable))]
+        uid = sample_uid(sample.metadata, shard, sample.key)
+        return [SelectedSample(uid, 1.0, False, number)]
+
+    def _draw(self, epoch: int, shard: str, key: str, count: int) -> int:
+        """One of `count`, by the epoch and the sample alone: an epoch can be taken up anywhere."""
+        if count < 2:
+            return 0
+        name = f"{self._seed}/{epoch}/{shard}/{key}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") % count
+
     def rng(self, *stream: int) -> np.random.Generator:
         """Random numbers of one purpose; the first purpose, the order of shards, has no rank."""
         epoch, purpose, *rest = stream
         rank = 0 if purpose == 0 else self._rank
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])
+
+
+def _raw(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
+    """The pair, or why it cannot be used."""
+    if sample.status is not SkipReason.OK or not sample.image:
+        return sample.status
+    text = sample.caption
+    if selected.caption is not None:
+        texts = (each.text for each in sample.captions if each.number == selected.caption)
+        text = next(texts, None)
+    if text is None:
+        return SkipReason.CAPTION_MISSING
+    truth = sample.metadata.get("is_noisy")
+    return RawSample(sample.image, text, selected, int(truth) if truth in (0, 1) else -1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, BinaryIO, Protocol
 
 from ncclean.data.images.samples import FolderSamples, TableSamples
 from ncclean.data.images.units import FOLDER, TABLE
-from ncclean.data.samples import Sample
+from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples
 
@@ -32,12 +32,17 @@ class SampleReader(Protocol):
 
 def read_samples(
     shard: ShardRef,
-    caption_key: str | None = None,
+    caption_key: CaptionKeys = None,
     opened: Callable[[], BinaryIO] | None = None,
+    wanted: Container[str] | None = None,
 ) -> SampleReader:
-    """The samples of a shard of images; `opened` gives the stream of a tar opened before."""
+    """The samples of a shard of images.
+
+    `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files of
+    other samples need not be read, so they may lack an image and have any status.
+    """
     if shard.layout == TABLE:
-        return TableSamples(shard, caption_key)
+        return TableSamples(shard, caption_key, wanted)
     if shard.layout == FOLDER:
-        return FolderSamples(shard, caption_key)
+        return FolderSamples(shard, caption_key, wanted)
     return TarSamples(shard, caption_key, opened)

@@ -168,13 +168,17 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     return {str(k).lower(): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
 
 
-def json_caption(metadata: dict[str, Any]) -> str | None:
-    """The caption in the fields of a json member."""
-    return string(metadata.get("caption")) or string(metadata.get("text"))
+def json_caption(metadata: dict[str, Any]) -> object:
+    """The caption in the fields of a json member, or a list of captions; None without."""
+    found = [metadata[name] for name in ("caption", "text") if may_be_caption(metadata.get(name))]
+    return next(filter(None, found), found[-1] if found else None)
 
 
-def string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def may_be_caption(value: object) -> bool:
+    """Whether a member or a field holds a text, which may be empty, or a list with one."""
+    if isinstance(value, list):
+        return any(isinstance(each, str) and each.strip() for each in value)
+    return isinstance(value, str | bytes)
 
 
 def utf8(value: str) -> str:

@@ -47,7 +47,7 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
 
 
 def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, bytes | None]]:
-    samples = iter(read_samples(shard))
+    samples = iter(read_samples(shard, wanted=frozenset(wanted)))
     while wanted and (sample := next(samples, None)) is not None:
         if sample.key in wanted and sample.image is not None:
             wanted.remove(sample.key)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
+
+# Names of members or fields that hold captions, one or several; None for the usual ones.
+CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
 
 
 class SkipReason(str, Enum):
@@ -32,21 +36,43 @@ class Member(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sample:
-    """A sample as it lies in the shard: raw image bytes, the caption, the json's fields.
+class Caption:
+    """One of the captions of an image, or what is in its place and why it cannot be used.
 
-    `status` is what could be told without decoding the image; `image` is dropped as soon as it
-    has been decoded. `members` is filled on request, in the order of the shard.
+    `key` is the name that was asked for, None for a caption in the usual place. `number` is its
+    place among the captions that the sample may have: those of a list count each, a name counts
+    one even if nothing is there.
+    """
+
+    number: int = 0
+    key: str | None = None
+    text: str | None = None
+    status: SkipReason = SkipReason.OK
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Sample:
+    """A sample as it lies in the shard: raw image bytes, its captions, the json's fields.
+
+    `status` is what could be told without decoding the image; a sample without a caption that can
+    be used has the status of its first one. `image` is dropped as soon as it has been decoded.
+    `members` is filled on request, in the order of the shard.
     """
 
     row: int
     key: str
     image: bytes | None = None
-    caption: str | None = None
+    captions: list[Caption] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     status: SkipReason = SkipReason.OK
     error: str | None = None
     members: list[Member] = field(default_factory=list)
+
+    @property
+    def caption(self) -> str | None:
+        """The first caption that can be used."""
+        return next((each.text for each in self.captions if each.text is not None), None)
 
     def reject(self, reason: SkipReason, error: str | None = None) -> None:
         """Set the status unless an earlier problem already did."""

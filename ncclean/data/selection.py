@@ -6,46 +6,69 @@ rows of a shard are found by the statistics of the Parquet row groups, in millis
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ncclean import stores
+from ncclean.data.options import Captions
 from ncclean.errors import InputError
 
 COLUMNS = ("uid", "shard", "key", "weight", "split")
+# Of a corpus in which images have several captions: which one, and its place among those of the
+# image that are kept, 0 the best.
+CAPTION_NUMBER, CAPTION_RANK = "caption_number", "caption_rank"
 FORGET = "forget"
 
 
 @dataclass(frozen=True)
 class SelectedSample:
-    """What the selection says of one sample."""
+    """What the selection says of one pair.
+
+    `caption` is the number of its caption, None where images have but one.
+    """
 
     uid: str
     weight: float
     is_forget: bool
+    caption: int | None = None
+
+    @property
+    def pair_name(self) -> str:
+        """The uid, with the caption's number if that is not the first."""
+        return f"{self.uid}/{self.caption}" if self.caption else self.uid
 
 
 class Selection(Protocol):
     """What a loader needs from a selection: it may lie in a file or in memory."""
 
+    @property
+    def captions(self) -> Captions:
+        """Which of an image's captions are samples, see `SelectionReader`."""
+        ...
+
     def counts(self) -> dict[str, int]:
         """Selected samples of each shard."""
         ...
 
-    def samples(self, shard: str) -> dict[str, SelectedSample]:
-        """The selected samples of one shard by key."""
+    def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
+        """The selected pairs of one shard by key, the best caption of an image first."""
         ...
 
 
 class SelectionReader:
-    """Reads a selection file. Raises `InputError` if the file is not a selection."""
+    """Reads a selection file.
 
-    def __init__(self, path: str) -> None:
+    Of an image with several captions, each is a sample of its own (`captions` is `all`), only the
+    best is (`best`), or one of them, drawn anew in each epoch (`sample`). Raises `InputError` if
+    the file is not a selection.
+    """
+
+    def __init__(self, path: str, captions: Captions = "all") -> None:
         self.path = path
         place = stores.location(path)
         try:
@@ -57,11 +80,17 @@ class SelectionReader:
         missing = [name for name in COLUMNS if name not in self._dataset.schema.names]
         if missing:
             raise InputError(f"{path} is not a selection: it has no column {missing[0]}")
+        there = [
+            name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in self._dataset.schema.names
+        ]
+        self._columns = [*COLUMNS, *there]
+        self.captions = captions if CAPTION_RANK in there else "all"
 
     def counts(self) -> dict[str, int]:
-        """Selected samples of each shard."""
+        """Selected samples of each shard, by `captions` pairs or images."""
         counts: dict[str, int] = {}
-        for batch in self._dataset.to_batches(columns=["shard"]):
+        best = ds.field(CAPTION_RANK) == 0 if self.captions != "all" else None
+        for batch in self._dataset.to_batches(columns=["shard"], filter=best):
             for entry in pc.value_counts(batch.column("shard")):
                 name = entry["values"].as_py()
                 counts[name] = counts.get(name, 0) + entry["counts"].as_py()
@@ -80,17 +109,26 @@ class SelectionReader:
             len(batch) for batch in self._dataset.to_batches(columns=["shard"], filter=condition)
         )
 
-    def samples(self, shard: str) -> dict[str, SelectedSample]:
-        """The selected samples of one shard by key."""
-        table = self._dataset.to_table(columns=list(COLUMNS), filter=ds.field("shard") == shard)
-        weights = np.asarray(table.column("weight").fill_null(1.0), dtype=np.float64)
+    def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
+        """The selected pairs of one shard by key, the best caption of an image first."""
+        condition = ds.field("shard") == shard
+        if self.captions == "best":
+            condition &= ds.field(CAPTION_RANK) == 0
+        table = self._dataset.to_table(columns=self._columns, filter=condition)
+        if CAPTION_RANK in self._columns:
+            table = table.sort_by(CAPTION_RANK)
         rows = zip(
             table.column("key").to_pylist(),
             table.column("uid").to_pylist(),
-            weights.tolist(),
+            table.column("weight").fill_null(1.0).to_pylist(),
             table.column("split").to_pylist(),
+            table.column(CAPTION_NUMBER).to_pylist()
+            if CAPTION_NUMBER in self._columns
+            else itertools.repeat(None, len(table)),
             strict=True,
         )
-        return {
-            key: SelectedSample(uid, weight, split == FORGET) for key, uid, weight, split in rows
-        }
+        pairs: dict[str, list[SelectedSample]] = {}
+        for key, uid, weight, split, caption in rows:
+            chosen = SelectedSample(uid, weight, split == FORGET, caption)
+            pairs.setdefault(key, []).append(chosen)
+        return pairs

@@ -57,6 +57,11 @@ class ShardRef:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name)}
 
+    def absolute(self) -> ShardRef:
+        """The same with paths that a worker, whose working folder is another one, resolves."""
+        files = tuple(map(stores.absolute, self.files))
+        return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
+
     @property
     def part_name(self) -> str:
         """File name of the shard's part of the score table."""
@@ -179,14 +184,13 @@ def _shards_at(place: str) -> list[str]:
 
 def tars_in(folder: str) -> list[str]:
     """The shards of a folder, sorted; none if it is not one. A store that fails: `InputError`."""
-    if not stores.is_url(folder):
-        path = Path(folder)
-        found = map(str, path.iterdir()) if path.is_dir() else iter(())
-    else:
-        filesystem, inside = stores.filesystem(folder)
-        names = stores.ask("list", folder, filesystem.ls, inside, detail=False)
-        found = (_url(folder, name) for name in names)
-    return sorted(url for url in found if url.endswith(SUFFIXES))
+    inside = folder.rstrip("/")
+    names = (
+        entry.name
+        for entry in stores.listing(folder, is_there=stores.is_url(folder))
+        if entry.name.endswith(SUFFIXES)
+    )
+    return [f"{inside}/{name}" if inside else f"/{name}" for name in names]
 
 
 def _url(source: str, name: str) -> str:

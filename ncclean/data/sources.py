@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ncclean import stores
 from ncclean.config import SourceFormat
 from ncclean.data.embeddings.units import LAYOUTS, layout_of, resolve_embeddings
+from ncclean.data.embeddings.vectors import table_rows, vector_columns
 from ncclean.data.images.units import has_images, resolve_images
 from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards, tars_in
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ShardError
+
+_FILES_LOOKED_AT = 100  # for one that can be read
 
 _HOLDS: dict[SourceFormat, str] = {
     "webdataset": "tars",
@@ -25,6 +29,13 @@ def resolve_sources(
     See `resolve_shards`, `resolve_images` and `resolve_embeddings`. Raises `InputError` for sources
     that do not exist, that hold no pairs, or that are of several layouts.
     """
+    with stores.listings_kept():
+        return _resolved(sources, layout, image_root)
+
+
+def _resolved(
+    sources: Sequence[str], layout: SourceFormat, image_root: str | None
+) -> list[ShardRef]:
     if layout == "auto":
         kinds = {_kind(source): source for source in sources}
         if len(kinds) > 1:
@@ -65,4 +76,29 @@ def _kind(source: str) -> SourceFormat:
         return "embeddings"
     if has_images(first):
         return "images"
+    if layout == "vectors":
+        _check_vectors(first)
     return "webdataset" if layout is None else "embeddings"
+
+
+def _check_vectors(place: str) -> None:
+    """Raise `InputError` for Parquet files of which none can be read, or that hold no vectors."""
+    files = [place]
+    if not place.endswith(".parquet"):
+        names = (entry.name for entry in stores.listing(place))
+        files = [f"{place.rstrip('/')}/{name}" for name in names if name.endswith(".parquet")]
+    failure: InputError | None = None
+    for file in files[:_FILES_LOOKED_AT]:
+        try:
+            kinds = table_rows(file)[1]
+        except ShardError as error:
+            failure = failure or InputError(str(error))
+            continue
+        if len(vector_columns(kinds)) >= 2:
+            return
+        failure = InputError(
+            f"{file} holds neither images, nor their paths, nor two columns of vectors; its "
+            f"columns are {', '.join(kinds.names)}"
+        )
+    if failure is not None:
+        raise failure

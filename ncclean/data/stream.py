@@ -19,7 +19,7 @@ import torch
 
 from ncclean.data.decode import ImageDecoder, ImageRejected
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import Sample
+from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
@@ -37,6 +37,7 @@ class DecodedSample:
     pixels: torch.Tensor | None = None
     width: int | None = None
     height: int | None = None
+    signals: dict[str, float | str] | None = None
 
 
 @dataclass
@@ -84,7 +85,7 @@ class StreamReader:
         *,
         threads: int,
         prefetch: int,
-        caption_key: str | None = None,
+        caption_key: CaptionKeys = None,
         keep: Callable[[ShardRef, Sample], bool] | None = None,
     ) -> None:
         """`keep` says which samples to decode; the others are skipped."""
@@ -225,5 +226,6 @@ def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[Dec
             sample.reject(image.reason, str(image))
             decoded.append(DecodedSample(sample, None, image.width, image.height))
         else:
-            decoded.append(DecodedSample(sample, image.pixels, image.width, image.height))
+            size = image.width, image.height
+            decoded.append(DecodedSample(sample, image.pixels, *size, image.signals))
     return decoded

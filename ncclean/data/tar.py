@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ncclean.data.member_samples import CutMember, MemberSamples
 from ncclean.data.sample_groups import sample_member
-from ncclean.data.samples import Member, Sample
+from ncclean.data.samples import CaptionKeys, Member, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -32,7 +32,7 @@ class TarSamples(MemberSamples):
     def __init__(
         self,
         shard: ShardRef,
-        caption_key: str | None = None,
+        caption_key: CaptionKeys = None,
         opened: Callable[[], BinaryIO] | None = None,
         locate: bool = False,
     ) -> None:

@@ -19,7 +19,8 @@ class TrainBatch:
     `pixels` (B, 3, H, W) uint8, `captions` and `uids` of length B, `weights` (B,) float32,
     `is_forget` (B,) bool. `is_noisy` (B,) int8 is the truth: 1, 0 or -1 where the json has none.
     `features` are (B, d) image and text embeddings in place of the pixels, see
-    `ncclean.training.feature_cache`.
+    `ncclean.training.feature_cache`. `pair_names` tell pairs apart where images have several
+    captions; without them the uids do.
     """
 
     pixels: torch.Tensor
@@ -29,6 +30,7 @@ class TrainBatch:
     is_forget: torch.Tensor
     is_noisy: torch.Tensor | None = None
     features: tuple[torch.Tensor, torch.Tensor] | None = None
+    pair_names: list[str] | None = None
 
 
 def with_batch_noise(batch: TrainBatch, share: float, seed: int) -> TrainBatch:

@@ -72,6 +72,7 @@ class WeightedLoader:
             shards,
             selection,
             caption_key=options.caption_key,
+            captions=options.captions,
             shuffle=options.shuffle,
             drop_last=options.drop_last,
             seed=options.seed,
@@ -163,6 +164,7 @@ class WeightedLoader:
             weights=torch.tensor([raw.chosen.weight for raw, _ in good], dtype=torch.float32),
             is_forget=torch.tensor([raw.chosen.is_forget for raw, _ in good]),
             is_noisy=torch.tensor([raw.is_noisy for raw, _ in good], dtype=torch.int8),
+            pair_names=[raw.chosen.pair_name for raw, _ in good],
         )
         return with_batch_noise(batch, self.options.batch_noise, seed)
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -15,8 +15,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean.columns import PairBatch
 from ncclean.config import ScoreOptions
-from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, read_pairs, statuses
+from ncclean.data.embeddings.pairs import (
+    EmbeddedPairs,
+    embedding_dim,
+    images_of,
+    read_pairs,
+    statuses,
+)
 from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
@@ -28,16 +35,17 @@ from ncclean.execution.engine import (
     ShardTask,
     Speed,
 )
-from ncclean.execution.in_process import InProcessEngine, OneBehind
-from ncclean.execution.shift import noise_shift
-from ncclean.execution.task import (
-    ShardResult,
+from ncclean.execution.further_columns import BatchColumns, FurtherColumns, batches
+from ncclean.execution.in_process import InProcessEngine, one_behind
+from ncclean.execution.shard_rows import (
     check_counts,
     exported,
-    failed_result,
+    further_rows,
     groups_of,
     score_table,
 )
+from ncclean.execution.shift import noise_shift
+from ncclean.execution.task import ShardResult, failed_result
 from ncclean.models.estimator import ModelIdentity
 from ncclean.scoring.columns import BlockScores, MapBlocks, score_pairs
 from ncclean.scoring.stats import ShardStats
@@ -75,11 +83,23 @@ def embedding_request(
 class EmbeddingEngine(InProcessEngine):
     """Scores shards of embeddings in order in this process; see `Engine`."""
 
-    def __init__(self, request: EmbeddingRequest, options: ScoreOptions) -> None:
+    def __init__(
+        self,
+        request: EmbeddingRequest,
+        options: ScoreOptions,
+        further: FurtherColumns | None = None,
+    ) -> None:
         self._request = request
         self._options = options
         self._device = torch.device("cpu" if request.device == "auto" else request.device)
-        self._each_block: MapBlocks = map
+        self._cores = torch.get_num_threads()
+        self._further = further or FurtherColumns(options)
+        self._further.check_dim(request.dim)
+        if self._further.words is not None:
+            raise InputError(
+                "--words encodes captions with other words, embeddings alone cannot tell: score "
+                "from the images"
+            )
 
     @property
     def identity(self) -> ModelIdentity:
@@ -102,37 +122,35 @@ class EmbeddingEngine(InProcessEngine):
         shards = [task.shard for task in tasks]
         with (
             ThreadPoolExecutor(1, "ncclean-read") as reader,
-            self._blocks_at_once(),
-            OneBehind() as behind,
+            self._blocks_at_once() as each_block,
+            one_behind() as finish_behind,
         ):
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
             for task, following in itertools.zip_longest(tasks, shards[1:]):
                 reading = ahead.pop()
                 if following is not None:
                     ahead.append(reader.submit(self._read, following))
-                result = self._score(task.shard, reading)
+                result = self._score(task.shard, reading, each_block)
                 finished += result.stats.rows
                 on_progress(finished)
-                behind.submit(functools.partial(finish, task, result))
+                finish_behind(functools.partial(finish, task, result))
 
     @contextmanager
-    def _blocks_at_once(self) -> Iterator[None]:
-        """Score a block on each core: a pass over one is too short to be split over them."""
-        cores = min(torch.get_num_threads(), _BLOCKS_BYTES // (4 * self._options.block_size**2))
+    def _blocks_at_once(self) -> Iterator[MapBlocks]:
+        """Scores a block on each core: a pass over one is too short to be split over them."""
+        cores = min(self._cores, _BLOCKS_BYTES // (4 * self._options.block_size**2))
         if self._device.type != "cpu" or cores < 2:
-            yield
+            yield map
             return
         with ThreadPoolExecutor(cores, "ncclean-blocks", torch.set_num_threads, (1,)) as pool:
-            self._each_block = pool.map
-            yield
-        self._each_block = map
+            yield pool.map
 
     def speed(self) -> Speed:
         """Measure one block of random vectors."""
         size, dim = self._options.block_size, self._request.dim
         vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1).numpy()
         pairs = EmbeddedPairs(
-            pa.table({"shard": ["00000"] * size}),
+            pa.table({"shard": ["00000"] * size, "caption_number": np.zeros(size, np.int16)}),
             pa.table({}),
             np.ones(size, dtype=bool),
             vectors,
@@ -170,26 +188,30 @@ class EmbeddingEngine(InProcessEngine):
             further=sorted(names_in(self._options.calibrate_by or "")),
         )
 
-    def _score(self, shard: ShardRef, reading: Future[EmbeddedPairs]) -> ShardResult:
+    def _score(
+        self, shard: ShardRef, reading: Future[EmbeddedPairs], each_block: MapBlocks
+    ) -> ShardResult:
         start = time.perf_counter()
         try:
             pairs = reading.result()
-            return self._result(pairs, start)
+            return self._result(pairs, start, each_block)
         except InputError:
             raise
         except ShardError as error:
-            return failed_result(str(error))
+            return failed_result(str(error), self._further)
         except torch.OutOfMemoryError as error:
             raise InputError(f"out of memory on {self._device}; use --device cpu") from error
         except Exception as error:
             logger.debug("shard %s failed", shard.name, exc_info=True)
-            return failed_result(f"{type(error).__name__}: {error}")
+            return failed_result(f"{type(error).__name__}: {error}", self._further)
 
-    def _result(self, pairs: EmbeddedPairs, start: float) -> ShardResult:
+    def _result(self, pairs: EmbeddedPairs, start: float, each_block: MapBlocks) -> ShardResult:
+        columns = BatchColumns(self._further)
+        further = further_rows(self._further, self._further_values(pairs, columns), pairs.ok)
         groups = None
         if self._options.calibrate_by is not None:
-            groups = self._groups(pairs, self._options.calibrate_by)
-        scores = self._scores(pairs, groups)
+            groups = self._groups(pairs, further, self._options.calibrate_by)
+        scores = self._scores(pairs, groups, each_block)
         count = len(pairs.facts)
         status = np.full(count, "ok", dtype=object)
         error = np.full(count, None, dtype=object)
@@ -205,8 +227,10 @@ class EmbeddingEngine(InProcessEngine):
         captions = facts["text"]
         if not self._options.text:
             facts["text"] = pa.nulls(count, pa.string())
-        table = score_table(facts, ok=pairs.ok, scores=scores)
-        stats = ShardStats(count, dict(statuses(pairs)), time.perf_counter() - start, pairs.error)
+        table = score_table(facts, ok=pairs.ok, scores=scores, further=further)
+        seconds = time.perf_counter() - start
+        counted = dict(statuses(pairs))
+        stats = ShardStats(count, counted, seconds, pairs.error, columns.failures)
         check_counts(table, stats)
         embeddings = None
         if self._options.embeddings is not None:
@@ -215,16 +239,38 @@ class EmbeddingEngine(InProcessEngine):
             embeddings = exported(with_text, *sides)
         return ShardResult(table, stats, scores.distributions, embeddings)
 
-    @staticmethod
-    def _groups(pairs: EmbeddedPairs, sql: str) -> pa.Array:
-        """The group of each pair."""
-        table = pairs.facts
-        for name in pairs.metadata.column_names:
-            if name not in table.column_names:
-                table = table.append_column(name, pairs.metadata.column(name))
-        return group_labels(sql, table)
+    def _further_values(self, pairs: EmbeddedPairs, columns: BatchColumns) -> dict[str, pa.Array]:
+        """Those of functions, heads and captions, of the pairs that have vectors."""
+        if not self._further.types:
+            return {}
+        facts = pairs.facts.filter(pa.array(pairs.ok))
+        captions = facts.column("text").to_pylist()
+        image, text = (torch.from_numpy(side).float() for side in (pairs.image, pairs.text))
+        for piece in batches(len(facts), self._options.batch_size):
+            of_piece = text[piece]
+            batch = PairBatch(
+                [caption or "" for caption in captions[piece]],
+                image[piece],
+                None,
+                facts.slice(piece.start, piece.stop - piece.start).to_pylist(),
+                lambda of_piece=of_piece: of_piece,  # type: ignore[misc]
+            )
+            columns.add(range(piece.start, piece.stop), batch)
+        return columns.in_order() | self._further.of_pairs(image, captions, None)
 
-    def _scores(self, pairs: EmbeddedPairs, groups: pa.Array | None = None) -> BlockScores:
+    @staticmethod
+    def _groups(pairs: EmbeddedPairs, further: Mapping[str, pa.Array], sql: str) -> pa.Array:
+        """The group of each pair."""
+        metadata = dict(zip(pairs.metadata.column_names, pairs.metadata.columns, strict=True))
+        facts = dict(zip(pairs.facts.column_names, pairs.facts.columns, strict=True))
+        return group_labels(sql, pa.table({**metadata, **facts, **further}))
+
+    def _scores(
+        self,
+        pairs: EmbeddedPairs,
+        groups: pa.Array | None = None,
+        each_block: MapBlocks = map,
+    ) -> BlockScores:
         """The scores of the pairs of each shard that the metadata names, in blocks of its own.
 
         A file may hold several shards of images: their blocks are those of the shards.
@@ -234,6 +280,7 @@ class EmbeddingEngine(InProcessEngine):
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         of_shard = np.asarray(encoded.indices)
+        images = images_of(pairs.facts.filter(pa.array(pairs.ok)))
         of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
         image, text = torch.from_numpy(pairs.image), torch.from_numpy(pairs.text)
@@ -250,8 +297,9 @@ class EmbeddingEngine(InProcessEngine):
                     block_size=self._options.block_size,
                     forget_percent=self._options.forget_percent,
                     seed=self._options.seed,
+                    images=None if images is None else images[rows],
                     groups=None if of_group is None else of_group[rows],
-                    each_block=self._each_block,
+                    each_block=each_block,
                 ),
             )
         return every

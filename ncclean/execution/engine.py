@@ -10,11 +10,12 @@ from typing import Protocol
 from ncclean import stores
 from ncclean.config import ScoreOptions
 from ncclean.data.shards import ShardRef
-from ncclean.execution.paths import absolute, absolute_model
+from ncclean.execution.further_columns import FurtherColumns
+from ncclean.execution.paths import absolute_model
 from ncclean.execution.task import ShardResult
 from ncclean.models.estimator import Estimator, ModelIdentity
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.finalize import Calibration
+from ncclean.storage.calibration import Calibration
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import write_embeddings, write_part
@@ -44,11 +45,11 @@ class ModelRequest:
             random_seed=self.random_seed,
         )
 
-    def engine(self, options: ScoreOptions) -> Engine:
+    def engine(self, options: ScoreOptions, further: FurtherColumns | None = None) -> Engine:
         """An engine that scores images in this process."""
         from ncclean.execution.local import LocalEngine
 
-        return LocalEngine(self.load(), options)
+        return LocalEngine(self.load(), options, further)
 
     def absolute(self) -> ModelRequest:
         """The same with paths that a worker, whose working folder is another one, resolves."""
@@ -73,11 +74,11 @@ class EmbeddingRequest:
     device: str = "auto"
     model: ModelRequest | None = None
 
-    def engine(self, options: ScoreOptions) -> Engine:
+    def engine(self, options: ScoreOptions, further: FurtherColumns | None = None) -> Engine:
         """An engine that scores embeddings in this process."""
         from ncclean.execution.embedded import EmbeddingEngine
 
-        return EmbeddingEngine(self, options)
+        return EmbeddingEngine(self, options, further)
 
     def absolute(self) -> EmbeddingRequest:
         """The same with paths that a worker resolves."""
@@ -92,8 +93,11 @@ class EngineRequest(Protocol):
         """Where it computes: `auto`, `cpu`, `cuda`."""
         ...
 
-    def engine(self, options: ScoreOptions) -> Engine:
-        """An engine in this process. Raises `ModelError` if its model cannot be loaded."""
+    def engine(self, options: ScoreOptions, further: FurtherColumns | None = None) -> Engine:
+        """An engine in this process. Raises `ModelError` if its model cannot be loaded.
+
+        `further` are the columns of the options, where they are loaded already.
+        """
         ...
 
     def absolute(self) -> EngineRequest:
@@ -120,11 +124,7 @@ class ShardTask:
 
     def absolute(self) -> ShardTask:
         """The same with paths that a worker resolves."""
-        shard = self.shard
-        files = tuple(map(absolute, shard.files))
-        return dataclasses.replace(
-            self, shard=dataclasses.replace(shard, url=absolute(shard.url), files=files)
-        )
+        return dataclasses.replace(self, shard=self.shard.absolute())
 
 
 @dataclass(frozen=True)

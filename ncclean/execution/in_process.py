@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from contextlib import contextmanager
 
-from ncclean.storage.finalize import Calibration, finalize
+from ncclean.storage.calibration import Calibration
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 
@@ -22,38 +23,22 @@ class InProcessEngine:
         """There is nothing to release."""
 
 
-class OneBehind:
-    """Context manager that makes calls in a thread while the caller goes on, one at a time.
+@contextmanager
+def one_behind() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """A function that makes calls in a thread while the caller goes on, one at a time.
 
-    The next call waits for the one before, so that memory and a crash's loss stay small. Raises
-    what a call raised, at the next one or at the end.
+    The next call waits for the one before, so that memory and a crash's loss stay small. What a
+    call raised is raised at the next one, or at the end.
     """
+    last: Future[None] | None = None
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "ncclean-finish")
-        self._last: Future[None] | None = None
+    def submit(call: Callable[[], None]) -> None:
+        nonlocal last
+        if last is not None:
+            last.result()
+        last = pool.submit(call)
 
-    def __enter__(self) -> OneBehind:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._wait()
-        finally:
-            self._pool.shutdown()
-
-    def submit(self, call: Callable[[], None]) -> None:
-        """Make a call once the last one has ended."""
-        self._wait()
-        self._last = self._pool.submit(call)
-
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
-            self._last = None
+    with ThreadPoolExecutor(1, "ncclean-finish") as pool:
+        yield submit
+        if last is not None:
+            last.result()

@@ -16,7 +16,8 @@ from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask, Speed
-from ncclean.execution.in_process import InProcessEngine, OneBehind
+from ncclean.execution.further_columns import FurtherColumns
+from ncclean.execution.in_process import InProcessEngine, one_behind
 from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import (
     EmbeddedShard,
@@ -39,9 +40,13 @@ class LocalEngine(InProcessEngine):
     A shard that cannot be scored becomes a result with an error; it never stops the others.
     """
 
-    def __init__(self, estimator: Estimator, options: ScoreOptions) -> None:
+    def __init__(
+        self, estimator: Estimator, options: ScoreOptions, further: FurtherColumns | None = None
+    ) -> None:
         self.estimator = estimator
         self.options = options
+        self._further = further or FurtherColumns(options)
+        self._further.check_dim(estimator.embed_dim)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -75,13 +80,13 @@ class LocalEngine(InProcessEngine):
 
         # Captions, statistics and writing of one shard go on while the next one's images are
         # encoded.
-        with reader, OneBehind() as behind:
+        with reader, one_behind() as finish_behind:
             for task, stream in zip(tasks, reader, strict=True):
                 embedded = self._guarded(embed_images, stream, *self._with, report)
                 for _ in stream:  # what was read ahead of a failure must not block the reader
                     pass
                 finished += len(embedded.samples) if isinstance(embedded, EmbeddedShard) else 0
-                behind.submit(functools.partial(finish, task, embedded))
+                finish_behind(functools.partial(finish, task, embedded))
 
     def speed(self) -> Speed:
         """Measure one batch of images."""
@@ -101,11 +106,13 @@ class LocalEngine(InProcessEngine):
         preprocessing, device = self.estimator.preprocessing, self.estimator.device
         if self.options.decode_on == "device":
             return DeviceImageDecoder(preprocessing, device, self.options.max_pixels)
-        return ImageDecoder(preprocessing, self.options.max_pixels)
+        return ImageDecoder(
+            preprocessing, self.options.max_pixels, signals=self._further.has_image_signals
+        )
 
     @property
-    def _with(self) -> tuple[Estimator, ScoreOptions]:
-        return self.estimator, self.options
+    def _with(self) -> tuple[Estimator, ScoreOptions, FurtherColumns]:
+        return self.estimator, self.options, self._further
 
     def _guarded(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | ShardResult:
         """The result of `work`, or that of a shard that failed."""
@@ -120,4 +127,4 @@ class LocalEngine(InProcessEngine):
             ) from error
         except Exception as error:
             logger.debug("a shard failed", exc_info=True)
-            return failed_result(f"{type(error).__name__}: {error}")
+            return failed_result(f"{type(error).__name__}: {error}", self._further)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ncclean import stores
-
-
-def absolute(path: str) -> str:
-    """The absolute path; URLs stay as they are."""
-    return path if stores.is_url(path) else os.path.abspath(path)
+from ncclean.stores import absolute
 
 
 def absolute_model(name: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
 
 from ncclean.data.shards import ShardRef
+from ncclean.options import usable_cores
+from ncclean.runner import InProcess, Tasks
 
 T = TypeVar("T")
 
@@ -17,12 +18,19 @@ T = TypeVar("T")
 _BYTES_WORTH_A_PROCESS = 64 << 20
 
 
-class Processes:
-    """Calls functions in processes, or in this one if there is little to do."""
+def processes_worth(workers: int | None, shards: Sequence[ShardRef]) -> int:
+    """As many processes as asked for, else one a core, but fewer where there is little to do."""
+    worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
+    return min(workers or min(usable_cores(), max(worth, 1)), len(shards))
 
-    def __init__(self, workers: int | None, shards: Sequence[ShardRef]) -> None:
-        worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
-        self._workers = min(workers or min(os.cpu_count() or 1, max(worth, 1)), len(shards))
+
+class Processes:
+    """Calls functions in so many processes of one thread each, or in this one if it is one."""
+
+    is_remote = False
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Processes:
@@ -37,21 +45,29 @@ class Processes:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def map(
-        self, function: Callable[..., T], tasks: Iterable[tuple[int, tuple[Any, ...]]]
-    ) -> Iterator[tuple[int, T]]:
+    def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
         """Results with the number of their task, as they come; few tasks exist at a time."""
         if self._pool is None:
-            for number, arguments in tasks:
-                yield number, function(*arguments)
+            yield from InProcess().map(function, tasks)
             return
         running: dict[Future[T], int] = {}
         for number, arguments in tasks:
-            running[self._pool.submit(function, *arguments)] = number
+            running[self._pool.submit(_in_one_thread, function, arguments)] = number
             if len(running) > self._workers:
                 yield from _finished(running)
         while running:
             yield from _finished(running)
+
+    def everywhere(self, function: Callable[[], None]) -> None:
+        """Call it here."""
+        function()
+
+
+def _in_one_thread(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        return function(*arguments)
 
 
 def _finished(running: dict[Future[T], int]) -> Iterator[tuple[int, T]]:

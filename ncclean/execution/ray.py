@@ -14,14 +14,16 @@ from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.shards import ShardRef
 from ncclean.execution.engine import EngineRequest, PartWriter, ShardOutcome, ShardTask, Speed
-from ncclean.execution.paths import absolute
+from ncclean.execution.further_columns import FurtherColumns
 from ncclean.execution.ray_cluster import connect, get, worker_size
 from ncclean.execution.ray_run import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
 from ncclean.models.estimator import ModelIdentity
-from ncclean.storage.finalize import Calibration, finalize_file, finalize_parts, remove_parts
+from ncclean.storage.calibration import Calibration
+from ncclean.storage.finalize import finalize_file, finalize_parts, remove_parts
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
+from ncclean.stores import absolute
 
 _FINALIZE_SHARDS = 64
 
@@ -34,14 +36,22 @@ class RayEngine:
     """
 
     def __init__(
-        self, request: EngineRequest, options: ScoreOptions, cluster: ClusterOptions | None = None
+        self,
+        request: EngineRequest,
+        options: ScoreOptions,
+        cluster: ClusterOptions | None = None,
+        further: FurtherColumns | None = None,
     ) -> None:
+        further = further or FurtherColumns(options)
+        for module in further.modules:  # which the nodes need not have
+            ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self._cluster = cluster or ClusterOptions()
         self._connected = connect(self._cluster.address)
         gpus, cpus = worker_size(self._cluster, request.device)
         self._pool = WorkerPool(
             request.absolute(),
             dataclasses.replace(options, decode_threads=max(1, int(cpus))),
+            further,
             gpus=gpus,
             cpus=cpus,
             wanted=self._cluster.workers,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ObjectLostError, RayActorError, RayError
 
 from ncclean import stores
 from ncclean.data.shards import ShardRef
@@ -131,7 +131,8 @@ class ShardRun:
             if call.worker.is_usable:
                 self._pool.park(call.worker, error)
             self._again(call.task)
-        except RayActorError as error:
+        except (RayActorError, ObjectLostError) as error:
+            # Large statistics stay in the store of the worker's node and are lost with it.
             self._worker_died(call, error)
         except RayError as error:
             self._finish(call.task, f"{type(error).__name__}: {error}".splitlines()[0])
@@ -139,7 +140,7 @@ class ShardRun:
             self._seconds.append(time.monotonic() - call.since)
             self._done(call.task, outcome)
 
-    def _worker_died(self, call: Call, error: RayActorError) -> None:
+    def _worker_died(self, call: Call, error: RayActorError | ObjectLostError) -> None:
         number = call.task.number
         call.worker.node = None  # Ray may restart it elsewhere
         if number not in self._left:
@@ -161,7 +162,7 @@ class ShardRun:
 
     def _finish(self, task: ShardTask, reason: str) -> None:
         """The shard failed for good: it gets an empty part, as from the local engine."""
-        self._done(task, self._writer.write(task, failed_result(reason)))
+        self._done(task, self._writer.write(task, failed_result(reason, self._pool.further)))
 
     def _done(self, task: ShardTask, outcome: ShardOutcome) -> None:
         if task.number not in self._left:  # another worker was quicker

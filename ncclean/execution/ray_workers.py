@@ -27,6 +27,7 @@ from ncclean.execution.engine import (
     ShardTask,
     Speed,
 )
+from ncclean.execution.further_columns import FurtherColumns
 from ncclean.execution.ray_cluster import get, nodes
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
@@ -41,9 +42,12 @@ GROW_SECONDS = 10.0
 class ShardWorker:
     """The actor: opens an engine once, scores the shards it is given, writes their parts."""
 
-    def __init__(self, request: EngineRequest, options: ScoreOptions) -> None:
+    def __init__(
+        self, request: EngineRequest, options: ScoreOptions, further: FurtherColumns
+    ) -> None:
         self._request = request
         self._options = options
+        self._further = further
         self._engine: Engine | None = None
         self._loading = threading.Lock()
 
@@ -83,7 +87,7 @@ class ShardWorker:
         with self._loading:
             if self._engine is None:
                 # Ray says with OMP_NUM_THREADS how many cores are this worker's.
-                self._engine = self._request.engine(self._options)
+                self._engine = self._request.engine(self._options, self._further)
             return self._engine
 
 
@@ -113,6 +117,7 @@ class WorkerPool:
         self,
         request: EngineRequest,
         options: ScoreOptions,
+        further: FurtherColumns,
         *,
         gpus: float,
         cpus: float,
@@ -120,6 +125,7 @@ class WorkerPool:
     ) -> None:
         self._request = request
         self._options = options
+        self.further = further
         self._gpus, self._cpus = gpus, cpus
         self._wanted = wanted
         self.workers: list[Worker] = []
@@ -168,7 +174,7 @@ class WorkerPool:
             max_concurrency=SHARDS_PER_WORKER + 1,
             runtime_env={"env_vars": _environment()},
         )
-        return Worker(actor.remote(self._request, self._options))
+        return Worker(actor.remote(self._request, self._options, self.further))
 
     def park(self, worker: Worker, error: ModelError) -> None:
         """Give up a worker that cannot load the model, and start another one elsewhere.

@@ -82,7 +82,8 @@ def bin_cosines(
     probability = np.full(len(observed), np.nan)
     np.divide(coarse(expected), with_probability, out=probability, where=with_probability > 0)
     mismatched = None
-    if null is not None and facts.noise_rate is not None:
+    # What an audit adds are near misses, which do not follow the null.
+    if null is not None and facts.noise_rate is not None and facts.audited is None:
         mismatched = coarse(null) * (facts.noise_rate * pairs / null.sum())
     elif calibrated.any():
         mismatched = coarse(expected)

@@ -14,6 +14,7 @@ from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.schema import ScoreFacts
+from ncclean.scoring.noise_rate import why_vague
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Measurements:
             "noise_rate": facts.noise_rate,
             "noise_rate_low": facts.noise_rate_low,
             "noise_rate_high": facts.noise_rate_high,
+            "separation": facts.separation,
+            "audited": facts.audited.answers if facts.audited is not None else None,
             "shift": facts.shift,
             "null_median": self.cosines.null_median if self.cosines else None,
             "expected_mismatched": self.counts.expected_mismatched,
@@ -121,6 +124,9 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
         )
     elif facts.model is None:
         sentences.append("The files do not record how they were made (no ncclean metadata).")
+    vague = why_vague(facts.noise_rate_low, facts.noise_rate_high, facts.separation)
+    if vague is not None and facts.audited is None:
+        sentences.append(f"{vague[0].upper()}{vague[1:]}")
     if not counts.calibrated:
         sentences.append(
             "The table has no noise probabilities (they need blocks of at least two pairs), so "

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import ncclean
+from ncclean.auditing.measure import Audit
 from ncclean.errors import InputError
 from ncclean.report import formats
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
@@ -37,7 +38,7 @@ _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shar
 class Page:
     """The content of a page besides the measurements. `thumbnails` is None without shards.
 
-    `join` are the joined tables, as `ncclean query` takes them.
+    `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Page:
     pairs: Sequence[ShownPair] = ()
     thumbnails: Thumbnails | None = None
     join: Sequence[str] = ()
+    audit: Audit | None = None
 
 
 def render(numbers: Measurements, page: Page) -> str:
@@ -55,7 +57,7 @@ def render(numbers: Measurements, page: Page) -> str:
     facts = numbers.facts
     cosines = cosine_drawing(numbers.cosines, facts) if numbers.cosines is not None else None
     thresholds = {curve.column: threshold_drawing(curve) for curve in numbers.curves}
-    html = _environment().get_template("report.html").render(
+    html = environment().get_template("report.html").render(
         numbers=numbers,
         facts=facts,
         counts=numbers.counts,
@@ -159,21 +161,22 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Jinja2 over the templates; every value is escaped."""
+    made = Environment(
         loader=PackageLoader("ncclean.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
+    made.filters.update(
         count=formats.count,
         expected=formats.expected,
         share=formats.share,
         decimal=formats.decimal,
     )
-    return environment
+    return made
 
 
 def asset(name: str) -> str:

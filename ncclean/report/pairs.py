@@ -10,6 +10,8 @@ from ncclean.report.table import ScoreTable
 from ncclean.rules import RULES
 from ncclean.storage.catalog import identifier
 
+_Place = tuple[str, int, int]
+_PLACE = "shard, row, caption_number"
 GROUPS = ("worst", "borderline", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
@@ -80,13 +82,13 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     if per_group == 0:
         return ()
     calibrated = table.rows("SELECT count(noise_probability) FROM pairs WHERE status = 'ok'")[0][0]
-    chosen: dict[tuple[str, int], str] = {}
+    chosen: dict[_Place, str] = {}
 
     def take(group: str, condition: str, order: str, most: int) -> None:
         # Positions first: captions are read for the chosen pairs only.
         places = table.rows(
-            f"SELECT shard, row FROM pairs WHERE {condition} "
-            f"ORDER BY {order}, shard, row LIMIT {most + len(chosen)}"
+            f"SELECT {_PLACE} FROM pairs WHERE {condition} ORDER BY {order}, {_PLACE} "
+            f"LIMIT {most + len(chosen)}"
         )
         new = [place for place in places if place not in chosen]
         chosen.update((place, group) for place in new[:most])
@@ -108,22 +110,22 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
     return tuple(_read(table, chosen))
 
 
-def _read(table: ScoreTable, chosen: dict[tuple[str, int], str]) -> list[ShownPair]:
+def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     """The chosen pairs by group, and within a group in the order of the choice."""
     if not chosen:
         return []
     caption_bytes = max(200, min(_LONGEST_CAPTION, _ALL_CAPTIONS // len(chosen)))
     conditions = ", ".join(f"coalesce({rule.condition}, false)" for rule in RULES)
-    shards = sorted({shard for shard, _ in chosen})
-    rows = sorted({row for _, row in chosen})
+    shards = sorted({shard for shard, _, _ in chosen})
+    rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
-        f"SELECT shard, row, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
+        f"SELECT {_PLACE}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
         f"length(text), left(url, {_LONGEST_NAME}), width, height, "
         f"{', '.join(_SHOWN_SCORES)}, {conditions} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
-    by_place = {(row[0], row[1]): row for row in reversed(values)}
+    by_place = {row[:3]: row for row in reversed(values)}
     joined = _joined_scores(table, shards, rows)
     pairs = [
         _pair(group, by_place[place], joined.get(place, {}), caption_bytes)
@@ -134,25 +136,25 @@ def _read(table: ScoreTable, chosen: dict[tuple[str, int], str]) -> list[ShownPa
 
 def _joined_scores(
     table: ScoreTable, shards: list[str], rows: list[int]
-) -> dict[tuple[str, int], dict[str, object]]:
-    """The scores of joined tables, by shard and row."""
+) -> dict[_Place, dict[str, object]]:
+    """The scores of joined tables."""
     names = list(table.joined_scores)
     if not names:
         return {}
     values = table.rows(
-        f"SELECT shard, row, {', '.join(map(identifier, names))} FROM joined_pairs "
+        f"SELECT {_PLACE}, {', '.join(map(identifier, names))} FROM joined_pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
-    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in reversed(values)}
+    return {row[:3]: dict(zip(names, row[3:], strict=True)) for row in reversed(values)}
 
 
 def _pair(
     group: str, row: Sequence[object], joined: dict[str, object], caption_bytes: int
 ) -> ShownPair:
-    shard, number, key, status, error, text, length, url, width, height = row[:10]
-    values = row[10 : 10 + len(_SHOWN_SCORES)]
-    flags = row[10 + len(_SHOWN_SCORES) :]
+    shard, number, _, key, status, error, text, length, url, width, height = row[:11]
+    values = row[11 : 11 + len(_SHOWN_SCORES)]
+    flags = row[11 + len(_SHOWN_SCORES) :]
     caption, left_out = shown_text(str(text or ""), caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))

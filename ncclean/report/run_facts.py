@@ -8,11 +8,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclean import stores
-from ncclean.errors import InputError
 from ncclean.scoring.null import GroupRate, Histogram
+from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
-from ncclean.stores import open_parquet
+from ncclean.storage.tables import table_metadata
 
 # All files of one run have the same metadata; at most about this many are compared.
 _FILES_COMPARED = 16
@@ -25,7 +24,8 @@ class RunFacts:
 
     `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
     `calibrate_by`, the largest first. `several_runs` marks files that
-    were not calibrated together; facts that hold for one run only are then None.
+    were not calibrated together; facts that hold for one run only are then None. `audited` is a
+    calibration that was moved to the answers of an audit.
     """
 
     model: str | None = None
@@ -41,12 +41,15 @@ class RunFacts:
     noise_rate: float | None = None
     noise_rate_low: float | None = None
     noise_rate_high: float | None = None
+    separation: float | None = None
+    calibrated_on: str | None = None
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
     calibrate_by: str | None = None
     groups: tuple[GroupRate, ...] = ()
     several_runs: bool = False
+    audited: Audited | None = None
 
     @property
     def model_name(self) -> str | None:
@@ -61,7 +64,7 @@ def read_facts(files: Sequence[str]) -> RunFacts:
     Raises `InputError` if a file cannot be read.
     """
     step = max(1, len(files) // _FILES_COMPARED)
-    metadata = [_metadata(file) for file in files[::step]]
+    metadata = [table_metadata(file) for file in files[::step]]
     identities = {tuple(fields.get(name) for name in _SAME_RUN) for fields in metadata}
     if len(identities) > 1:
         return RunFacts(several_runs=True)
@@ -84,22 +87,15 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         noise_rate=_number(fields.get("noise_rate")),
         noise_rate_low=_number(fields.get("noise_rate_low")),
         noise_rate_high=_number(fields.get("noise_rate_high")),
+        separation=_number(fields.get("separation")),
+        calibrated_on=fields.get("calibrated_on"),
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),
         calibrate_by=fields.get("calibrate_by"),
         groups=_groups(fields.get("noise_rates_by_group")),
+        audited=Audited.of_json(fields.get("audited")),
     )
-
-
-def _metadata(file: str) -> dict[str, str]:
-    try:
-        with stores.ask("read", file, open_parquet, stores.location(file)) as parquet:
-            raw = parquet.metadata.metadata or {}
-    except ValueError as error:  # pyarrow's own errors are ValueErrors
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{file} cannot be read as Parquet: {reason}") from error
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
 
 
 def _number(text: str | None) -> float | None:

@@ -15,7 +15,11 @@ from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.tables import table_files
 
-_COUNTED = {"noise_probability": "FLOAT", "is_noisy": "BOOLEAN"}
+_COUNTED = {
+    "caption_number": "0",
+    "noise_probability": "NULL::FLOAT",
+    "is_noisy": "NULL::BOOLEAN",
+}  # with what older tables have in their place
 _NEEDED = ("shard", "key", "row", "status", "similarity")
 
 
@@ -45,9 +49,9 @@ class ScoreTable:
         for name in _NEEDED:
             if name not in columns:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
+        lacking = {column.name: f"NULL::{column.sql_type}" for column in SCORE_COLUMNS} | _COUNTED
         selected = ", ".join(
-            column.name if column.name in columns else f"NULL::{column.sql_type} AS {column.name}"
-            for column in SCORE_COLUMNS
+            name if name in columns else f"{value} AS {name}" for name, value in lacking.items()
         )
         connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
         joined = {
@@ -59,9 +63,7 @@ class ScoreTable:
             if table and (facts := SCORE_FACTS.get(column.lower())) is not None
         }
         scores.prepare([*_NEEDED, *_COUNTED, *joined])
-        filled = [
-            f"NULL::{kind} AS {name}" for name, kind in _COUNTED.items() if name not in columns
-        ]
+        filled = [f"{value} AS {name}" for name, value in _COUNTED.items() if name not in columns]
         floats = [f"{identifier(name)}::FLOAT AS {identifier(name)}" for name in joined]
         connection.execute(
             "CREATE TEMP VIEW joined_pairs AS SELECT "

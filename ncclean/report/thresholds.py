@@ -6,6 +6,7 @@ it, so the report shows the counts that a query with the threshold returns.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -111,9 +112,17 @@ def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
     """The curves of all scores that the table has: noise probability first, joined ones last."""
     return tuple(
         curve
-        for relation, scores in (("pairs", REPORT_SCORES), ("joined_pairs", table.joined_scores))
+        for relation, scores in (("pairs", _scores(table)), ("joined_pairs", table.joined_scores))
         for curve in _curves(table, relation, scores)
     )
+
+
+def _scores(table: ScoreTable) -> Mapping[str, ScoreFacts]:
+    """The facts of the scores in this table: its probability may be that of another score."""
+    if table.facts.calibrated_on in (None, "similarity"):
+        return REPORT_SCORES
+    probability = dataclasses.replace(REPORT_SCORES["noise_probability"], follows_cosine=False)
+    return {**REPORT_SCORES, "noise_probability": probability}
 
 
 def _curves(

@@ -8,20 +8,38 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from PIL import Image
 
 from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
-from ncclean.report.pairs import ShownPair
 
 _THREADS = 8  # most of the time is spent waiting for a store
 _ALL_BYTES = 2_900_000  # of the page's 5 MB, as base64
 # Longest side in pixels and WebP quality, the first one that fits.
 _SIZES = ((288, 80), (256, 72), (224, 64), (192, 56), (160, 48), (128, 40), (96, 30), (64, 20))
 
+LARGE_SIZES = ((640, 80), (512, 78), (448, 76), (384, 74), (320, 72), *_SIZES[1:])
+_Sizes = Sequence[tuple[int, int]]
+
 Place = tuple[str, int]  # shard and row
+
+
+class Pictured(Protocol):
+    """A pair whose picture is looked for."""
+
+    @property
+    def shard(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def error(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -47,18 +65,25 @@ class Thumbnails:
         return sum(picture.url is not None for picture in self.pictures.values())
 
 
-def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> Thumbnails:
+def read_thumbnails(
+    pairs: Sequence[Pictured],
+    shards: Iterable[ShardRef],
+    all_bytes: int = _ALL_BYTES,
+    sizes: _Sizes = _SIZES,
+) -> Thumbnails:
     """Read the chosen pairs from their shards, several shards at a time.
+
+    Together they take at most `all_bytes` as base64, whatever the number of pairs.
 
     A shard is matched by its name, else by the last component of the name if that is unique. A
     broken picture or shard does not raise; its placeholder gives the reason.
     """
     thumbnails = Thumbnails()
-    wanted: dict[str, list[ShownPair]] = defaultdict(list)
+    wanted: dict[str, list[Pictured]] = defaultdict(list)
     for pair in pairs:
         wanted[pair.shard].append(pair)
     named = _by_name(shards)
-    most_bytes = _ALL_BYTES * 3 // 4 // max(len(pairs), 1)
+    most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
     with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
         jobs = {}
         for name, chosen in wanted.items():
@@ -68,7 +93,7 @@ def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> T
                 reason = "shard not among --shards"
                 thumbnails.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
             else:
-                jobs[name] = pool.submit(_read_shard, shard, chosen, most_bytes)
+                jobs[name] = pool.submit(_read_shard, shard, chosen, most_bytes, sizes)
         for name, job in jobs.items():
             pictures, error = job.result()
             thumbnails.pictures |= pictures
@@ -77,15 +102,15 @@ def read_thumbnails(pairs: Sequence[ShownPair], shards: Iterable[ShardRef]) -> T
     return thumbnails
 
 
-def encode_thumbnail(data: bytes, most_bytes: int) -> Thumbnail:
+def encode_thumbnail(data: bytes, most_bytes: int, sizes: _Sizes = _SIZES) -> Thumbnail:
     """The picture as a WebP data URL of at most `most_bytes` before base64, as large as fits.
 
     Raises `ImageRejected` as the decoder does.
     """
     from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
 
-    image = decode_whole(data, _SIZES[0][0])
-    for longest, quality in _SIZES:
+    image = decode_whole(data, sizes[0][0])
+    for longest, quality in sizes:
         small = image.copy()
         small.thumbnail((longest, longest), Image.Resampling.BICUBIC)
         buffer = io.BytesIO()
@@ -111,16 +136,16 @@ def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
 
 
 def _read_shard(
-    shard: ShardRef, pairs: list[ShownPair], most_bytes: int
+    shard: ShardRef, pairs: list[Pictured], most_bytes: int, sizes: _Sizes
 ) -> tuple[dict[Place, Thumbnail], str | None]:
     pictures: dict[Place, Thumbnail] = {}
     # The second sample of a key is not the one whose image comes first.
-    by_key = {pair.key: pair for pair in pairs if pair.status != "duplicate_key"}
+    by_key = {pair.key: pair for pair in pairs if pair.status != "duplicate_key"}  # any caption's
     failure = None
     try:
         for key, data in pick_images(shard, by_key):
             pair = by_key[key]
-            pictures[pair.shard, pair.row] = _thumbnail(data, most_bytes)
+            pictures[pair.shard, pair.row] = _thumbnail(data, most_bytes, sizes)
     except ShardError as error:
         failure = f"cannot be read: {error}"
     for pair in pairs:
@@ -129,7 +154,7 @@ def _read_shard(
     return pictures, failure
 
 
-def _thumbnail(data: bytes | None, most_bytes: int) -> Thumbnail:
+def _thumbnail(data: bytes | None, most_bytes: int, sizes: _Sizes) -> Thumbnail:
     if data is None:
         return Thumbnail(reason="image file too large to show")
     if not data:
@@ -137,10 +162,10 @@ def _thumbnail(data: bytes | None, most_bytes: int) -> Thumbnail:
     from ncclean.data.decode import ImageRejected
 
     try:
-        return encode_thumbnail(data, most_bytes)
+        return encode_thumbnail(data, most_bytes, sizes)
     except ImageRejected as rejected:
         return Thumbnail(reason=str(rejected))
 
 
-def _missing_reason(pair: ShownPair) -> str:
+def _missing_reason(pair: Pictured) -> str:
     return "no image" if pair.status == "image_missing" else "the shard has no image of this key"

@@ -22,6 +22,23 @@ def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torc
     )
 
 
+def mismatched_scores(
+    similarity: torch.Tensor, i2t_rivals: torch.Tensor, t2i_rivals: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """(n, m) cosines -> (n, m) what image i and caption j would have if they were a pair.
+
+    S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale), with the
+    (n,) and (m,) logsumexps of their rivals: without the own partner of either, since a mismatched
+    pair has none in its block. With them, known mismatches would look worse than true ones.
+    """
+    return similarity - (i2t_rivals[:, None] + t2i_rivals) / (2 * scale)
+
+
+def binned(score: torch.Tensor) -> torch.Tensor:
+    """Scores in the range of a histogram of cosines. A known mismatch without rivals has 1."""
+    return (score + 1).clamp(-1, 1)
+
+
 def normalised_score(
     own: torch.Tensor,
     i2t_partition: torch.Tensor,

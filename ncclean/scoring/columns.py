@@ -10,13 +10,17 @@ import numpy as np
 import torch
 
 from ncclean.scoring.blocks import BlockStatistics, block_ids, known_mismatches
-from ncclean.scoring.clip_loss import normalised_score
+from ncclean.scoring.clip_loss import binned, mismatched_scores, normalised_score
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.ncu import forget_mask, partner_confidence
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
 _PIECE_ROWS = 4096
+# Pairs among which known mismatches of `neg_clip_loss` are taken: an eighth of those of a block
+# tells as much about its distribution, in an eighth of the time.
+_TILE_ROWS = 256
+Rows = torch.Tensor | slice
 Scored = tuple[np.ndarray, "BlockScores"]
 MapBlocks = Callable[[Callable[[np.ndarray], Scored], Iterable[np.ndarray]], Iterable[Scored]]
 _COLUMNS: dict[str, Any] = {
@@ -67,12 +71,16 @@ def score_pairs(
     block_size: int,
     forget_percent: float,
     seed: int,
+    images: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     each_block: MapBlocks = map,
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
 
-    `groups` are (n,) names, None for pairs of no group: each has distributions of its own too.
+    The distributions are those of the cosine, and of `neg_clip_loss` beside it.
+    `images` are (n,) numbers of the images, None if all differ: captions of one image are no
+    candidates of each other. `groups` are (n,) names, None for pairs of no group: each has
+    distributions of its own too.
     `each_block` is `map` or that of an executor, which scores several blocks at once.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
@@ -88,7 +96,10 @@ def score_pairs(
     def block(members: np.ndarray) -> Scored:
         index = torch.from_numpy(members).to(image.device)
         own, names = similarity[index], None if groups is None else groups[members]
-        return members, _score_block(image[index], text[index], own, names, scale, forget_percent)
+        shown = None if images is None else torch.from_numpy(images[members]).to(image.device)
+        vectors = image[index], text[index]
+        scores = _score_block(*vectors, own, shown, names, scale, forget_percent)
+        return members, scores
 
     count = int(blocks.max()) + 1 if n else 0
     for members, scores in each_block(block, [np.flatnonzero(blocks == b) for b in range(count)]):
@@ -106,36 +117,61 @@ def _score_block(
     image: torch.Tensor,
     text: torch.Tensor,
     similarity: torch.Tensor,
+    images: torch.Tensor | None,
     groups: np.ndarray | None,
     scale: float,
     forget_percent: float,
 ) -> BlockScores:
     """What the (N, N) cosines of a block say; `similarity`, `disncl_clean` and `block` are left."""
     cosines = image.half().float() @ text.half().float().T
-    block = BlockStatistics.of(cosines, scale)
+    block = BlockStatistics.of(cosines, scale, images)
     partitions = block.i2t_partition, block.t2i_partition
     confidence = partner_confidence(scale * block.own, *partitions)
     out = BlockScores.empty(len(image))
     out.ncu_confidence[:] = confidence.cpu().numpy()
     out.ncu_forget[:] = forget_mask(confidence, forget_percent).cpu().numpy()
-    out.neg_clip_loss[:] = normalised_score(block.own, *partitions, scale).cpu().numpy()
+    normalised = normalised_score(block.own, *partitions, scale)
+    out.neg_clip_loss[:] = normalised.cpu().numpy()
     out.i2t_rank[:] = block.i2t_rank.cpu().numpy()
     out.t2i_rank[:] = block.t2i_rank.cpu().numpy()
+
+    def between(rows: Rows) -> Distributions:
+        return known_mismatches(cosines[rows][:, rows], _only(images, rows))
+
+    def scored_between(rows: Rows) -> Distributions:
+        rivals = block.i2t_rivals[rows], block.t2i_rivals[rows]
+        scores = mismatched_scores(cosines[rows][:, rows], *rivals, scale)
+        return known_mismatches(binned(scores), _only(images, rows))
+
     out.distributions = block.mismatches
+    own = binned(torch.from_numpy(out.neg_clip_loss)).to(cosines.device)
+    of_score = Distributions(matched=Histogram.of(own))
+    step = max(1, round(len(image) / _TILE_ROWS))
+    for first in range(min(step, len(image))):
+        of_score += scored_between(slice(first, None, step))
+    out.distributions.scores["neg_clip_loss"] = of_score
     if groups is not None:
-        _add_groups(out.distributions, cosines, groups, similarity)
+        _add_groups(out.distributions, groups, similarity, between)
+        _add_groups(of_score, groups, own, scored_between)
     return out
 
 
 def _add_groups(
-    distributions: Distributions, cosines: torch.Tensor, groups: np.ndarray, own: torch.Tensor
+    distributions: Distributions,
+    groups: np.ndarray,
+    own: torch.Tensor,
+    between: Callable[[Rows], Distributions],
 ) -> None:
-    """Add a block's (N, N) cosines among the pairs of each group, and those of its pairs."""
+    """Add the scores of the pairs of each group, and those of mismatches `between` them."""
     for name in sorted({name for name in groups if name is not None}):
-        rows = torch.from_numpy(np.flatnonzero(groups == name)).to(cosines.device)
+        rows = torch.from_numpy(np.flatnonzero(groups == name)).to(own.device)
         group = distributions.group(name)
-        group += known_mismatches(cosines[rows][:, rows])
+        group += between(rows)
         group.matched += Histogram.of(own[rows])
+
+
+def _only(images: torch.Tensor | None, rows: Rows) -> torch.Tensor | None:
+    return None if images is None else images[rows]
 
 
 def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 The off-diagonal cosines of the blocks are millions of pairs known not to belong together, so the
 distribution of mismatched pairs under this estimator and this corpus (the null) is known almost
-exactly. With it, the share of mismatched pairs follows as Storey's null fraction and the
+exactly. With it, the share of mismatched pairs follows as in `ncclean.scoring.noise_rate` and the
 probability for one pair as Efron's local false discovery rate.
 
 Assumption: a mismatched pair looks like a random pair. A caption that is almost right does not,
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ncclean.scoring.double import doubled
+from ncclean.scoring.noise_rate import cell_counts, noise_rate
 
 if TYPE_CHECKING:  # a report reads histograms without it, and loading it takes seconds
     import torch
@@ -27,7 +28,6 @@ BINS = 4096
 _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
 _WIDTH = 2.0 / BINS
-_DRAWS = 4000
 SUM_UNIT = 2.0**-16
 
 
@@ -100,14 +100,17 @@ class GroupRate:
 class NullModel:
     """A fitted null. `noise_rate` with its 95 % interval `noise_rate_low`, `noise_rate_high`.
 
-    The tables hold, per bin centre, the probability of being mismatched and the upper tail of
-    the null; between centres both are interpolated.
+    `separation` is how often a matched pair has a higher cosine than a mismatched one, by the fit
+    of the rate. `expected_error` is the share of pairs that are expected to be on the wrong side of
+    a probability of one half. The tables hold, per bin centre, the probability of being mismatched
+    and the upper tail of the null; between centres both are interpolated.
     """
 
     noise_rate: float
     noise_rate_low: float
     noise_rate_high: float
-    median: float
+    separation: float
+    expected_error: float
     probability_table: np.ndarray
     tail_table: np.ndarray
 
@@ -116,7 +119,6 @@ class NullModel:
         cls,
         diagonal_histogram: Histogram | np.ndarray,
         off_diagonal_histogram: Histogram | np.ndarray,
-        seed: int = 0,
         means: Sequence[Histogram | np.ndarray] = (),
     ) -> NullModel:
         """Fit to the cosines of the pairs as given and of known mismatches.
@@ -129,18 +131,23 @@ class NullModel:
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
-        cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
-        median = float(np.interp(0.5, *_increasing(cumulative, _EDGES)))
         doubt = _median_doubt(observed.sum(), null, [_counts(each) for each in means])
-        rate, low, high = _noise_rate(observed, median, doubt, seed)
+        found = noise_rate(cell_counts(observed, null, _EDGES), doubt)
+        table = _local_fdr(observed, null, found.rate)
         return cls(
-            noise_rate=rate,
-            noise_rate_low=low,
-            noise_rate_high=high,
-            median=median,
-            probability_table=_local_fdr(observed, null, rate),
-            tail_table=1.0 - cumulative,
+            noise_rate=found.rate,
+            noise_rate_low=found.low,
+            noise_rate_high=found.high,
+            separation=found.separation,
+            expected_error=float(np.minimum(table, 1 - table) @ observed / observed.sum()),
+            probability_table=table,
+            tail_table=1.0 - np.concatenate([[0.0], np.cumsum(null) / null.sum()]),
         )
+
+    def agrees_with(self, other: NullModel) -> bool:
+        """Whether the intervals of the two noise rates overlap."""
+        low = max(self.noise_rate_low, other.noise_rate_low)
+        return low <= min(self.noise_rate_high, other.noise_rate_high)
 
     def noise_probability(self, similarity: torch.Tensor) -> torch.Tensor:
         """noise_rate f0(s) / f(s): the local false discovery rate, never increasing in s."""
@@ -165,35 +172,6 @@ def _interpolate(values: torch.Tensor, at: np.ndarray, table: np.ndarray) -> tor
     return torch.as_tensor(out, dtype=torch.float32).to(values.device)
 
 
-def _increasing(cumulative: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points at which a cumulative distribution rises, so that it can be inverted."""
-    rises = np.flatnonzero(np.diff(cumulative) > 0)
-    keep = np.union1d(rises, rises + 1)
-    return cumulative[keep], edges[keep]
-
-
-def _noise_rate(
-    observed: np.ndarray, median: float, doubt: float, seed: int
-) -> tuple[float, float, float]:
-    """Storey's estimate at the null's median, with a 95 % interval for the corpus at hand.
-
-    Half of the mismatched pairs lie at or below the median and next to no matched ones do, so
-    twice the share of pairs there is the share of mismatched pairs. If k of the n pairs are
-    mismatched, each is below with probability 1/2 (give or take `doubt`, since the median is an
-    estimate), so k, given how many are below, is one of them and a negative binomial number more.
-    """
-    pairs = int(observed.sum())
-    position = (median + 1) / _WIDTH
-    whole = min(int(position), BINS - 1)
-    below = observed[:whole].sum() + observed[whole] * (position - whole)
-    rng = np.random.default_rng(seed)
-    share = np.clip(0.5 + doubt * rng.standard_normal(_DRAWS), 0.05, 0.95)
-    # Jeffreys' half a pair, without which nothing below would mean that nothing is mismatched.
-    above = rng.negative_binomial(below + 0.5, share)
-    low, high = np.quantile(np.minimum((below + above) / pairs, 1.0), [0.025, 0.975])
-    return float(min(2 * below / pairs, 1.0)), float(low), float(high)
-
-
 def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -> float:
     """Standard error of the share of all mismatches below the median of those that were seen.
 
@@ -201,17 +179,17 @@ def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -
     many captions tell is worth far less than their number of mismatches. `means` are histograms
     of the mean cosine of each image, and of each caption. If two mismatches of one image have
     correlation rho, both lie below the median with probability 1/4 + asin(rho) / 2 pi (for normal
-    cosines), and images add asin(rho) / 2 pi / pairs to the variance of the share; captions alike.
+    cosines), and n images add asin(rho) / 2 pi / n to the variance of the share; captions alike.
     """
     spread = _variance(null)
     each = null.sum() / pairs  # mismatches of an image
-    variance = 0.0
+    variance = 0.25 / null.sum()
     for histogram in means:
         if histogram.sum() < 2 or spread <= 0:
             continue
         # A mean of few scatters by itself.
         shared = (_variance(histogram) - spread / each) / spread
-        variance += math.asin(min(max(shared, 0.0), 1.0)) / (2 * math.pi) / pairs
+        variance += math.asin(min(max(shared, 0.0), 1.0)) / (2 * math.pi) / histogram.sum()
     return math.sqrt(variance)
 
 
@@ -222,7 +200,11 @@ def _variance(counts: np.ndarray) -> float:
 
 
 def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarray:
-    """(BINS,) rate f0 / f at the bin centres, smoothed alike, isotonic, in [0, 1]."""
+    """(BINS,) rate f0 / f at the bin centres, smoothed alike, isotonic, in [0, 1].
+
+    Ratios above 1 are chance and balance those below it: cut off before the isotonic regression,
+    which averages them, they would leave mismatched pairs at .8 to .95 where few were seen.
+    """
     from sklearn.isotonic import IsotonicRegression
 
     bandwidth = _bandwidth(observed)
@@ -230,9 +212,9 @@ def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarra
     # Where nothing was observed the ratio says nothing; isotonic regression bridges the gap.
     seen = f > 1e-3 / (observed.sum() * _WIDTH * BINS)
     ratio = np.divide(rate * f0, f, out=np.zeros_like(f), where=seen)
-    fit = IsotonicRegression(y_min=0.0, y_max=1.0, increasing=False, out_of_bounds="clip")
-    fit.fit(_CENTRES[seen], np.minimum(ratio[seen], 1.0), sample_weight=f[seen])
-    return np.asarray(fit.predict(_CENTRES), dtype=np.float64)
+    fit = IsotonicRegression(increasing=False, out_of_bounds="clip")
+    fit.fit(_CENTRES[seen], ratio[seen], sample_weight=f[seen])
+    return np.asarray(fit.predict(_CENTRES), dtype=np.float64).clip(0.0, 1.0)
 
 
 def _bandwidth(counts: np.ndarray) -> float:

@@ -6,6 +6,8 @@ import base64
 import dataclasses
 import sys
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +22,14 @@ class ShardStats:
     """Counts by status, and what went wrong.
 
     `error` is set when the shard broke off: its readable samples have rows, the shard counts as
-    failed.
+    failed. `column_failures` are pairs without the columns of a function of `--columns`.
     """
 
     rows: int
     statuses: dict[str, int]
     seconds: float
     error: str | None = None
+    column_failures: ColumnFailures = field(default_factory=lambda: ColumnFailures())
 
     @property
     def ok(self) -> int:
@@ -38,6 +41,7 @@ class ShardStats:
             "statuses": self.statuses,
             "seconds": round(self.seconds, 3),
             "error": self.error,
+            **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
         }
 
     @classmethod
@@ -47,7 +51,35 @@ class ShardStats:
             statuses={sys.intern(name): count for name, count in fields["statuses"].items()},
             seconds=fields["seconds"],
             error=fields["error"],
+            column_failures=ColumnFailures.from_json(fields.get("columns", {})),
         )
+
+
+@dataclass
+class ColumnFailures:
+    """Pairs without the columns of a function, by its name, and why the first one has none."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, reason: str, count: int = 1) -> None:
+        self.counts[name] += count
+        self.reasons.setdefault(name, reason)
+
+    def __iadd__(self, other: ColumnFailures) -> ColumnFailures:
+        for name, count in other.counts.items():
+            self.add(name, other.reasons[name], count)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: [count, self.reasons[name]] for name, count in self.counts.items()}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> ColumnFailures:
+        failures = cls()
+        for name, (count, reason) in fields.items():
+            failures.add(name, reason, count)
+        return failures
 
 
 @dataclass
@@ -58,7 +90,8 @@ class Distributions:
     shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
     `caption_means` hold each image's and each caption's mean cosine with what it is known not to
     belong to; the records of older runs have none. `groups` are those of `--calibrate-by`, with
-    mismatches among the pairs of the group alone, and without losses.
+    mismatches among the pairs of the group alone, and without losses. `scores` are those of
+    another score than the cosine, by its name, if pairs are calibrated on it.
     """
 
     matched: Histogram = field(default_factory=Histogram)
@@ -67,39 +100,57 @@ class Distributions:
     image_means: Histogram = field(default_factory=Histogram)
     caption_means: Histogram = field(default_factory=Histogram)
     groups: dict[str, Distributions] = field(default_factory=dict)
+    scores: dict[str, Distributions] = field(default_factory=dict)
 
     def __iadd__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__iadd__(getattr(other, name)))
-        for group, distributions in other.groups.items():
-            self.group(group).__iadd__(distributions)
+        for mine, each in self._beside(other):
+            mine += each
         return self
 
     def __isub__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__isub__(getattr(other, name)))
-        for group, distributions in other.groups.items():
-            self.group(group).__isub__(distributions)
+        for mine, each in self._beside(other):
+            mine -= each
         return self
+
+    def _beside(self, other: Distributions) -> Iterator[tuple[Distributions, Distributions]]:
+        """The nested ones of the other, each beside its own, which is empty at first."""
+        for name in _NESTED:
+            for key, each in getattr(other, name).items():
+                yield getattr(self, name).setdefault(key, Distributions()), each
 
     def group(self, name: str) -> Distributions:
         """Those of a group, empty at first."""
         return self.groups.setdefault(name, Distributions())
 
+    def score(self, name: str) -> Distributions:
+        """Those of a score, empty at first; of `similarity`, these."""
+        if name == "similarity":
+            return self
+        return self.scores.setdefault(name, Distributions())
+
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = {name: pack_histogram(getattr(self, name)) for name in _NAMES}
-        if self.groups:
-            fields["groups"] = {name: group.to_json() for name, group in self.groups.items()}
+        for name in _NESTED:
+            if nested := getattr(self, name):
+                fields[name] = {key: each.to_json() for key, each in nested.items()}
         return fields
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Distributions:
-        groups = {name: cls.from_json(group) for name, group in fields.get("groups", {}).items()}
+        groups, scores = (
+            {key: cls.from_json(each) for key, each in fields.get(name, {}).items()}
+            for name in _NESTED
+        )
         histograms = {name: unpack_histogram(fields[name]) for name in _NAMES if name in fields}
-        return cls(**histograms, groups=groups)
+        return cls(**histograms, groups=groups, scores=scores)
 
 
-_NAMES = tuple(each.name for each in dataclasses.fields(Distributions) if each.name != "groups")
+_NESTED = ("groups", "scores")
+_NAMES = tuple(each.name for each in dataclasses.fields(Distributions) if each.name not in _NESTED)
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:

@@ -8,9 +8,8 @@ import functools
 import hashlib
 import json
 import logging
-import multiprocessing
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +18,24 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
+    WRITTEN,
     ExportTask,
     count_by_shard,
     open_selection,
     plan_export,
     repeat_scale,
 )
-from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
+from ncclean.selection.export_shard import (
+    ExportOptions,
+    ShardReport,
+    export_shard,
+    stats_path,
+)
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
@@ -40,6 +47,7 @@ logger = logging.getLogger(__name__)
 _COMMAND = "export"
 _RECORD = "_export.jsonl"
 _SIZES = "sizes.json"
+_SCORES = "_scores.parquet"  # joined, for the workers of a cluster
 _LEAST_DIGITS = 5  # img2dataset's
 _DERIVED = ("written_shards", "digits")
 _LABELS = {
@@ -79,7 +87,8 @@ def export_shards(
     columns: Sequence[str] = (),
     join: Sequence[str] = (),
     repeat: bool = False,
-    workers: int = 1,
+    caption_key: CaptionKeys = None,
+    runner: Runner | None = None,
     overwrite: bool = False,
     on_done: Callable[[ShardReport], None] = lambda report: None,
 ) -> ExportSummary:
@@ -87,9 +96,12 @@ def export_shards(
 
     Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`,
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
-    sample as often as its weight says, the mean weight once. Finished shards of an interrupted
-    export are kept. Raises `InputError` for a selection that does not fit the shards, or tables
-    that cannot be joined, `ResumeError` if `out` holds another export.
+    sample as often as its weight says, the mean weight once. Of a selection of several captions
+    (named `caption_key`) an image's best becomes its caption, and its json has all of them; see
+    `ncclean.data.kept_captions`. Each shard is one task of `runner`, by default in this process;
+    finished shards of an interrupted export are kept. Raises `InputError` for a selection that
+    does not fit the shards, or tables that cannot be joined, `ResumeError` if `out` holds another
+    export.
     """
     out = stores.location(str(out))  # the caller's may cache its listings
     connection = open_selection(selection)
@@ -105,6 +117,7 @@ def export_shards(
         scores=tuple(scores),
         columns=tuple(columns),
         repeats=repeats,
+        caption_key=caption_key,
     )
     with contextlib.ExitStack() as stack:
         table = stack.enter_context(JoinedScores.open(scores, join)) if scores else None
@@ -122,12 +135,32 @@ def export_shards(
         )
         done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
         pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+        runner = runner or InProcess()
         if table is not None and pending:
-            files = table.prepare(["shard", "key", "row", *names])
+            files = table.prepare(["shard", "key", "row", "caption_number", *names])
+            if runner.is_remote and join:
+                files = [_shared(out, files[0])]
             options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
-        for report in _run(pending, options, workers):
+        calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
+        for _, report in runner.map(export_shard, calls):
+            _check_visible(stats_path(out, report.number, digits))
             on_done(report)
         return _finish(out, tasks, digits)
+
+
+def _shared(out: UPath, file: str) -> str:
+    """The joined scores where workers see them: beside what they write."""
+    with published(out / _SCORES) as aside:
+        shutil.copyfile(file, aside)
+    return str(out / _SCORES)
+
+
+def _check_visible(path: UPath) -> None:
+    if not stores.is_url(path) and not path.exists():
+        raise InputError(
+            f"a worker has written {path}, but it is not there for this machine: give --out a "
+            "folder that all nodes share, or an object store"
+        )
 
 
 def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
@@ -142,10 +175,11 @@ def _names(table: JoinedScores, columns: Sequence[str]) -> list[str]:
 
 
 def export_uids(selection: str, out: UPath) -> ExportSummary:
-    """Write DataComp's subset file: the distinct uids, sorted, as a numpy array of `u8,u8`.
+    """Write DataComp's subset file: the uids, sorted, as a numpy array of `u8,u8`.
 
-    Each uid is the first and the last 64 bits of its 32 hex digits. Raises `InputError` if one is
-    not 32 hex digits.
+    Each uid is the first and the last 64 bits of its 32 hex digits, and is there as often as its
+    pair was drawn; DataComp's resharder repeats it. Raises `InputError` if one is not 32 hex
+    digits.
     """
     connection = open_selection(selection)
     odd = connection.execute(
@@ -153,10 +187,16 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
     ).fetchall()
     if odd:
         raise InputError(f"a uid file takes uids of 32 hex digits; {selection} has {odd[0][0]!r}")
-    (count,) = connection.execute("SELECT count(DISTINCT lower(uid)) FROM scores").fetchall()[0]
+    # Several samples with one uid are found by one entry.
+    uids = f"""SELECT uid, max(times)::BIGINT AS times FROM (
+        SELECT lower(uid) AS uid, sum({WRITTEN}) AS times FROM scores
+        GROUP BY lower(uid), shard, key) GROUP BY uid"""
+    (count,) = connection.execute(
+        f"SELECT coalesce(sum(times), 0)::BIGINT FROM ({uids})"
+    ).fetchall()[0]
     reader: Any = connection.sql(
-        """SELECT DISTINCT ('0x' || uid[1:16])::UBIGINT AS f0, ('0x' || uid[17:32])::UBIGINT AS f1
-        FROM scores ORDER BY f0, f1"""
+        f"""SELECT ('0x' || uid[1:16])::UBIGINT AS f0, ('0x' || uid[17:32])::UBIGINT AS f1
+        FROM ({uids}) AS uids, range(uids.times) ORDER BY f0, f1"""
     ).to_arrow_reader(1_000_000)
     with published(out) as aside:
         with open(aside, "wb") as stream:
@@ -169,22 +209,6 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
                 stream.write(rows.tobytes())
         size = aside.stat().st_size
     return ExportSummary(shards=0, samples=count, bytes=size, out=str(out))
-
-
-def _run(tasks: list[ExportTask], options: ExportOptions, workers: int) -> Iterator[ShardReport]:
-    if min(workers, len(tasks)) <= 1:
-        for task in tasks:
-            yield export_shard(task, options)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context) as pool:
-        futures = [pool.submit(export_shard, task, options) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 def clear_export(out: UPath) -> None:
@@ -206,6 +230,7 @@ def _identity(
         "columns": list(options.columns),
         **({"join": list(join)} if join else {}),  # records from before there were joins lack it
         "repeats": options.repeats,
+        **({"caption_key": options.caption_key} if options.caption_key else {}),
         "input": _digest([
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
             for task in tasks for s in task.segments
@@ -228,6 +253,7 @@ def _files(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
         yield out / f"{number:0{identity['digits']}d}.tar"
         yield stats_path(out, number, identity["digits"])
     yield out / _SIZES
+    yield out / _SCORES
 
 
 def _digest(values: object) -> str:
@@ -248,6 +274,7 @@ def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
     remove_leftovers(out, {*sizes, *(name.replace(".tar", "_stats.json") for name in sizes)})
+    stores.remove_files([out / _SCORES])
     with published(out / _SIZES) as aside:
         aside.write_text(json.dumps(sizes, indent=2) + "\n")
     return summary

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import numpy as np
 
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
-from ncclean.storage.catalog import connect
+from ncclean.storage.catalog import columns_of, connect
 
-COLUMNS = ("uid", "shard", "key", "weight", "split")
+# SQL: how often a row of `open_selection` was drawn.
+WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1)"
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,46 @@ class ExportTask:
     number: int
     segments: tuple[Segment, ...]
 
+    def absolute(self) -> ExportTask:
+        """The same with paths that a worker resolves."""
+        segments = (replace(one, shard=one.shard.absolute()) for one in self.segments)
+        return replace(self, segments=tuple(segments))
+
     @property
     def samples(self) -> int:
         return sum(segment.count for segment in self.segments)
 
 
 def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
-    """A connection whose view `scores` is the selection.
+    """A connection whose view `scores` is the selection, a row for each image.
+
+    `captions` are the numbers of its captions, the best first; null where there is but one. An
+    image that was drawn several times has as many rows, or numbers of its best caption.
 
     Raises `InputError` if it lacks a column that `ncclean select` writes.
     """
-    connection = connect([selection])
-    rows = connection.execute("DESCRIBE SELECT * FROM scores").fetchall()
-    missing = [name for name in COLUMNS if name not in {row[0] for row in rows}]
+    connection = connect([selection], view="selected")
+    there = columns_of(connection, "selected")
+    missing = [name for name in COLUMNS if name not in there]
     if missing:
         raise InputError(f"{selection} is not a selection: it has no column {missing[0]}")
+    sql = "SELECT *, NULL::SMALLINT[] AS captions FROM selected"
+    if CAPTION_NUMBER in there:
+        best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
+        sql = (
+            f"SELECT shard, key, arg_min(uid, {best}) AS uid, arg_min(weight, {best}) AS weight, "
+            f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions FROM selected GROUP BY shard, key"
+        )
+    connection.execute(f"CREATE TEMP VIEW scores AS {sql}")
     return connection
 
 
 def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None) -> dict[str, int]:
     """Samples to export from each shard of the selection, copies counted."""
     if repeats is None:
-        rows = connection.execute("SELECT shard, count(*) FROM scores GROUP BY shard").fetchall()
+        rows = connection.execute(
+            f"SELECT shard, sum({WRITTEN})::BIGINT FROM scores GROUP BY shard"
+        ).fetchall()
         return dict(rows)
     counts: dict[str, int] = {}
     reader: Any = connection.sql("SELECT shard, uid, weight FROM scores").to_arrow_reader(100_000)

@@ -8,8 +8,9 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,17 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.images.as_tar import tar_key, write_tar
+from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.range_copier import RangeCopier
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
 from ncclean.errors import ShardError
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
 from ncclean.selection.policy import identifier
-from ncclean.storage.catalog import connect
+from ncclean.storage.catalog import columns_of, connect
 
 _COPY_BYTES = 1 << 20
 
@@ -38,6 +42,7 @@ class ExportOptions:
 
     `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
     is the factor of the weights that says how often a sample is written; None is once.
+    `caption_key` are the names of the captions, where the selection tells several apart.
     """
 
     selection: str
@@ -46,6 +51,16 @@ class ExportOptions:
     scores: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     repeats: float | None = None
+    caption_key: CaptionKeys = None
+
+    def absolute(self) -> ExportOptions:
+        """The same with paths that a worker resolves."""
+        return replace(
+            self,
+            selection=stores.absolute(self.selection),
+            out=stores.absolute(self.out),
+            scores=tuple(map(stores.absolute, self.scores)),
+        )
 
 
 @dataclass
@@ -62,16 +77,21 @@ class ShardReport:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Selected samples of an input shard: key to copies and to the fields to add to its json."""
+    """Selected samples of an input shard: key to copies and to the fields to add to its json.
+
+    `captions` is None where the samples have but one.
+    """
 
     copies: dict[str, int]
     fields: Mapping[str, dict[str, Any]]
+    captions: KeptCaptions | None
 
     def renamed(self, rename: Callable[[str], str]) -> _Chosen:
-        """The same under other keys."""
+        """The same under other keys, for a shard that has the right captions."""
         return _Chosen(
             {rename(key): copies for key, copies in self.copies.items()},
             {rename(key): fields for key, fields in self.fields.items()},
+            None,
         )
 
 
@@ -126,56 +146,77 @@ def _copy_segment(
     segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport
 ) -> None:
     chosen = _chosen(segment, options)
-    with _local(segment, chosen.copies) as path, open(path, "rb") as source:
+    with _local(segment, chosen, options.caption_key) as path, open(path, "rb") as source:
         copier = RangeCopier(source, out)
         if segment.shard.layout != WEBDATASET:
             chosen = chosen.renamed(tar_key)
         samples = locate_samples(path, chosen.copies)
         lacking = sum(chosen.copies.values()) - sum(chosen.copies[one.key] for one in samples)
-        if lacking:
-            report.missing[segment.name] = lacking
         place = 0
         for sample in samples:
             for copy in range(chosen.copies[sample.key]):
                 if segment.first <= place < segment.first + segment.count:
-                    _copy_sample(copier, sample, copy, chosen.fields.get(sample.key))
-                    report.samples += 1
+                    is_there = _copy_sample(copier, sample, copy, chosen)
+                    report.samples += is_there
+                    lacking += not is_there
                 place += 1
         copier.flush()
+        if lacking:
+            report.missing[segment.name] = lacking
 
 
 def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
     connection = open_selection(options.selection)
     rows = connection.execute(
-        "SELECT key, uid, weight FROM scores WHERE shard = ?", [segment.name]
-    ).fetchnumpy()
-    keys = [str(key) for key in rows["key"]]
+        "SELECT key, uid, weight, captions FROM scores WHERE shard = ?", [segment.name]
+    ).fetchall()
+    keys = [str(key) for key, _, _, _ in rows]
+    captions = {str(key): several for key, _, _, several in rows if several is not None}
+    numbers = {key: list(dict.fromkeys(several)) for key, several in captions.items()}
     if options.repeats is None:
-        copies = dict.fromkeys(keys, 1)
+        copies = dict(Counter(keys))
+        copies |= {key: several.count(several[0]) for key, several in captions.items()}
     else:
-        times = copies_of(rows["uid"], rows["weight"], options.repeats)
-        copies = {key: int(n) for key, n in zip(keys, times, strict=True) if n}
-    return _Chosen(copies, _score_fields(segment.name, options) if options.columns else {})
+        uids, weights = [uid for _, uid, _, _ in rows], [weight for _, _, weight, _ in rows]
+        times = copies_of(uids, weights, options.repeats)
+        copies = Counter[str]()
+        for key, number in zip(keys, times, strict=True):
+            copies[key] += int(number)
+        copies = +copies
+    best = {key: several[0] for key, several in numbers.items()}
+    return _Chosen(
+        copies,
+        _score_fields(segment.name, options, best) if options.columns else {},
+        KeptCaptions(numbers, options.caption_key) if numbers else None,
+    )
 
 
-def _score_fields(shard: str, options: ExportOptions) -> dict[str, dict[str, Any]]:
-    names = ", ".join(identifier(name) for name in ("key", *options.columns))
+def _score_fields(
+    shard: str, options: ExportOptions, captions: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """The columns of each sample, of its best caption where `captions` has that one's number."""
     connection = connect(options.scores)
+    number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
+    names = ", ".join(map(identifier, options.columns))
     rows = connection.execute(
-        f"SELECT {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
+        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
     ).fetchall()  # the first row of a key that occurs twice wins
-    return {row[0]: dict(zip(options.columns, row[1:], strict=True)) for row in rows}
+    return {
+        key: dict(zip(options.columns, values, strict=True))
+        for key, caption, *values in rows
+        if captions.get(key, caption) == caption
+    }
 
 
 @contextlib.contextmanager
-def _local(segment: Segment, keys: Container[str]) -> Iterator[Path]:
+def _local(segment: Segment, chosen: _Chosen, caption_key: CaptionKeys) -> Iterator[Path]:
     """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time."""
     shard = segment.shard
     if shard.layout != WEBDATASET:
         with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
             made = Path(folder) / "shard.tar"
             with open(made, "wb") as out:
-                write_tar(shard, segment.name, keys, out)
+                write_tar(shard, segment.name, out, chosen.copies, chosen.captions, caption_key)
             yield made
         return
     if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
@@ -194,19 +235,36 @@ def _local(segment: Segment, keys: Container[str]) -> Iterator[Path]:
         yield copy
 
 
-def _copy_sample(
-    copier: RangeCopier, sample: LocatedSample, copy: int, fields: dict[str, Any] | None
-) -> None:
+def _copy_sample(copier: RangeCopier, sample: LocatedSample, copy: int, chosen: _Chosen) -> bool:
+    """Write a sample; false if it lacks the caption that was selected."""
+    changed: dict[str, bytes] = {}  # members by extension
+    fields = chosen.fields.get(sample.key)
+    if chosen.captions is not None:
+        texts = {
+            extension: read_content(copier.read(*place))
+            for extension, place in sample.members.items()
+            if not is_image(extension)
+        }
+        captions = chosen.captions.of_members(sample.key, texts)
+        if captions is None:
+            return False
+        fields = {**(fields or {}), **captions}
+        there = [each for each in CAPTION_EXTENSIONS if each in texts]
+        changed = dict.fromkeys(there or ["txt"], captions["caption"].encode())
+    if fields is not None:
+        place = sample.members.get("json")
+        record = read_content(copier.read(*place)) if place is not None else b"{}"
+        changed["json"] = _with_fields(record, fields)
     for extension, (begin, end) in sample.members.items():
-        if copy or (fields is not None and extension == "json"):
-            data = read_content(copier.read(begin, end))
-            if fields is not None and extension == "json":
-                data = _with_fields(data, fields)
+        data = changed.pop(extension, None)
+        if copy or data is not None:
+            data = read_content(copier.read(begin, end)) if data is None else data
             copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
         else:
             copier.copy(begin, end)
-    if fields is not None and "json" not in sample.members:
-        copier.write(member_bytes(f"{_key(sample.key, copy)}.json", _with_fields(b"{}", fields)))
+    for extension, data in changed.items():
+        copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
+    return True
 
 
 def _key(key: str, copy: int) -> str:

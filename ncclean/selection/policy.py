@@ -6,8 +6,11 @@ A policy is a chain of filters. The first one that a pair fails drops it:
 2. `where` is not true for it;
 3. it is a near-duplicate of a pair that is kept (`dedup`);
 4. the rule of `method` flags it;
-5. its score has no value, misses `threshold`, or is not among the best `keep_fraction` of the
-   pairs that are left by then.
+5. its score has no value, or misses `threshold`;
+6. another caption of its image that is left by then has a better score (`best_caption`);
+7. it is not among the best `keep_fraction` of the pairs that are left by then;
+8. its value of `balance_by` has `cap` better pairs;
+9. it is not drawn (`sample`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,11 @@ class Policy(Options):
     but for the columns of which `ncclean.schema` says otherwise; `lowest` says so of any other.
     `rank(x)` in `score` and `where` is the percent rank of x over the scored pairs. `weights` names
     the column of the weights; the default is 1, and `osa_weight` for `osa`. `with_forget` also
-    keeps NCU's forget set, marked in `split`.
+    keeps NCU's forget set, marked in `split`. `best_caption` keeps one
+    caption of each image, the best by `score`, or by `similarity` without one. `balance_by` keeps
+    at most `cap` pairs of each value, the best by `score`, or random ones without one; pairs
+    without a value are kept. `sample` draws `size` pairs by `score`, with repeats; see
+    `ncclean.selection.soft_cap`.
     """
 
     where: Annotated[
@@ -73,14 +80,45 @@ class Policy(Options):
         Literal["image", "text", "both"] | None,
         Option("Groups by `image`, `text` or `both` [default: both]."),
     ] = None
+    best_caption: Annotated[
+        bool, Option("Of the captions of an image, keep the best by --score (else similarity).")
+    ] = False
+    balance_by: Annotated[
+        str | None,
+        Option(
+            "Column or SQL of which no value gets more than --cap pairs: `cluster`, for example.",
+            sql_over=("scores", "join"),
+        ),
+    ] = None
+    cap: Annotated[int | None, Option("Most pairs of each value of --balance-by.", low=1)] = None
+    sample: Annotated[
+        Literal["soft-cap"] | None,
+        Option("Draw --size pairs by --score; each draw lowers the pair's score by --penalty."),
+    ] = None
+    size: Annotated[int | None, Option("Pairs to draw, repeats counted.", low=1)] = None
+    penalty: Annotated[float, Option("What a draw takes off the score.", low=0)] = 0.15
+    seed: Annotated[int, Option("Seed of draws, and of --balance-by without a score.", low=0)] = 0
     with_forget: Annotated[bool, Option("Keep NCU's forget set, marked in `split`.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score is None and self.keep_fraction is not None:
             raise InputError("--keep-fraction needs --score, the column to take the best by")
-        if self.score is not None and self.keep_fraction is None and self.threshold is None:
-            raise InputError("--score needs --keep-fraction or --threshold")
+        uses = (
+            self.keep_fraction is not None,
+            self.threshold is not None,
+            self.best_caption,
+            self.balance_by is not None,
+            self.sample is not None,
+        )
+        if self.score is not None and not any(uses):
+            raise InputError("--score needs --keep-fraction, --threshold or another use for it")
+        if (self.balance_by is None) != (self.cap is None):
+            raise InputError("--balance-by and --cap go together")
+        if (self.sample is None) != (self.size is None):
+            raise InputError("--sample and --size go together")
+        if self.sample is not None and self.score is None:
+            raise InputError("--sample needs --score, by which it draws")
         if self.score is None and self.threshold is not None and not self.by_noise_probability:
             raise InputError("--threshold goes with --score or --method noise-probability")
         self._check_range()
@@ -90,6 +128,9 @@ class Policy(Options):
             raise InputError("--with-forget goes with --method ncu")
         if self.where is not None:
             object.__setattr__(self, "where", _one_expression(self.where, "--where"))
+        if self.balance_by is not None:
+            balance_by = _one_expression(self.balance_by, "--balance-by")
+            object.__setattr__(self, "balance_by", balance_by)
 
     def _check_range(self) -> None:
         """A CLIP score of 30, which is a cosine of .3 times 100, would keep nothing."""
@@ -120,13 +161,21 @@ class Policy(Options):
         return {
             name: value
             for name, value in fields.items()
-            if value is not None and value is not False
+            if value is not None and value is not False and name not in self._idle()
         }
+
+    def _idle(self) -> set[str]:
+        """The fields that change nothing here."""
+        idle = set() if self.sample is not None else {"penalty"}
+        has_chance = self.sample is not None or (self.balance_by and self.score is None)
+        return idle if has_chance else {*idle, "seed"}
 
     def columns(self) -> dict[str, str]:
         """The columns that the policy reads but for its SQL, and the option that needs each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
+        if self.best_caption:
+            needed["caption_number"] = "--best-caption"
         if self.method is not None:
             needed[_method(self.method).column] = f"--method {self.method}"
         if self.weights is not None:

@@ -16,16 +16,23 @@ from upath import UPath
 
 from ncclean import __version__
 from ncclean.atomic import published
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
+from ncclean.selection.chain_steps import (
+    among,
+    draw_pairs,
+    find_duplicates,
+    find_over_cap,
+    find_worse_captions,
+)
 from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
-_READ_IF_THERE = ("noise_probability", "ncu_split", "similarity")
-_GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
+_READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,9 @@ class SelectionSummary:
     `dropped_by_reason` counts each dropped pair under the first filter it failed, in the order of
     the chain. `expected_mismatched_*` are sums of `noise_probability`, None where the table has
     none. They leave out pairs that have no scores. `joined` counts the rows of the scores that have
-    a partner in each joined table.
+    a partner in each joined table. `drawn` are the rows that were written where pairs are drawn,
+    some several times. `measured_noise_kept` is the share of mismatched pairs among the kept by the
+    answers of an audit, with its 95 % interval.
     """
 
     rows: int
@@ -48,6 +57,10 @@ class SelectionSummary:
     forget: int
     joined: dict[str, int]
     out: str
+    drawn: int | None = None
+    measured_noise_kept: float | None = None
+    measured_noise_kept_low: float | None = None
+    measured_noise_kept_high: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -65,7 +78,8 @@ def select(
     """Write the selection of `policy` over score files to `out`.
 
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
-    (with `dedup`, of shard and row). `dedup` is a table of
+    (with `dedup`, of shard and row). Where images have several captions, `caption_number` and
+    `caption_rank` come after these, and the order is that of shard and row. `dedup` is a table of
     `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
     by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
     `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then shard and row. Raises
@@ -100,23 +114,48 @@ class _Selection:
         self._weights = columns.get(policy.weights or "")
         self._where = scores.expression(policy.where, "--where") if policy.where else None
         self._score = scores.expression(policy.score, "--score") if policy.score else None
-        expressions = [one for one in (self._where, self._score) if one is not None]
+        self._balance = (
+            scores.expression(policy.balance_by, "--balance-by") if policy.balance_by else None
+        )
+        given = (self._where, self._score, self._balance)
+        expressions = [one for one in given if one is not None]
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions)
         self._kind = columns_of(self._connection, "scores")
         self._create_candidates()
-        self._duplicates = has_dedup and self._find_duplicates()
+        self._has_captions = bool(self._one("SELECT max(number) FROM candidates")[0])
+        # Each step reads the chain of those before it.
+        self._duplicates = self._worse_captions = self._over_cap = False
         self._best_of: BestFraction | None = None
+        self._drawn: int | None = None
+        connection = self._connection
+        self._duplicates = has_dedup and find_duplicates(connection, policy)
+        if policy.best_caption:
+            self._worse_captions = find_worse_captions(connection, self._chain())
         self._best_of = self._find_best()
+        if self._balance is not None:
+            self._over_cap = find_over_cap(connection, self._chain(), policy)
+        if policy.sample is not None:
+            self._drawn = draw_pairs(connection, self._chain(), policy)
 
     def write(self, aside: Path) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
+        columns = "uid, shard, key, weight, split"
+        kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
+        if self._has_captions:
+            columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
+            kept = f"""SELECT *, (row_number() OVER (PARTITION BY shard, row
+                ORDER BY goodness DESC NULLS LAST, number) - 1)::SMALLINT AS {CAPTION_RANK}
+                FROM ({kept})"""
+        drawn = ""
+        if self._drawn is not None:
+            drawn = "JOIN draws USING (shard, row, number), range(draws.count) AS copies"
         # A join changes the order of the rows; without one they keep the order of the input.
-        order = "ORDER BY shard, row" if self._duplicates else ""
+        is_joined = self._duplicates or self._has_captions or self._over_cap or drawn
+        order = "ORDER BY shard, row, number" if is_joined else ""
         self._connection.execute(
-            f"COPY (SELECT uid, shard, key, weight, split FROM ({self._chain()}) "
-            f"WHERE reason IS NULL {order}) TO {quoted(str(aside))} "
+            f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
             f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}}})"
         )
@@ -138,6 +177,7 @@ class _Selection:
         where = f"coalesce(({self._where.sql})::BOOLEAN, false)" if self._where else "true"
         weight = f"{identifier(self._weights) if self._weights else policy.weight()}::FLOAT"
         goodness = self._or_null("similarity", "FLOAT")
+        balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
         if self._score is not None:
             # A column keeps its type: ties of 32 bits are ties.
             is_column = self._score.column is not None
@@ -146,9 +186,11 @@ class _Selection:
         try:
             self._connection.execute(
                 "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
+                f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
                 f"{self._or_null('noise_probability', 'FLOAT')} AS noise_probability, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
                 f"{goodness} AS goodness, "
+                f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
                 f"{weight} AS weight FROM scores"
@@ -161,24 +203,6 @@ class _Selection:
     def _or_null(self, name: str, kind: str) -> str:
         return identifier(name) if name in self._kind else f"NULL::{kind}"
 
-    def _find_duplicates(self) -> bool:
-        """Create the table `duplicates`, all but the best of each group; true if it has rows."""
-        group = _GROUPS[self._policy.dedup_by or "both"]
-        if not {"uid", group} <= set(columns_of(self._connection, "neighbours")):
-            raise InputError(f"--dedup: the table has no columns uid and {group}")
-        self._connection.execute(
-            f"""CREATE TEMP TABLE duplicates AS
-            WITH groups AS (SELECT uid, any_value({group}) AS grouped FROM neighbours
-                            WHERE {group} IS NOT NULL GROUP BY uid)
-            SELECT shard, row FROM (
-              SELECT c.shard, c.row, row_number() OVER (
-                PARTITION BY grouped ORDER BY goodness DESC NULLS LAST, c.uid, c.shard, c.row
-              ) AS place
-              FROM candidates c JOIN groups USING (uid) WHERE status = 'ok' AND passes_where
-            ) WHERE place > 1"""
-        )
-        return bool(self._one("SELECT count(*) FROM duplicates")[0])
-
     def _chain(self, with_ties: bool = False) -> str:
         """SQL: the candidates with the reason why each is dropped, null for the kept.
 
@@ -186,9 +210,7 @@ class _Selection:
         """
         policy = self._policy
         is_duplicate = (
-            "WHEN (shard, row) IN (SELECT (shard, row) FROM duplicates) THEN 'near-duplicate'"
-            if self._duplicates
-            else ""
+            f"WHEN {among('duplicates')} THEN 'near-duplicate'" if self._duplicates else ""
         )
         score = ""
         if policy.score is not None:
@@ -198,9 +220,15 @@ class _Selection:
             bound = policy.bound()
             if bound is not None:
                 score += f"WHEN goodness < {bound!r}::DOUBLE THEN 'threshold' "
-            if self._best_of is not None:
-                kept = self._best_of.or_equal if with_ties else self._best_of.exactly
-                score += f"WHEN NOT ({kept}) THEN 'keep-fraction' "
+        if self._worse_captions:
+            score += f"WHEN {among('worse_captions')} THEN 'worse caption' "
+        if self._best_of is not None:
+            kept = self._best_of.or_equal if with_ties else self._best_of.exactly
+            score += f"WHEN NOT ({kept}) THEN 'keep-fraction' "
+        if self._over_cap:
+            score += f"WHEN {among('over_cap')} THEN 'over cap' "
+        if self._drawn is not None:
+            score += f"WHEN NOT {among('draws')} THEN 'not drawn' "
         return f"""SELECT *, CASE
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
             WHEN NOT passes_where THEN 'where' {is_duplicate}
@@ -213,16 +241,19 @@ class _Selection:
         fraction = self._policy.keep_fraction
         if fraction is None:
             return None
-        left = f"(SELECT uid, shard, row, goodness FROM ({self._chain()}) WHERE reason IS NULL)"
+        columns = "uid, shard, row, number, goodness"
+        left = f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL)"
         return find_best_fraction(self._connection, left, fraction)
 
     def _summary(self) -> dict[str, Any]:
+        # What comes after the fraction depends on which of the ties are left out.
+        with_ties = not self._over_cap and self._drawn is None
         rows = self._connection.execute(
             "SELECT reason, count(*), sum(noise_probability), sum(weight), min(weight), "
-            f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) GROUP BY reason"
+            f"count(*) FILTER (split = 'forget') FROM ({self._chain(with_ties)}) GROUP BY reason"
         ).fetchall()
         by_reason = {row[0]: row[1:] for row in rows}
-        if self._best_of is not None and self._best_of.ties_dropped is not None:
+        if with_ties and self._best_of is not None and self._best_of.ties_dropped is not None:
             self._move_ties(by_reason, self._best_of.ties_dropped)
         kept, expected, weights, least, forget = by_reason.pop(None, (0, None, 0.0, 0.0, 0))
         if least is not None and least < 0:
@@ -244,6 +275,7 @@ class _Selection:
             "weight_sum": weights or 0.0,
             "forget": forget,
             "joined": self._partners,
+            "drawn": self._drawn,
         }
 
     def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:

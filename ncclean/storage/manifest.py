@@ -323,12 +323,8 @@ class Manifest:
     def _differences(
         self, before: Mapping[str, Any], now: Mapping[str, Any], drop_missing: bool
     ) -> list[str]:
-        compared = ("model", "options")
-        clauses = differences(
-            {name: before[name] for name in compared},
-            {name: now[name] for name in compared},
-            LABELS,
-        )
+        was, wanted = ({"model": run["model"], "options": run["options"]} for run in (before, now))
+        clauses = differences(was, wanted, LABELS)
         finished = {
             name: self.scored_versions[name]
             for name, stats in self.done.items()

@@ -18,13 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ncclean import schema, stores
-from ncclean.config import WeightFunction
+from ncclean import stores
+from ncclean.config import CalibrateOn, WeightFunction
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
 from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.differences import differences, spelled_out
-from ncclean.storage.finalize import asks_for_noise, calibrate, finalize
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import LABELS, Manifest, RunIdentity
 from ncclean.storage.parts import write_part
@@ -67,6 +68,7 @@ def merge(
     *,
     shift: str | float = "auto",
     osa_function: WeightFunction = "high_degree",
+    calibrate_on: CalibrateOn = "auto",
     overwrite: bool = False,
     on_progress: OnProgress = lambda done, total: None,
 ) -> ScoreSummary:
@@ -95,7 +97,7 @@ def merge(
         if known and manifest.noise_shift is None:
             manifest.record_noise_shift(known[0])
         _take_over(scored, layout, manifest, on_progress)
-        calibration = calibrate(manifest, shift, osa_function)
+        calibration = calibrate(manifest, shift, osa_function, calibrate_on)
         finalize(layout, manifest, calibration)
         seconds = time.perf_counter() - begin
         return summarize(manifest, calibration, out=out, samples_per_second=None, seconds=seconds)
@@ -158,7 +160,8 @@ def _take_over(
         for (name, stats, distributions), tables in read_ahead(
             _with_pieces(entries, pending, sources), lambda table: table
         ):
-            rows = pa.concat_tables([schema.SCORES.empty_table(), *tables])
+            kinds = sources.schema(pending[name])
+            rows = pa.concat_tables([kinds.empty_table(), *tables])
             write_part(layout.part(pending[name]), rows)
             manifest.commit(pending[name], stats, distributions)
             done += 1

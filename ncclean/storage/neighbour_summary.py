@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import ncclean
 from ncclean import schema
-from ncclean.scoring.neighbours.corpus import CorpusNeighbours
 from ncclean.scoring.neighbours.lemon import LemonParameters
 from ncclean.scoring.neighbours.options import NeighbourOptions
+from ncclean.scoring.neighbours.result import CorpusNeighbours
 
 _RECORDED = ("linkage", "k", "seed")  # in the metadata of the table; thresholds are in the summary
 
@@ -53,43 +55,62 @@ class NeighboursSummary:
     text_duplicate_recall: float
     seconds: float
     out: str
+    clusters: int
+    reference_images: int | None = None
+    contaminated: int | None = None
+    contamination_threshold: float | None = None
 
 
 def summarize(
-    table: pa.Table, result: CorpusNeighbours, out: str, seconds: float, left_out: int = 0
+    pairs: pa.Table,
+    result: CorpusNeighbours,
+    out: str,
+    seconds: float,
+    reference_images: int = 0,
 ) -> NeighboursSummary:
-    """Count what was found in `seconds`; `left_out` pairs were not searched."""
+    """Count what was found in `seconds` about the pairs."""
     image, text = result.image, result.text
     counts = {}
-    for name in ("image", "text", "pair"):
-        group: np.ndarray = getattr(result, f"{name}_group")
+    for name, group in (("image", image.group), ("text", text.group), ("pair", result.pair_group)):
         sizes = np.bincount(group)
         counts[f"{name}_groups"] = int((sizes > 1).sum())
         counts[f"{name}_duplicates"] = int(np.maximum(sizes - 1, 0).sum())
-    uids = table.column("uid")
+    uids = pairs.column("uid")
     return NeighboursSummary(
-        pairs=len(table),
-        left_out=left_out,
-        distinct_images=len(image.modality.distinct),
-        distinct_texts=len(text.modality.distinct),
-        repeated_uids=len(uids) - len(uids.unique()),
+        pairs=len(pairs),
+        left_out=result.left_out,
+        distinct_images=image.distinct,
+        distinct_texts=text.distinct,
+        repeated_uids=len(uids) - pc.count_distinct(uids).as_py(),
         **counts,
         mutual_nearest=int(result.rivals.mutual_nearest.sum()),
         whitened=result.whiten,
         image_threshold=image.threshold,
         text_threshold=text.threshold,
-        index_image=image.searched.description,
-        index_text=text.searched.description,
-        exact=image.searched.across is None,
-        image_recall=image.searched.recall,
-        text_recall=text.searched.recall,
-        image_to_text_recall=text.searched.across_recall,
-        text_to_image_recall=image.searched.across_recall,
-        image_duplicate_recall=image.grouped.recall,
-        text_duplicate_recall=text.grouped.recall,
+        index_image=image.index,
+        index_text=text.index,
+        exact=result.is_exact,
+        image_recall=image.recall,
+        text_recall=text.recall,
+        image_to_text_recall=text.across_recall,
+        text_to_image_recall=image.across_recall,
+        image_duplicate_recall=image.duplicate_recall,
+        text_duplicate_recall=text.duplicate_recall,
         seconds=round(seconds, 2),
         out=out,
+        clusters=len(np.unique(result.cluster)),
+        **_of_reference(result, reference_images),
     )
+
+
+def _of_reference(result: CorpusNeighbours, images: int) -> dict[str, Any]:
+    if result.reference is None:
+        return {}
+    return {
+        "reference_images": images,
+        "contaminated": int(result.reference.contaminated.sum()),
+        "contamination_threshold": result.reference.threshold,
+    }
 
 
 def neighbour_metadata(options: NeighbourOptions, summary: NeighboursSummary) -> dict[str, str]:
@@ -103,4 +124,4 @@ def neighbour_metadata(options: NeighbourOptions, summary: NeighboursSummary) ->
         "ncclean_version": ncclean.__version__,
         "schema_version": schema.SCHEMA_VERSION,
     }
-    return {name: str(value) for name, value in fields.items()}
+    return {name: str(value) for name, value in fields.items() if value is not None}

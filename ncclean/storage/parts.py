@@ -16,12 +16,13 @@ from ncclean.atomic import published
 ROW_GROUP_ROWS = 100_000
 
 
-def table_writer(path: Path, metadata: Mapping[str, str] | None = None) -> pq.ParquetWriter:
-    """A writer of score tables: zstd, dictionaries only where values repeat."""
-    score_schema = schema.SCORES.with_metadata(dict(metadata)) if metadata else schema.SCORES
+def table_writer(
+    path: Path, kinds: pa.Schema, metadata: Mapping[str, str] | None = None
+) -> pq.ParquetWriter:
+    """A writer of score tables of a schema: zstd, dictionaries only where values repeat."""
     return pq.ParquetWriter(
         path,
-        score_schema,
+        kinds.with_metadata(dict(metadata) if metadata else None),
         compression="zstd",
         compression_level=1,
         use_dictionary=list(schema.DICTIONARY_COLUMNS),
@@ -31,7 +32,7 @@ def table_writer(path: Path, metadata: Mapping[str, str] | None = None) -> pq.Pa
 
 def write_part(path: UPath, table: pa.Table) -> None:
     """Publish the rows of one shard."""
-    with published(path) as aside, table_writer(aside) as writer:
+    with published(path) as aside, table_writer(aside, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 

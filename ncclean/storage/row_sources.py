@@ -68,6 +68,13 @@ class RowSources:
             )
         return pieces
 
+    def schema(self, shard: ShardRef) -> pa.Schema:
+        """The schema of the shard's rows, also where there are none."""
+        part = self._layout.part(shard)
+        final = self._layout.out if self._layout.is_single_file else self._layout.final(shard)
+        with open_parquet(part if part.name in self._parts else existing(final)) as file:
+            return schema.run_schema(file.schema_arrow)
+
 
 def existing(final: UPath) -> UPath:
     """Raise `InputError` if a final table is gone; its parts are, or it would not be asked for."""
@@ -89,7 +96,7 @@ def read_ahead(
     def read(piece: Piece) -> pa.Table:
         with open_parquet(piece.path) as file:
             table = file.read_row_group(piece.group, use_threads=False)
-        return prepare(table.cast(schema.SCORES))
+        return prepare(schema.as_scores(table))
 
     def begin(piece: Piece) -> Future[pa.Table]:
         place = str(piece.path), piece.group

@@ -8,7 +8,8 @@ from typing import Any
 
 from ncclean.data.samples import SkipReason
 from ncclean.scoring.null import GroupRate
-from ncclean.storage.finalize import Calibration
+from ncclean.scoring.stats import ColumnFailures
+from ncclean.storage.calibration import Calibration
 from ncclean.storage.manifest import Manifest
 
 
@@ -17,8 +18,13 @@ class ScoreSummary:
     """Counts over all shards, the corpus's noise rate with its 95 % interval, and the speed.
 
     `samples_per_second` counts the samples of this invocation, reading to commit; `seconds` is
-    all of it, loading the model and finalizing included. `groups` are those of
-    `calibrate_by`.
+    all of it, loading the model and finalizing included. `separation` is how often a matched pair
+    has a higher score than a mismatched one, as estimated with the noise rate; the score is
+    `calibrated_on`. `groups` are those of `calibrate_by`. `column_failures` counts the pairs for
+    which a function of `--columns` failed, `column_errors` says why on the first one.
+    `near_miss_rate` is the share of captions with a wrong word, of `--words`, with its 95 %
+    interval. `audited` is the number of answers by which
+    the noise rate was measured and the calibration moved, None without an audit.
     """
 
     rows: int
@@ -30,12 +36,20 @@ class ScoreSummary:
     noise_rate: float | None
     noise_rate_low: float | None
     noise_rate_high: float | None
+    separation: float | None
+    calibrated_on: str
     shift: float
     samples_per_second: float | None
     seconds: float
     out: str
     calibrate_by: str | None = None
     groups: list[GroupRate] = field(default_factory=list)
+    column_failures: dict[str, int] = field(default_factory=dict)
+    column_errors: dict[str, str] = field(default_factory=dict)
+    near_miss_rate: float | None = None
+    near_miss_rate_low: float | None = None
+    near_miss_rate_high: float | None = None
+    audited: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -51,15 +65,18 @@ def summarize(
 ) -> ScoreSummary:
     """Sum up a run that took `seconds` in this invocation."""
     statuses: dict[str, int] = {}
+    lacking = ColumnFailures()
     for stats in manifest.done.values():
         for status, count in stats.statuses.items():
             statuses[status] = statuses.get(status, 0) + count
+        lacking += stats.column_failures
     failed = {
         shard.name: manifest.done[shard.name].error or ""
         for shard in manifest.identity.shards
         if manifest.done[shard.name].error is not None
     }
     noise_rate, noise_rate_low, noise_rate_high = calibration.noise
+    near = calibration.near_misses
     ok = SkipReason.OK.value
     return ScoreSummary(
         rows=sum(statuses.values()),
@@ -71,8 +88,16 @@ def summarize(
         noise_rate=noise_rate,
         noise_rate_low=noise_rate_low,
         noise_rate_high=noise_rate_high,
+        separation=calibration.null.separation if calibration.null is not None else None,
+        calibrated_on=calibration.calibrated_on,
         calibrate_by=manifest.identity.options.get("calibrate_by"),
         groups=list(calibration.group_rates),
+        column_failures=dict(lacking.counts),
+        column_errors=lacking.reasons,
+        near_miss_rate=near.rate if near is not None else None,
+        near_miss_rate_low=near.low if near is not None else None,
+        near_miss_rate_high=near.high if near is not None else None,
+        audited=calibration.audited.answers if calibration.audited is not None else None,
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

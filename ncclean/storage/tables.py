@@ -56,6 +56,20 @@ def listed(folder: UPath, pattern: str) -> list[UPath]:
         return []
 
 
+def table_metadata(file: str) -> dict[str, str]:
+    """The key-value metadata of a Parquet file, local or not.
+
+    Raises `InputError` if it cannot be read.
+    """
+    try:
+        with stores.ask("read", file, stores.open_parquet, stores.location(file)) as parquet:
+            raw = parquet.metadata.metadata or {}
+    except ValueError as error:  # pyarrow's own errors are ValueErrors
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file} cannot be read as Parquet: {reason}") from error
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
+
+
 def _missing(path: UPath) -> str:
     if (path / "_work").is_dir():
         return f"{path} holds an unfinished run: run the same `ncclean score` command again"

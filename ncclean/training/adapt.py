@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from ncclean.data.options import LoaderOptions
+from ncclean.data.options import Captions, LoaderOptions
 from ncclean.data.selection import SelectedSample
 from ncclean.data.shards import ShardRef
 from ncclean.data.weighted_loader import TrainBatch, WeightedLoader
@@ -28,14 +28,16 @@ class ChosenKeys:
 
     keys: Mapping[str, Set[str]]
 
+    captions: Captions = "all"
+
     def counts(self) -> dict[str, int]:
         """Chosen samples of each shard."""
         return {shard: len(keys) for shard, keys in self.keys.items()}
 
-    def samples(self, shard: str) -> dict[str, SelectedSample]:
+    def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
         """The chosen samples of one shard by key."""
         keys = self.keys.get(shard, frozenset())
-        return {key: SelectedSample(f"{shard}/{key}", 1.0, False) for key in keys}
+        return {key: [SelectedSample(f"{shard}/{key}", 1.0, False)] for key in keys}
 
 
 def adapt(

@@ -166,7 +166,7 @@ class BatchStep:
         return GlobalBatch(
             weights=gather_with_gradients(batch.weights.to(device)),
             is_forget=gather_with_gradients(batch.is_forget.to(device)),
-            keys=gather_with_gradients(pair_keys(batch.uids).to(device)),
+            keys=gather_with_gradients(pair_keys(batch.pair_names or batch.uids).to(device)),
             is_noisy=gather_with_gradients(truth.to(device)),
             seed=_step_seed(self._seed, step),
         )

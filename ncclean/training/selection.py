@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from ncclean.data.options import Captions
 from ncclean.data.selection import SelectionReader
 from ncclean.errors import InputError
 from ncclean.training.objectives.options import ObjectiveOptions
 
 
 def open_selection(
-    path: str | None, method: str, options: ObjectiveOptions
+    path: str | None, method: str, options: ObjectiveOptions, captions: Captions = "all"
 ) -> SelectionReader | None:
     """The selection; None without a path.
 
     Raises `InputError` if the file is no selection, or where the method would silently train as if
-    it were another one: OSA without weights, a split of the table without a marked pair.
+    it were another one: OSA without weights, a split of the table without a marked pair, the best
+    of captions that nobody compared.
     """
-    selection = SelectionReader(path) if path is not None else None
+    selection = SelectionReader(path, captions) if path is not None else None
+    if captions == "best" and selection is None:
+        raise InputError("--captions best needs a --selection, which says which is best")
     if method == "osa" and not (selection and selection.has_weights()):
         found = "there is no --selection" if selection is None else "those of --selection are all 1"
         raise InputError(

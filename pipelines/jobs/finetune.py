@@ -20,12 +20,12 @@ from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.execution.engine import ModelRequest
-from ncclean.execution.paths import absolute
 from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
 from ncclean.models.saving import write_model
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import make_objective
@@ -114,7 +114,9 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
 def _inputs(command: Finetune) -> tuple[list[ShardRef], SelectionReader | None]:
     """Raises `InputError` if the selection is about others, or lacks what the method reads."""
     shards = resolve_pairs(command.shards, command.image_root)
-    selection = open_selection(command.selection, command.method, command.objective)
+    selection = open_selection(
+        command.selection, command.method, command.objective, command.loader.captions
+    )
     if selection is not None:
         check_same_corpus([selection.path], shards)
     return shards, selection

@@ -21,7 +21,9 @@ from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
-from ncclean.execution.processes import Processes
+from ncclean.execution.processes import processes_worth
+from ncclean.execution.tasks import open_runner
+from ncclean.runner import Runner
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 from ncclean.storage.injection_summary import NoiseSummary, summarize
 
@@ -55,7 +57,8 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     try:
         pending = run.pending()
         if pending:
-            with Processes(command.workers, shards) as workers:
+            processes = processes_worth(command.tasks.workers, shards)
+            with open_runner(command.tasks, processes) as workers:
                 plan, starts = _plan(run, workers, progress)
                 written, failed = _write_all(run, workers, plan, starts, pending, progress)
         if not failed:
@@ -65,13 +68,13 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
     return summarize(run, failed, written, time.perf_counter() - begin)
 
 
-def _plan(run: Injection, workers: Processes, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
+def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
     """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
     if missing:
         progress.say(f"indexing {len(missing):,} shards")
-    tasks = ((number, (shards[number], identity.caption_key)) for number in missing)
+    tasks = ((number, (shards[number].absolute(), identity.caption_key)) for number in missing)
     for number, index in workers.map(index_shard, tasks):
         run.keep_index(number, index)
     changeable = [_index(run, number).changeable for number in range(len(shards))]
@@ -90,7 +93,7 @@ def _plan(run: Injection, workers: Processes, progress: Progress) -> tuple[Noise
 
 def _write_all(
     run: Injection,
-    workers: Processes,
+    workers: Runner,
     plan: NoisePlan,
     starts: np.ndarray,
     pending: list[int],
@@ -122,12 +125,12 @@ def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[I
         index = _index(run, number)
         pairs = moving_images(plan, starts, number)
         if not index.compressed or not len(pairs):
-            yield IndexedShard(index, shard.url, packed=False)
+            yield IndexedShard(index, stores.absolute(shard.url), packed=False)
             continue
         packed = run.images(number)
         if not stores.ask("read", packed, packed.exists):
             pack_images(shard, image_spans(index, pairs), packed)
-        yield IndexedShard(index, str(packed), packed=True)
+        yield IndexedShard(index, stores.absolute(str(packed)), packed=True)
 
 
 def _write_tasks(
@@ -137,11 +140,11 @@ def _write_tasks(
         shard = run.identity.shards[number]
         edits, unchanged = donors.edits_of(number)
         task = WriteTask(
-            shard,
+            shard.absolute(),
             _index(run, number),
             edits,
             unchanged,
-            str(run.shard(shard)),
+            stores.absolute(str(run.shard(shard))),
             run.identity.caption_key,
         )
         yield number, (task,)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.auditing.measure import Audit, measure
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.report.figures import FIGURES
@@ -38,6 +39,7 @@ class WrittenReport:
     seconds: float
     out: str
     figures: list[str] = field(default_factory=list)
+    audit: Audit | None = None
 
     @property
     def failed_shards(self) -> dict[str, str]:
@@ -46,6 +48,7 @@ class WrittenReport:
     def to_json(self) -> dict[str, Any]:
         return {
             **self.numbers.to_json(),
+            "audit": self.audit.to_json() if self.audit is not None else None,
             "pairs_shown": len(self.pairs),
             "pictures": self.thumbnails.count if self.thumbnails is not None else 0,
             "shards_failed": len(self.failed_shards),
@@ -70,6 +73,10 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     table = ScoreTable.open(command.scores, command.memory_limit, command.join)
     numbers = measure_table(table)
     pairs = choose_pairs(table, command.pairs)
+    audit = None
+    if command.audit is not None:
+        progress.say("measuring by the answers")
+        audit = measure(command.scores, command.audit, memory_limit=command.memory_limit)
     thumbnails = None
     if shards is not None:
         check_same_corpus(command.scores, shards)
@@ -82,6 +89,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
         pairs=pairs,
         thumbnails=thumbnails,
         join=command.join,
+        audit=audit,
     )
     html = render(numbers, page).encode()
     with published(stores.location(command.out)) as aside:
@@ -94,6 +102,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
         seconds=time.perf_counter() - begin,
         out=command.out,
         figures=_write_figures(numbers, command.figures, progress) if command.figures else [],
+        audit=audit,
     )
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
+from typing import cast, get_args
 
 import torch
 
 import ncclean
 from ncclean import stores
-from ncclean.config import ClusterOptions, parse_keys
+from ncclean.auditing.measure import Audit, measure
+from ncclean.auditing.move import moved
+from ncclean.config import (
+    CalibratedOn,
+    ClusterOptions,
+    ScoreOptions,
+    WeightFunction,
+    parse_keys,
+)
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings
@@ -24,13 +34,16 @@ from ncclean.execution.engine import (
     ShardOutcome,
     ShardTask,
 )
+from ncclean.execution.further_columns import FurtherColumns
 from ncclean.models.estimator import ModelIdentity
 from ncclean.options import check_unset
-from ncclean.storage.finalize import asks_for_noise, calibrate, finalize
+from ncclean.storage.calibration import asks_for_noise, calibrate
+from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.summary import ScoreSummary, summarize
+from ncclean.storage.tables import table_files, table_metadata
 
 from ..progress import Progress
 from ..score import Score
@@ -75,10 +88,11 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
         _layout(command).check_usable()
     if command.options.calibrate_by is not None:
         check_grouping(command.options.calibrate_by)
-    engine = _open_engine(command, _request(command, shards), progress)
+    further = FurtherColumns(command.options)
+    engine = _open_engine(command, _request(command, shards), further, progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.
-        manifest = _open_manifest(command, shards, engine.identity)
+        manifest = _open_manifest(command, shards, engine.identity, further)
         try:
             pending = manifest.pending()
             if manifest.change is not None and (counts := manifest.change.counts()):
@@ -98,10 +112,12 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
         engine.close()
 
 
-def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
-    """Calibrate a scored corpus again, with another shift; needs neither model nor shards.
+def finalize_only(command: Score, progress: Progress, audit: Audit | None = None) -> ScoreSummary:
+    """Calibrate a scored corpus again, with another shift or to the answers of an audit.
 
-    Raises `InputError` if nothing has been scored at `command.out`.
+    Needs neither model nor shards. `audit` is of the table at `command.out`, and takes the place of
+    `command.calibrate_with`. Where a calibration is moved, shift and weight stay as they are unless
+    the command says otherwise. Raises `InputError` if nothing has been scored at `command.out`.
     """
     begin = time.perf_counter()
     manifest = Manifest.load(_layout(command).manifest)
@@ -111,15 +127,37 @@ def finalize_only(command: Score, progress: Progress) -> ScoreSummary:
         )
     try:
         manifest.check_done(command.out)
+        if command.calibrate_with is not None:
+            progress.say("measuring by the answers")
+            audit = measure([command.out], command.calibrate_with)
+        if audit is not None:
+            command = _as_it_is(command)
         request = model_request(command)  # no worker opens it
-        engine = _open_engine(command, request, progress) if _uses_ray(command) else None
+        further = FurtherColumns(ScoreOptions())
+        engine = _open_engine(command, request, further, progress) if _uses_ray(command) else None
         try:
-            return _finalize(command, manifest, engine, progress, begin, None)
+            return _finalize(command, manifest, engine, progress, begin, None, audit)
         finally:
             if engine is not None:
                 engine.close()
     finally:
         manifest.close()
+
+
+def _as_it_is(command: Score) -> Score:
+    """The command with the shift, weight and score of the table, where it has the defaults."""
+    metadata = table_metadata(table_files([command.out])[0])
+    if command.shift == "auto":
+        source = metadata.get("shift_source", "")
+        shift: str | float = float(metadata["shift"]) if source == "given" else source
+        command = dataclasses.replace(command, shift="auto" if shift == "none" else shift)
+    score = metadata.get("calibrated_on")
+    if command.calibrate_on == "auto" and score in get_args(CalibratedOn):
+        command = dataclasses.replace(command, calibrate_on=cast(CalibratedOn, score))
+    function = metadata.get("osa_function")
+    if command.osa_function == "high_degree" and function in get_args(WeightFunction):
+        command = dataclasses.replace(command, osa_function=cast(WeightFunction, function))
+    return command
 
 
 def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
@@ -186,6 +224,8 @@ def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
         check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
         return model_request(command)
     check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
+    if "image" in (command.options.signals or ()):
+        raise InputError("--signals image is for images; these are embeddings")
     scale: float | ModelRequest = _CLIP_SCALE
     if isinstance(command.scale, str):
         scale = ModelRequest(model=command.scale, pretrained=command.pretrained, space="auto")
@@ -196,18 +236,22 @@ def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
     return embedding_request(shards, parse_keys(command.embedding_keys), scale, command.device)
 
 
-def _open_engine(command: Score, request: EngineRequest, progress: Progress) -> Engine:
+def _open_engine(
+    command: Score, request: EngineRequest, further: FurtherColumns, progress: Progress
+) -> Engine:
     if not _uses_ray(command):
         if isinstance(request, ModelRequest):
             progress.say(f"loading {request.model}")
-        return request.engine(command.options)
+        return request.engine(command.options, further)
     from ncclean.execution.ray import RayEngine  # importing Ray takes a second
 
     progress.say("connecting to Ray")
-    return RayEngine(request, command.options, command.cluster)
+    return RayEngine(request, command.options, command.cluster, further)
 
 
-def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity) -> Manifest:
+def _open_manifest(
+    command: Score, shards: list[ShardRef], model: ModelIdentity, further: FurtherColumns
+) -> Manifest:
     identity = RunIdentity(
         model={
             "model": model.model,
@@ -216,7 +260,11 @@ def _open_manifest(command: Score, shards: list[ShardRef], model: ModelIdentity)
             "precision": model.precision,
             "scale": repr(model.scale),
         },
-        options={**command.options.result_options(), "compile": command.compiled},
+        options={
+            **command.options.result_options(),
+            **further.identity(),
+            "compile": command.compiled,
+        },
         shards=shards,
         version=ncclean.__version__,
     )
@@ -281,9 +329,12 @@ def _finalize(
     progress: Progress,
     begin: float,
     samples_per_second: float | None,
+    audit: Audit | None = None,
 ) -> ScoreSummary:
     progress.say("finalizing")
-    calibration = calibrate(manifest, command.shift, command.osa_function)
+    calibration = calibrate(manifest, command.shift, command.osa_function, command.calibrate_on)
+    if audit is not None:
+        calibration = moved(calibration, audit)
     (engine.finalize if engine is not None else finalize)(_layout(command), manifest, calibration)
     return summarize(
         manifest,

@@ -65,7 +65,9 @@ def run(setting: Setting) -> list[Row]:
 def _finalize(prepared: Path, out: Path) -> None:
     """Finalize a copy of the run: finalize removes the parts in the end, which here are links."""
     layout = ScoreLayout(out)
-    layout.clear()
+    for made in (out, Path(str(layout.work))):
+        shutil.rmtree(made, ignore_errors=True)
+        made.unlink(missing_ok=True)
     layout.work.mkdir(parents=True)
     for part in prepared.glob("*.parquet"):
         os.link(part, layout.work / part.name)

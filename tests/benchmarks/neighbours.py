@@ -180,7 +180,7 @@ def main() -> None:
             raise SystemExit(process.returncode)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         results = {
-            **json.loads(output),
+            **{name: value for name, value in json.loads(output).items() if name != "out"},
             **simulation.report(out),
             "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
             "peak_gb": round(used.ru_maxrss / 1e6, 2),

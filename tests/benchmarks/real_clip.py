@@ -1,21 +1,24 @@
 """What is found of permuted captions with real pretrained CLIPs on real photographs.
 
-    python tests/benchmarks/real_clip.py --data FOLDER [--draws 20] [--record docs/records/...]
+    python tests/benchmarks/real_clip.py --data FOLDER [--draws 20] [--rates-only]
+        [--record docs/records/...]
 
 FOLDER holds one `.npz` a corpus, with `image` and `text`: (n, d) embeddings of matched pairs, in
 the same order. Nothing of them is in this repository. In each draw the captions of a share of the
 pairs are permuted, and the corpus is scored and judged as a user would do it: `ncclean score` from
-the embeddings, `ncclean evaluate noise` on the table.
+the embeddings, `ncclean evaluate noise` on the table. `weak_estimators.py` makes further files.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,20 +28,30 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 from upath import UPath
 
+from ncclean.config import CalibratedOn
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.scoring.stats import unpack_histogram
 from ncclean.storage.permuted import permute_captions
 from ncclean.storage.summary import ScoreSummary
 
 SHARES = (0.0, 0.05, 0.2, 0.4)
 
 
-def measure(file: Path, share: float, draws: int, scratch: Path) -> dict[str, Any]:
+def measure(
+    file: Path,
+    share: float,
+    draws: int,
+    scratch: Path,
+    rates_only: bool,
+) -> dict[str, Any]:
     """The noise rate, the scores and the rules on one corpus, over draws of the noise."""
     folder = scratch / file.stem
     if not folder.exists():
         _as_clip_retrieval(file, folder)
     shards = resolve_embeddings([str(folder)])
-    estimates, evaluations = [], []
+    estimates, evaluations, separations, controls = [], [], [], []
+    halves: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+    taken: list[str] = []
     for draw in range(draws):
         with tempfile.TemporaryDirectory(dir=scratch) as aside:
             source, moved = str(folder), 0.0
@@ -50,9 +63,16 @@ def measure(file: Path, share: float, draws: int, scratch: Path) -> dict[str, An
             table = str(Path(aside) / "scores.parquet")
             found: ScoreSummary = Score(shards=[source], out=table, scale=100.0).run().summary
             estimates.append((moved, found.noise_rate, found.noise_rate_low, found.noise_rate_high))
-            if share:
+            separations.append(found.separation or 0.0)
+            controls.append(_storey(table))
+            taken.append(found.calibrated_on)
+            if share and not rates_only:
                 evaluations.append(EvaluateNoise(scores=[table]).run().summary)
             pairs = found.ok
+            halves["auto"].append(_at_half(table))
+            for score in get_args(CalibratedOn):
+                Score(shards=[], out=table, calibrate_on=score, finalize_only=True).run()
+                halves[score].append(_at_half(table))
         if not share:  # every draw is the same
             break
     return {
@@ -64,8 +84,45 @@ def measure(file: Path, share: float, draws: int, scratch: Path) -> dict[str, An
         "covered": sum(low <= moved <= high for moved, _, low, high in estimates),
         "draws": len(estimates),
         "width": statistics.mean(high - low for *_, low, high in estimates),
+        "storey": _summed(controls),
+        "separation": statistics.mean(separations),
+        "at_half": {
+            score: {name: _summed([each[name] for each in of_score]) for name in of_score[0]}
+            for score, of_score in halves.items()
+        },
+        "auto_takes": {score: taken.count(score) for score in get_args(CalibratedOn)},
         "scores": _of_scores(evaluations),
         "rules": _of_rules(evaluations),
+    }
+
+
+def _storey(table: str) -> float:
+    """The control: twice the share of pairs below the median of the known mismatches."""
+    metadata = pq.read_schema(table).metadata
+    matched, mismatched = (
+        unpack_histogram(json.loads(metadata[name])).counts
+        for name in (b"matched_histogram", b"mismatched_histogram")
+    )
+    return float(2 * np.interp(0.5, _shares(mismatched), _shares(matched)))
+
+
+def _shares(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
+
+
+def _at_half(table: str) -> Mapping[str, float]:
+    """The share of pairs on the wrong side of a noise probability of .5.
+
+    And of the pairs below it, the share that is expected to be mismatched, and that is.
+    """
+    rows = pq.read_table(table, columns=["noise_probability", "is_noisy"])
+    probability = rows.column("noise_probability").to_numpy()
+    mismatched = rows.column("is_noisy").fill_null(False).to_numpy(zero_copy_only=False)
+    kept = probability < 0.5
+    return {
+        "error": float((kept == mismatched).mean()),
+        "expected": float(probability[kept].mean()),
+        "mismatched": float(mismatched[kept].mean()),
     }
 
 
@@ -115,13 +172,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of .npz files")
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--rates-only", action="store_true", help="no scores and rules")
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="ncclean-real-clip-") as scratch:
         for file in sorted(arguments.data.glob("*.npz")):
             for share in SHARES:
-                row = measure(file, share, arguments.draws, Path(scratch))
+                row = measure(
+                    file,
+                    share,
+                    arguments.draws,
+                    Path(scratch),
+                    arguments.rates_only,
+                )
                 rows.append(row)
                 print(
                     f"{row['corpus']}: {row['true']:.3f} estimated as "
@@ -131,7 +195,9 @@ def main() -> None:
                 )
     if arguments.record is not None:
         record = make_record(
-            rows, settings={"shares": SHARES, "scale": 100.0}, seeds=range(arguments.draws)
+            rows,
+            settings={"shares": SHARES, "scale": 100.0},
+            seeds=range(arguments.draws),
         )
         write_record(arguments.record, record)
 

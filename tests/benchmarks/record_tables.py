@@ -68,6 +68,20 @@ def neighbours_table(record: Record) -> Iterator[str]:
     yield line("planted copies found", percent(row["copies_found"]))
 
 
+def equal_table(record: Record) -> Iterator[str]:
+    """`neighbours_equal.py`: how far the search by list is from FAISS at the same probes."""
+    yield from heading(
+        "queries, searched", "lists", "visited", "tasks", "queries compared", "same neighbours",
+        "largest difference of a cosine",
+    )  # fmt: skip
+    for row in record["rows"]:
+        yield line(
+            row["direction"].replace("-", ", "), f"{row['lists']:,}", str(row["probes"]),
+            str(row["tasks"]), f"{row['queries']:,}", percent(row["same_neighbours"]),
+            f"{row['largest_difference']:.1e}",
+        )  # fmt: skip
+
+
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.py`: what each step takes."""
     yield from heading("step", "time", "peak memory", "disk")
@@ -86,22 +100,86 @@ _REAL_CORPORA = {
 }
 
 
+def mean_and_deviation(figure: Mapping[str, float]) -> str:
+    """`5.3 % ± 0.5`."""
+    return f"{percent(figure['mean'])} ± {100 * figure['deviation']:.1f}"
+
+
 def real_rate_table(record: Record) -> Iterator[str]:
     """`real_clip.py`: the estimated noise rate, and how often its interval covers the truth."""
-    yield from heading("photographs, model", "pairs", "permuted", "estimated", "width", "covered")
+    yield from heading(
+        "photographs, model", "pairs", "permuted", "estimated", "width", "covered", "Storey"
+    )
     for row in record["rows"]:
         estimated = row["estimated"]
         yield line(
             _REAL_CORPORA.get(row["corpus"], row["corpus"]),
             f"{row['pairs']:,}",
             percent(row["true"]),
-            f"{percent(estimated['mean'])} ± {100 * estimated['deviation']:.1f}",
+            mean_and_deviation(estimated),
             f"{100 * row['width']:.1f}",
             f"{row['covered']} of {row['draws']}",
+            mean_and_deviation(row["storey"]),
         )
     varied = [row for row in record["rows"] if row["share"]]
     covered, draws = (sum(row[name] for row in varied) for name in ("covered", "draws"))
-    yield line("**all with permuted captions**", "", "", "", "", f"{covered} of {draws}")
+    yield line("**all with permuted captions**", "", "", "", "", f"{covered} of {draws}", "")
+
+
+def weak_rate_table(record: Record) -> Iterator[str]:
+    """`real_clip.py` on the files of `weak_estimators.py`: rates, and what stays among the kept."""
+    yield from heading(
+        "pairs, samples trained on",
+        "separation",
+        "permuted",
+        "estimated",
+        "width",
+        "covered",
+        "Storey",
+        "kept: expected",
+        "mismatched",
+    )
+    for row in record["rows"]:
+        world, samples = row["corpus"].rsplit("-", 1)
+        estimated, kept = row["estimated"], row["at_half"]["auto"]
+        yield line(
+            f"{world}, {int(samples):,}",
+            f"{row['separation']:.3f}",
+            percent(row["true"]),
+            mean_and_deviation(estimated),
+            f"{100 * row['width']:.1f}",
+            f"{row['covered']} of {row['draws']}",
+            mean_and_deviation(row["storey"]),
+            percent(kept["expected"]["mean"]),
+            percent(kept["mismatched"]["mean"]),
+        )
+    varied = [row for row in record["rows"] if row["share"]]
+    covered, draws = (sum(row[name] for row in varied) for name in ("covered", "draws"))
+    total = f"{covered} of {draws}"
+    yield line("**all with permuted captions**", "", "", "", "", total, "", "", "")
+
+
+def calibrated_on_table(*records: Record) -> Iterator[str]:
+    """`real_clip.py`: pairs on the wrong side of one half, by the score calibrated on."""
+    yield from heading(
+        "pairs",
+        "permuted",
+        "`similarity`: wrong",
+        "`neg_clip_loss`: wrong",
+        "`auto`: wrong",
+        "kept: expected",
+        "mismatched",
+        "takes `neg_clip_loss`",
+    )
+    for row in (row for record in records for row in record["rows"] if row["share"]):
+        world, _, samples = row["corpus"].rpartition("-")
+        name = _REAL_CORPORA.get(row["corpus"]) or f"{world}, {int(samples):,}"
+        halves = row["at_half"]
+        wrong = (halves[score]["error"] for score in ("similarity", "neg_clip_loss", "auto"))
+        kept = (halves["auto"][figure] for figure in ("expected", "mismatched"))
+        figures = (percent(figure["mean"]) for figure in (*wrong, *kept))
+        taken = f"{row['auto_takes']['neg_clip_loss']} of {row['draws']}"
+        yield line(name, percent(row["true"]), *figures, taken)
 
 
 def real_score_table(record: Record) -> Iterator[str]:
@@ -128,6 +206,34 @@ def real_rule_table(record: Record) -> Iterator[str]:
             for row in rows
         ]
         yield line(f"`{rule}`", *cells)
+
+
+def near_miss_rate_table(record: Record) -> Iterator[str]:
+    """`near_misses.py`: the share of captions with a wrong word, as it is estimated."""
+    yield from heading("estimator", "noise", "wrong", "noise rate", "near misses", "interval")
+    for row in record["rows"]:
+        rate, low, high = row["near_misses"]
+        yield line(
+            f"`{row['model']}`",
+            row["noise"],
+            percent(row["share"]),
+            percent(row["noise_rate"]),
+            percent(rate),
+            f"{100 * low:.1f} to {100 * high:.1f}",
+        )
+
+
+def near_miss_score_table(record: Record) -> Iterator[str]:
+    """`near_misses.py`: AUROC of each score, average precision in parentheses."""
+    rows = [row for row in record["rows"] if row["scores"]]
+    scores = list(rows[0]["scores"])
+    yield from heading("estimator", "noise", "wrong", *(f"`{score}`" for score in scores))
+    for row in rows:
+        cells = (
+            f"{row['scores'][score]['auroc']:.3f} ({row['scores'][score]['average_precision']:.3f})"
+            for score in scores
+        )
+        yield line(f"`{row['model']}`", row["noise"], percent(row["share"]), *cells)
 
 
 _JOIN_STEPS = {

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import caption_speed
 import command_time
 import decode_speed
 import embedding_speed
@@ -36,6 +37,7 @@ from ncclean.models.checkpoint import resolve
 BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "score": score_speed.run,
     "command": command_time.run,
+    "captions": caption_speed.run,
     "decode": decode_speed.run,
     "end-to-end": end_to_end.run,
     "memory": memory.run,

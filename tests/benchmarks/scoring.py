@@ -18,29 +18,39 @@ from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local import LocalEngine
 from ncclean.execution.task import score_shard
 from ncclean.models.estimator import Estimator
-from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.calibration import calibrate
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 
 
 def score_shards(
-    estimator: Estimator, shards: Sequence[Path], out: Path, *, batch_size: int, shift: float
+    estimator: Estimator,
+    shards: Sequence[Path],
+    out: Path,
+    *,
+    batch_size: int,
+    shift: float,
+    caption_key: Sequence[str] | None = None,
 ) -> Path:
     """All that `ncclean score` does per shard and sample, to the final table at `out`.
 
     Reads, decodes, embeds, takes block statistics, commits parts and finalizes. Raises
     `RuntimeError` if a shard cannot be scored.
     """
-    layout, options = ScoreLayout(out), _options(batch_size)
-    layout.clear()
+    layout, options = ScoreLayout(out), _options(batch_size, caption_key)
     references = _references(shards)
     identity = RunIdentity(
-        model={"model": estimator.identity.model, "precision": estimator.precision},
+        model={
+            "model": estimator.identity.model,
+            "precision": estimator.precision,
+            "scale": repr(estimator.scale),
+        },
         options=options.result_options(),
         shards=references,
         version=ncclean.__version__,
     )
-    manifest = Manifest.create(layout.manifest, identity)
+    manifest = Manifest.open(layout, identity, overwrite=True)
 
     def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
         if outcome.stats.error is not None or outcome.stats.ok != outcome.stats.rows:
@@ -80,8 +90,9 @@ def cosines_of_equal_pixels(estimator: Estimator, shard: Path, batch_size: int) 
     return cosines
 
 
-def _options(batch_size: int) -> ScoreOptions:
-    return ScoreOptions(batch_size=batch_size, decode_threads=os.cpu_count() or 1)
+def _options(batch_size: int, caption_key: Sequence[str] | None = None) -> ScoreOptions:
+    threads = os.cpu_count() or 1
+    return ScoreOptions(batch_size=batch_size, decode_threads=threads, caption_key=caption_key)
 
 
 def _references(shards: Sequence[Path]) -> list[ShardRef]:

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
 from ncclean_pipelines.command import Result
@@ -30,6 +31,7 @@ COMMAND_LINES = {
     "score": ("{data}/shards", "--out", "{out}.parquet", "--shift", "0.2", *MODEL),
     "merge": ("{data}/s.parquet", "--out", "{out}.parquet", "--shift", "0.2"),
     "query": ("SELECT 'NaN'::FLOAT AS x, count(*) AS n FROM scores", "{data}/s.parquet"),
+    "audit": ("{data}/s.parquet", "--pairs", 12, "--out", "{out}"),
     "select": ("{data}/s.parquet", "--method", "noise-probability", "--out", "{out}.parquet"),
     "export": ("{data}/c.parquet", "--shards", "{data}/shards", "--out", "{out}", "--workers", 1),
     "neighbours": ("{data}/embeddings", "--out", "{out}.parquet"),
@@ -59,6 +61,7 @@ OTHERS = {
     "run --list": ("run", "--list"),
     "run --dry-run": ("run", "{data}/r.yaml", "--out", "{out}", "--dry-run"),
     "score --dry-run": ("score", "{data}/shards", "--out", "{out}", *DRY),
+    "audit --answers": ("audit", "{data}/s.parquet", "--answers", "{data}/answers.csv"),
 }
 
 
@@ -79,6 +82,11 @@ def data(tmp_path_factory):
         embeddings=str(folder / "embeddings"),
     )  # fmt: skip
     ncclean.select(table, str(folder / "c.parquet"), method="noise-probability")
+    ncclean.audit(table, out=str(folder / "audit"), pairs=12)
+    judged = pq.read_table(folder / "audit" / "sample.parquet")["uid"].to_pylist()
+    (folder / "answers.csv").write_text(
+        "\n".join(["uid,answer", *(f"{uid},match" for uid in judged)])
+    )
     write_zeroshot_set(folder / "z", ZEROSHOT_SETS[0], 8, 1)
     write_retrieval_set(folder / "r", 8, 1)
     for name, model in (("before", "demo-noisy"), ("after", "demo")):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 
 def write_tar(pairs, folder):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     with tarfile.open(folder / "c.tar", "w") as tar:
         for key, image, caption in pairs:
             for extension, data in (("jpg", image), ("txt", caption.encode())):
@@ -33,7 +33,7 @@ def write_files(pairs, folder):
 
 
 def write_hugging_face(pairs, folder):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     table = pa.table(
         {
             "image": [{"bytes": image, "path": f"{key}.jpg"} for key, image, _ in pairs],
@@ -45,10 +45,25 @@ def write_hugging_face(pairs, folder):
 
 
 def write_img2dataset(pairs, folder):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     columns = dict(zip(("key", "jpg", "caption"), zip(*pairs, strict=True), strict=True))
     pq.write_table(pa.table({name: list(values) for name, values in columns.items()}),
                    folder / "c.parquet")  # fmt: skip
+    return folder
+
+
+def write_recaptioned(pairs, folder):
+    """Parquet with an alternative text and a synthetic caption of each image."""
+    folder.mkdir(parents=True)
+    table = pa.table(
+        {
+            "key": [key for key, *_ in pairs],
+            "jpg": [image for _, image, _ in pairs],
+            "caption": [caption for *_, caption in pairs],
+            "recaption": [f"a picture of {caption}" for *_, caption in pairs],
+        }
+    )
+    pq.write_table(table, folder / "c.parquet", row_group_size=64)
     return folder
 
 

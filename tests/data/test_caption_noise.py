@@ -5,19 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclean.data.caption_noise import (
-    _classes,
-    _entries,
     change_one_word,
     is_changeable,
     junk_caption,
 )
+from ncclean.data.word_classes import WordClasses
 
 
 def test_every_word_has_another_of_its_class_and_form():
-    for name, meanings in _classes().items():
+    for name, meanings in WordClasses.bundled().classes.items():
         for form in {form for forms in meanings for form in range(len(forms))}:
             assert sum(len(forms) > form for forms in meanings) > 1, (name, form)
-    assert len(_entries()) > 1000
+    assert len(WordClasses.bundled().entries) > 1000
 
 
 @pytest.mark.parametrize(

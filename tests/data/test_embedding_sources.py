@@ -72,6 +72,8 @@ def test_clip_retrieval_as_it_writes_itself():
         "height": 54,
         "is_noisy": True,
         "noise_kind": None,
+        "caption_number": 0,
+        "caption_key": None,
     }
     assert pairs.ok.all()
     assert pairs.is_mapped
@@ -98,6 +100,8 @@ def test_datacomp(tmp_path):
         "height": 480,
         "is_noisy": None,
         "noise_kind": None,
+        "caption_number": 0,
+        "caption_key": None,
     }
     assert np.array_equal(pairs.text, unit(3, seed=3))
 

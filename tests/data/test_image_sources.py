@@ -7,8 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncclean import stores
 from ncclean.data.images import units
+from ncclean.data.images.files import ImageRoot
 from ncclean.data.reader import read_samples
+from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import SkipReason
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError, ShardError
@@ -281,3 +284,56 @@ def test_what_holds_no_images_is_named(tmp_path, name):
         (tmp_path / name).write_text("a,b\n1,2\n" if name == "t.csv" else '{"a": 1}\n')
     with pytest.raises(InputError, match="holds no"):
         resolve_sources([str(tmp_path)], "images")
+
+
+def test_a_broken_first_line_does_not_hide_a_table(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    (tmp_path / "t.jsonl").write_text('{"file_na\n{"file_name": "a.jpg", "text": "fine"}\n')
+    samples, _ = read(tmp_path)
+    assert statuses(samples) == ["row_broken", "ok"]
+
+
+def test_a_folder_is_listed_once_when_it_is_planned(tmp_path, monkeypatch):
+    LAYOUTS["files"](PAIRS, tmp_path / "source")
+    listed = []
+    list_local = stores._list_local
+    monkeypatch.setattr(
+        stores, "_list_local", lambda f, *rest: listed.append(f) or list_local(f, *rest)
+    )
+    monkeypatch.setattr(units, "_UNIT_ROWS", 16)
+    assert len(resolve_sources([str(tmp_path / "source")])) == 3
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("layout", ["files", "imagefolder", "open_clip"])
+def test_only_the_files_that_are_wanted_are_read(layout, tmp_path, monkeypatch):
+    source = LAYOUTS[layout](PAIRS, tmp_path / "source")
+    (shard,) = resolve_sources([str(source)])
+    keys = {sample.key for sample in read_samples(shard)}
+    wanted = {key for key in keys if key.endswith(("00007", "00021"))}
+    opened = []
+    read_local = ImageRoot._read_local
+    monkeypatch.setattr(
+        ImageRoot, "_read_local", lambda root, path: opened.append(path) or read_local(root, path)
+    )
+    found = [one for one in read_samples(shard, wanted=wanted) if one.key in wanted]
+    assert [(one.image, one.caption) for one in found] == [PAIRS[7][1:], PAIRS[21][1:]]
+    assert len(opened) == (6 if layout == "files" else 2)
+    assert dict(pick_images(shard, wanted)).keys() == wanted
+
+
+def test_a_folder_that_has_gone_is_a_failed_unit(tmp_path):
+    LAYOUTS["files"](PAIRS, tmp_path / "source")
+    (shard,) = resolve_sources([str(tmp_path / "source")])
+    (tmp_path / "source").rename(tmp_path / "elsewhere")
+    with pytest.raises(ShardError, match="cannot list"):
+        list(read_samples(shard))
+
+
+def test_a_list_without_a_text_hides_no_other_caption(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    rows = [{"file_name": "a.jpg", "key": n, "caption": empty, "text": "fine"}
+            for n, empty in enumerate(([1, 2], ["", None], [], ""))]  # fmt: skip
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    samples, _ = read(tmp_path / "t.jsonl")
+    assert [sample.caption for sample in samples] == ["fine"] * 4

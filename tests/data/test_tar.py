@@ -107,3 +107,26 @@ def test_compressed_shards_are_read(tmp_path):
     assert error is None
     assert samples[0].caption == "a red circle"
     assert read(tmp_path, data[: len(data) // 2])[2] is not None
+
+
+def test_captions_under_several_names_that_are_interleaved(tmp_path):
+    members = [("a.jpg", b"1"), ("b.jpg", b"2"), ("a.en", b"a en"), ("b.en", b"b en"),
+               ("a.de", b"a de"), ("b.de", b"b de")]  # fmt: skip
+    samples = read(tmp_path, hostile.tar_bytes(members), ("en", "de"))[0]
+    found = {s.key: [caption.text for caption in s.captions] for s in samples}
+    assert found == {"a": ["a en", "a de"], "b": ["b en", "b de"]}
+
+
+def test_an_empty_caption_ends_a_sample_as_it_does_for_export(tmp_path):
+    members = [("a.jpg", b"1"), ("a.txt", b""), ("b.jpg", b"2"), ("b.txt", b"b"),
+               ("a.jpg", b"3"), ("a.txt", b"good")]  # fmt: skip
+    samples = read(tmp_path, hostile.tar_bytes(members))[0]
+    assert [(s.row, s.status.value) for s in sorted(samples, key=lambda s: s.row)] == [
+        (0, "caption_missing"), (1, "ok"), (2, "duplicate_key"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("empty", [b"[1, 2]", b'["", null]', b"[]", b'""', b"null", b"7"])
+def test_a_json_caption_without_a_text_hides_no_other(tmp_path, empty):
+    members = [("a.jpg", b"1"), ("a.json", b'{"caption": ' + empty + b', "text": "good"}')]
+    assert read(tmp_path, hostile.tar_bytes(members))[0][0].caption == "good"

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+import torch
 from ncclean_pipelines.score import Score
+from ray.exceptions import ObjectLostError
+from safetensors.torch import save_file
 
-from ncclean.config import ClusterOptions
+from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
-from ncclean.execution import ray_run
+from ncclean.execution import ray_cluster, ray_run
 from tests import object_store
-from tests.data.image_layouts import LAYOUTS
+from tests.data.image_layouts import LAYOUTS, write_recaptioned
 from tests.execution import clusters
 from tests.pipelines.score_tables import assert_same_rows, read
 
@@ -83,7 +86,26 @@ def test_rows_are_those_of_the_local_engine(two_nodes, shards, reference, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip"])
+def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp_path, monkeypatch):
+    """The shard is scored again: its statistics lay in the store of the node."""
+    lost = []
+
+    def get(reference):
+        outcome = ray_cluster.get(reference)
+        if not lost:
+            lost.append(reference)
+            raise ObjectLostError(reference.hex(), None, "")
+        return outcome
+
+    monkeypatch.setattr(ray_run, "get", get)
+    summary = on(two_nodes, shards, tmp_path / "scores.parquet").run().summary
+    assert lost
+    assert summary.shards_failed == 0
+    assert_same_rows(read(tmp_path / "scores.parquet"), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["files", "Hugging Face", "open_clip", "recaptioned"])
 def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch, layout):
     """Named from the working folder, which no worker shares."""
     monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 50)
@@ -93,11 +115,14 @@ def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch,
         for sample in read_samples(shard)
         if sample.image is not None
     ]
-    source = LAYOUTS[layout](pairs, tmp_path / "source")
+    source = {**LAYOUTS, "recaptioned": write_recaptioned}[layout](pairs, tmp_path / "source")
     monkeypatch.chdir(tmp_path)
     relative = source.relative_to(tmp_path)
-    Score(shards=[str(relative)], out="local.parquet", **MODEL).run()
-    summary = on(two_nodes, relative, "ray.parquet").run().summary
+    keys = ("caption", "recaption") if layout == "recaptioned" else None
+    options = ScoreOptions(caption_key=keys)
+    Score(shards=[str(relative)], out="local.parquet", options=options, **MODEL).run()
+    summary = on(two_nodes, relative, "ray.parquet", options=options).run().summary
+    assert summary.rows == len(pairs) * (2 if keys else 1)
     assert summary.shards == 4
     assert_same_rows(read(tmp_path / "ray.parquet"), read(tmp_path / "local.parquet"))
 
@@ -111,6 +136,34 @@ def test_embeddings(two_nodes, tmp_path, monkeypatch):
         Score(shards=["clip-retrieval-2.45"], out=str(tmp_path / out), **options, **engine).run()
     local, ray = (read(tmp_path / out) for out in ("local", "ray"))
     assert ray.equals(local)
+
+
+@pytest.mark.slow
+def test_columns_of_a_module_that_the_nodes_do_not_have(two_nodes, shards, tmp_path, monkeypatch):
+    (tmp_path / "here_alone.py").write_text(
+        "import pyarrow as pa\nfrom ncclean.columns import columns\n\n"
+        "LIMIT = 30\n\n"
+        "@columns(words=pa.int32())\n"
+        "def words(batch):\n"
+        "    if any(len(text) > LIMIT for text in batch.captions):\n"
+        "        raise ValueError('too long')\n"
+        "    return {'words': [len(text.split()) for text in batch.captions]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    vectors = torch.nn.functional.normalize(torch.randn(1, 128), dim=1)
+    save_file({"weight": vectors}, "head.safetensors")
+    options = ScoreOptions(
+        columns=["here_alone:words"], head=["h=head.safetensors"], signals=["language", "image"]
+    )
+    Score(shards=[str(shards)], out="local.parquet", options=options, **MODEL).run()
+    result = on(two_nodes, shards, "ray.parquet", options=options).run()
+    local = read(tmp_path / "local.parquet")
+    found = read(tmp_path / "ray.parquet")
+    assert_same_rows(found, local)
+    assert found.schema.names == local.schema.names
+    assert 0 < found.column("words").null_count < len(found)
+    assert found.column("blur").null_count == found.column("similarity").null_count
+    assert sum(result.summary.column_failures.values()) > 100
 
 
 @pytest.mark.slow

@@ -34,8 +34,9 @@ def command(shards, out, **options):
 
 
 def read(path):
-    """The table sorted as written, from a file or a folder in order of shard and row."""
-    return pq.read_table(path).sort_by([("shard", "ascending"), ("row", "ascending")])
+    """The table sorted as written, from a file or a folder: by shard, row and caption."""
+    order = ("shard", "row", "caption_number")
+    return pq.read_table(path).sort_by([(name, "ascending") for name in order])
 
 
 def assert_same_rows(found, expected):

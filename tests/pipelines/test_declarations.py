@@ -17,6 +17,7 @@ from ncclean.options import Option, OptionError, Options, parameters
 # The demo and the whole cleaning are recipes themselves; the last two look into the folder of one
 # training run, beside what a stage would make.
 NO_STAGES = {
+    "audit",
     "clean",
     "query",
     "run",
@@ -50,7 +51,7 @@ def test_every_stage_has_a_place_of_its_own(name):
 @pytest.mark.parametrize("name", STAGES)
 def test_a_run_decides_what_starts_over(name):
     known = parameters(STAGES[name])
-    decided = {"overwrite", "resume", "dry_run", "finalize_only"} & set(known)
+    decided = {"overwrite", "resume", "dry_run", "finalize_only", "calibrate_with"} & set(known)
     if name == "evaluate noise":  # a trial is a question; a stage goes on from what others made
         decided |= {"inject", *parameters(TrialOptions)}
     assert all(not known[option].option.in_recipes for option in decided)

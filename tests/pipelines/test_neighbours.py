@@ -115,9 +115,8 @@ def test_mismatched_pairs_have_rivals_and_disagree_with_their_neighbours(scored,
         assert detection_report(values, noisy, 0.0).auroc >= least, name
 
 
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_approximate_agrees_with_exact(scored, found, kind, tmp_path):
-    options = NeighbourOptions(index=kind, recall=0.99)
+def test_approximate_agrees_with_exact(scored, found, tmp_path):
+    options = NeighbourOptions(index="ivf", recall=0.99)
     out = str(tmp_path / "n.parquet")
     summary = Neighbours(embeddings=[str(scored / "e")], out=out, options=options).run().summary
     exact, approximate = found[1], pq.read_table(tmp_path / "n.parquet")
@@ -186,10 +185,100 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
         ({"out": "n"}, "--out takes a file ending in .parquet, got n"),
         ({"recall": 2.0}, "--recall must be at most 1, got 2"),
         ({"seed": -1}, "--seed must be at least 0, got -1"),
-        ({"index": "lsh"}, "--index takes auto, flat, ivf, hnsw, got 'lsh'"),
+        ({"index": "lsh"}, "--index takes auto, flat, ivf, got 'lsh'"),
     ],
 )
 def test_values_out_of_range(options, message):
     with pytest.raises(InputError) as error:
         build(Neighbours, {"embeddings": "e", "out": "n.parquet", **options})
     assert message in str(error.value)
+
+
+def test_images_of_a_reference_are_found(scored, tmp_path):
+    """A reference of the first pairs' images, and of scenes that the corpus does not have."""
+    reference, out = tmp_path / "reference", tmp_path / "n.parquet"
+    write_corpus(tmp_path / "others", CorpusOptions(pairs=200, shard_size=200, seed=77), 1)
+    Score(
+        shards=[str(tmp_path / "others")], out=str(tmp_path / "o.parquet"), model="demo",
+        precision="fp32", shift=0.2, options=ScoreOptions(embeddings=str(reference)),
+    ).run()  # fmt: skip
+    image = np.load(scored / "e" / "img_emb" / "img_emb_0.npy")
+    np.save(tmp_path / "first.npy", image[:COPIES].astype(np.float32) * 3)
+    for sources, contaminated in (
+        ([reference], 0),
+        ([tmp_path / "first.npy"], None),
+    ):
+        result = Neighbours(
+            embeddings=[str(scored / "e")], out=str(out), overwrite=True,
+            reference=[str(source) for source in sources],
+        ).run()  # fmt: skip
+        table = pq.read_table(out).to_pandas()
+        assert result.summary.contaminated == table.contaminated.sum()
+        if contaminated == 0:
+            theirs = np.load(reference / "img_emb" / "img_emb_0.npy").astype(np.float32)
+            uids = pq.read_table(reference / "metadata" / "metadata_0.parquet")["uid"].to_pylist()
+            cosines = image.astype(np.float32) @ theirs.T
+            ours = table[: len(image)]
+            assert np.allclose(ours.reference_similarity, cosines.max(axis=1), atol=1e-5)
+            nearest = [uids[place] for place in cosines.argmax(axis=1)]
+            assert np.mean(ours.nearest_reference == nearest) > 0.99  # of rounding alike
+            assert table.contaminated.mean() < 0.01
+        else:
+            assert table.contaminated[:COPIES].all()
+            assert table.contaminated[-COPIES:].all()  # the copies of these pairs
+            assert table.nearest_reference[:3].tolist() == ["0", "1", "2"]
+            assert np.allclose(table.reference_similarity[:COPIES], 1, atol=1e-3)
+            assert table.contaminated.mean() < 0.2
+            selected = tmp_path / "clean.parquet"
+            Select(
+                scores=[str(scored / "scores.parquet")], out=str(selected), join=[str(out)],
+                policy=Policy(where="NOT coalesce(contaminated, false)"),
+            ).run()  # fmt: skip
+            kept = set(pq.read_table(selected)["uid"].to_pylist())
+            assert not kept & set(table.uid[table.contaminated])
+            assert len(kept) > PAIRS / 2
+
+
+def test_without_a_reference_its_columns_are_null(found):
+    _, table = found
+    for name in ("reference_similarity", "nearest_reference", "contaminated"):
+        assert table.column(name).null_count == len(table)
+
+
+def test_clusters_are_of_like_images(found, scored):
+    _, table = found
+    cluster = table.column("cluster").to_numpy()
+    assert cluster.min() == 0
+    assert len(np.unique(cluster)) > 20
+    image = np.concatenate(
+        [np.load(path) for path in sorted((scored / "e" / "img_emb").glob("*.npy"))]
+    ).astype(np.float32)
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, len(image), (2, 200_000))
+    cosines = (image[one] * image[other]).sum(axis=1)
+    same = cluster[one] == cluster[other]
+    assert cosines[same].mean() > cosines[~same].mean() + 0.1
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere", "holds no embeddings"),
+        ("narrow.npy", "has 3 dimensions"),
+        ("broken.npy", "is not a .npy matrix"),
+        ("nan.npy", "row 1: image: NaN"),
+        ("empty.npy", "holds no vectors"),
+    ],
+)
+def test_a_reference_that_is_none(reference, message, scored, tmp_path):
+    dim = np.load(scored / "e" / "img_emb" / "img_emb_0.npy").shape[1]
+    np.save(tmp_path / "narrow.npy", np.ones((4, 3), np.float32))
+    np.save(tmp_path / "nan.npy", np.array([[1.0] * dim, [np.nan] * dim]))
+    np.save(tmp_path / "empty.npy", np.ones((0, dim), np.float32))
+    (tmp_path / "broken.npy").write_bytes(b"no npy")
+    with pytest.raises(InputError, match=message):
+        Neighbours(
+            embeddings=[str(scored / "e")], out=str(tmp_path / "n.parquet"),
+            reference=[str(tmp_path / reference)],
+        ).run()  # fmt: skip
+    assert not (tmp_path / "n.parquet").exists()

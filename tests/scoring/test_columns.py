@@ -1,11 +1,17 @@
 """The score columns against a plain numpy computation."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from ncclean.scoring.blocks import BlockStatistics
+from ncclean.scoring.clip_loss import mismatched_scores
 from ncclean.scoring.columns import score_pairs
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
 
 
 def embeddings(n, seed=0):
@@ -51,6 +57,79 @@ def test_histograms_hold_every_pair_and_every_mismatch():
     assert scores.distributions.matched.size == 300
     assert scores.distributions.mismatched.size == (sizes * (sizes - 1)).sum()
     assert scores.distributions.matched.mean == pytest.approx(scores.similarity.mean(), abs=1e-6)
+
+
+def test_known_mismatches_of_neg_clip_loss_have_no_partner_of_their_own():
+    """The score that image i and caption j have where neither's own partner is there."""
+    image, text = embeddings(12)
+    names = np.array(["a", "b", None] * 4, dtype=object)
+    found = score(image, text, groups=names).distributions
+    of_score = found.scores["neg_clip_loss"]
+    cosines = image.half().double() @ text.half().double().T
+    expected = torch.zeros(12, 12)
+    for i in range(12):
+        for j in range(12):
+            if i == j:
+                continue
+            kept_texts = [k for k in range(12) if k != i]
+            kept_images = [k for k in range(12) if k != j]
+            rivals = (20 * cosines[i, kept_texts]).exp().sum().log()
+            rivals += (20 * cosines[kept_images, j]).exp().sum().log()
+            expected[i, j] = cosines[i, j] - rivals / 40
+    off_diagonal = expected[~torch.eye(12, dtype=bool)]
+    assert of_score.mismatched.size == 132
+    assert of_score.mismatched.mean - 1 == pytest.approx(off_diagonal.mean().item(), abs=1e-5)
+    histogram = Histogram.of(off_diagonal + 1)
+    assert np.abs((of_score.mismatched.counts - histogram.counts).cumsum()).max() <= 1
+    plain = score(image, text, groups=names)
+    assert of_score.matched.mean - 1 == pytest.approx(plain.neg_clip_loss.mean(), abs=1e-5)
+    assert {name: group.mismatched.size for name, group in of_score.groups.items()} == {
+        "a": 12,
+        "b": 12,
+    }
+    assert found.mismatched.counts.tolist() == plain.distributions.mismatched.counts.tolist()
+
+
+def test_an_eighth_of_the_mismatches_of_a_large_block_tells_their_distribution():
+    image, text = embeddings(2048)
+    found = score_pairs(
+        image, text, scale=20.0, shard="s", block_size=2048, forget_percent=10.0, seed=0
+    ).distributions.scores["neg_clip_loss"]
+    assert found.mismatched.size == 8 * 256 * 255
+    cosines = image.half().float() @ text.half().float().T
+    block = BlockStatistics.of(cosines, 20.0)
+    every = mismatched_scores(cosines, block.i2t_rivals, block.t2i_rivals, 20.0)
+    every = Histogram.of(every[~torch.eye(2048, dtype=bool)] + 1)
+    shares = [each.counts.cumsum() / each.size for each in (found.mismatched, every)]
+    assert np.abs(shares[0] - shares[1]).max() < 0.01
+
+
+def test_captions_of_one_image_are_no_mismatches_of_neg_clip_loss():
+    image, text = embeddings(8)
+    images = np.arange(8) // 2
+    shared = image[torch.arange(8) // 2 * 2]
+    found = score(shared, text, images=images).distributions
+    of_score = found.scores["neg_clip_loss"]
+    assert of_score.mismatched.size == found.mismatched.size == 8 * 6
+    assert -1.5 < of_score.mismatched.mean - 1 < 0
+
+
+def test_distributions_of_scores_add_up_and_are_written():
+    image, text = embeddings(60)
+    options = {"groups": np.array(["a"] * 60, dtype=object)}
+    first, second = (score(image[s], text[s], **options).distributions for s in _HALVES)
+    total = Distributions()
+    total += first
+    total += second
+    again = Distributions.from_json(json.loads(json.dumps(total.to_json())))
+    again -= second
+    of_score, expected = again.score("neg_clip_loss"), first.score("neg_clip_loss")
+    assert np.array_equal(of_score.mismatched.counts, expected.mismatched.counts)
+    assert np.array_equal(of_score.group("a").matched.counts, expected.group("a").matched.counts)
+    assert again.score("similarity") is again
+
+
+_HALVES = (slice(0, 25), slice(25, 60))
 
 
 def test_similarity_does_not_go_through_float16():

@@ -22,6 +22,7 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError
+from ncclean.execution.processes import Processes
 from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select
@@ -62,8 +63,10 @@ def test_a_column_that_is_not_there_is_named_and_nothing_is_begun(corpus, select
     assert not (tmp_path / "x").exists()
 
 
-def export(corpus, selection, out, **options):
-    return export_shards(str(selection), resolve_shards([str(corpus)]), UPath(out), **options)
+def export(corpus, selection, out, workers=1, **options):
+    with Processes(workers) as runner:
+        shards = resolve_shards([str(corpus)])
+        return export_shards(str(selection), shards, UPath(out), runner=runner, **options)
 
 
 @pytest.fixture(scope="module")

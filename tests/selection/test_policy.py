@@ -136,7 +136,7 @@ def test_scores_without_a_range_take_any_threshold(score):
         ({"dedup_by": "caption"}, "--dedup-by takes image, text, both, got 'caption'"),
         ({"score": "similarity", "keep_fraction": -0.1}, "--keep-fraction must be at least 0"),
         ({"keep_fraction": 0.5}, "--keep-fraction needs --score"),
-        ({"score": "similarity"}, "--score needs --keep-fraction or --threshold"),
+        ({"score": "similarity"}, "--score needs --keep-fraction, --threshold or another"),
         ({"threshold": 0.5}, "--threshold goes with --score or --method noise-probability"),
         ({"threshold": 0.5, "method": "ncu"}, "--threshold goes with"),
         ({"lowest": True}, "--lowest goes with --score"),

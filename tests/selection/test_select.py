@@ -212,7 +212,7 @@ def test_order_holds_over_many_row_groups_and_duplicates(tmp_path):
         ({"score": "nosuch", "threshold": 1}, "--score: there is no column 'nosuch'"),
         ({"weights": "nosuch"}, "--weights: there is no column 'nosuch'"),
         ({"keep_fraction": 0.3}, "needs --score"),
-        ({"score": "similarity"}, "needs --keep-fraction or --threshold"),
+        ({"score": "similarity"}, "needs --keep-fraction, --threshold or another"),
         ({"threshold": 0.3}, "--threshold goes with"),
         ({"score": "similarity", "keep_fraction": 1.5}, "at most 1"),
         ({"method": "osa", "with_forget": True}, "goes with --method ncu"),

@@ -17,7 +17,8 @@ from ncclean.data.shards import ShardRef
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.calibration import calibrate
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import write_embeddings, write_part

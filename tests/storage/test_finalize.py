@@ -12,7 +12,8 @@ from ncclean.errors import InputError
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage import finalize as stage
-from ncclean.storage.finalize import Calibration, calibrate, fill_calibrated, finalize
+from ncclean.storage.calibration import Calibration, calibrate, fill_calibrated
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import write_part

@@ -10,7 +10,8 @@ from upath import UPath
 from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
 from ncclean.storage import parts
-from ncclean.storage.finalize import calibrate, finalize
+from ncclean.storage.calibration import calibrate
+from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 from tests.storage.scored_runs import (

@@ -108,7 +108,7 @@ def test_an_exploding_loss_stops_it(corpus, estimator):
 def test_chosen_keys_are_a_selection():
     chosen = ChosenKeys({"a.tar": {"1", "2"}, "b.tar": set()})
     assert chosen.counts() == {"a.tar": 2, "b.tar": 0}
-    assert {key: sample.uid for key, sample in chosen.samples("a.tar").items()} == {
+    assert {key: one.uid for key, (one,) in chosen.samples("a.tar").items()} == {
         "1": "a.tar/1",
         "2": "a.tar/2",
     }

@@ -25,7 +25,7 @@ from ncclean.data.embeddings.vectors import (
     table_rows,
 )
 from ncclean.data.member_samples import hashed_uid
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -39,6 +39,8 @@ _SOURCES = {
     "shard": ("shard",),
     "key": ("key", "image_path"),
     "row": ("row",),
+    "caption_number": ("caption_number",),
+    "caption_key": ("caption_key",),
     "text": ("caption", "text"),
     "url": ("url",),
     "width": ("width", "original_width"),
@@ -53,8 +55,9 @@ class EmbeddedPairs:
     """`n` pairs. The vectors are those of the `ok` pairs alone.
 
     `image` and `text` are (m, d) floats of length 1: as stored if they are that up to float16's
-    rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row, text, url,
-    width, height, is_noisy and noise_kind as the score table has them; `metadata` has what else
+    rounding, else normalised in float32. `facts` has n rows: uid, shard, key, row,
+    caption_number, caption_key, text, url, width, height, is_noisy and noise_kind as the score
+    table has them; `metadata` has what else
     was asked for. `problems` says by row why a pair has no vectors. `error` is set where a file is
     not what it should be: then all pairs are problems. `is_mapped` tells that the vectors are a
     local file's, mapped into memory.
@@ -75,16 +78,19 @@ def read_pairs(
     keys: tuple[str, str] | None,
     *,
     dim: int | None = None,
-    caption_key: str | None = None,
+    caption_key: CaptionKeys = None,
     further: Sequence[str] = (),
 ) -> EmbeddedPairs:
     """Read a shard of `ncclean.data.embeddings.units`.
 
     `keys` are the names of the vectors, `dim` is the width that they must have, `caption_key` the
-    metadata's name of the caption, `further` are columns to keep in `metadata`. Raises
-    `ShardError` if the metadata cannot be read: then nothing is known about any pair.
+    metadata's names of the caption, of which the first that is there counts, `further` are columns
+    to keep in `metadata`. Raises `ShardError` if the metadata cannot be read: then nothing is known
+    about any pair.
     """
-    sources = dict(_SOURCES) if caption_key is None else {**_SOURCES, "text": (caption_key,)}
+    sources = dict(_SOURCES)
+    if caption_key is not None:
+        sources["text"] = (caption_key,) if isinstance(caption_key, str) else tuple(caption_key)
     names = [name for several in sources.values() for name in several]
     vectors = list(keys or ()) if shard.layout == "vectors" else []
     wanted = dict.fromkeys([*names, *vectors, *further])
@@ -98,7 +104,7 @@ def read_pairs(
         return _all_missing(facts, metadata, str(error))
     problems: dict[int, tuple[SkipReason, str]] = {}
     sides = [
-        _unit_vectors(matrix, what, length, problems)
+        unit_vectors(matrix, what, length, problems)
         for matrix, what, length in zip(matrices, ("image", "caption"), lengths, strict=True)
     ]
     ok = np.ones(len(table), dtype=bool)
@@ -192,7 +198,7 @@ def _all_missing(facts: pa.Table, metadata: pa.Table, reason: str) -> EmbeddedPa
     return EmbeddedPairs(facts, metadata, ok, nothing, nothing, problems, reason)
 
 
-def _unit_vectors(
+def unit_vectors(
     matrix: np.ndarray,
     what: str,
     lengths: np.ndarray | None,
@@ -251,7 +257,7 @@ def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]
     position = pa.array(np.arange(first, first + rows), pa.int32())
     strings = {
         name: _cast(found.get(name), pa.string(), rows)
-        for name in ("uid", "shard", "key", "text", "url", "noise_kind")
+        for name in ("uid", "shard", "key", "caption_key", "text", "url", "noise_kind")
     }
     # A row of a shard is only meant where the shard is named as well.
     own_rows = found.get("row") if "shard" in found else None
@@ -263,6 +269,10 @@ def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]
             "shard": shards,
             "key": keys,
             "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), position),
+            "caption_number": pc.fill_null(
+                _cast(found.get("caption_number"), pa.int16(), rows), pa.scalar(0, pa.int16())
+            ),
+            "caption_key": strings["caption_key"],
             "text": strings["text"],
             "url": strings["url"],
             "width": _cast(found.get("width"), pa.int32(), rows),
@@ -313,6 +323,16 @@ def _converted(value: object, kind: pa.DataType) -> object:
         return convert(value) if isinstance(value, (int, float)) else None
     except (ValueError, OverflowError):
         return None
+
+
+def images_of(facts: pa.Table) -> np.ndarray | None:
+    """(n,) numbers of the images of pairs, by shard and key; None if no image has two captions."""
+    if not pc.any(pc.not_equal(facts.column("caption_number"), 0)).as_py():
+        return None
+    numbered = facts.select(["shard", "key"]).append_column("at", pa.array(np.arange(len(facts))))
+    firsts = numbered.group_by(["shard", "key"]).aggregate([("at", "min")])
+    joined = numbered.join(firsts, ["shard", "key"]).sort_by("at")
+    return np.asarray(joined.column("at_min"))
 
 
 def statuses(pairs: EmbeddedPairs) -> Counter[str]:

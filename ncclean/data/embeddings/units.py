@@ -181,15 +181,7 @@ def _by_number(folder: UPath, name: str, ending: str) -> dict[int, str]:
 
 
 def _names(folder: UPath) -> set[str]:
-    """Names in a folder; none if it does not exist."""
-
-    def look() -> set[str]:
-        try:
-            return {place.name for place in folder.iterdir()}
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
-
-    return stores.ask("list", folder, look)
+    return {entry.name for entry in stores.listing(folder)}
 
 
 def _shards(files: _Files, name: str) -> list[ShardRef]:

@@ -129,7 +129,7 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
             if rows is None:
-                return file.read(wanted)
+                return _whole(url, file.read(wanted), file.metadata.num_rows)
             ends = np.cumsum(
                 [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             )
@@ -138,11 +138,19 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
                 for number, end in enumerate(ends)
                 if end > rows[0] and (ends[number - 1] if number else 0) < rows[1]
             ]
-            table = file.read_row_groups(touched, wanted)
+            announced = sum(file.metadata.row_group(number).num_rows for number in touched)
+            table = _whole(url, file.read_row_groups(touched, wanted), announced)
             before = int(ends[touched[0] - 1]) if touched and touched[0] else 0
             return table.slice(rows[0] - before, rows[1] - rows[0])
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"{url} cannot be read as Parquet: {_one_line(error)}") from error
+
+
+def _whole(url: str, table: pa.Table, announced: int) -> pa.Table:
+    """The table; a page whose header is wrong may lose its rows without an error of Arrow's."""
+    if table.num_columns and len(table) != announced:
+        raise ShardError(f"{url} has {len(table):,} rows, {announced:,} were announced")
+    return table
 
 
 def table_rows(url: str) -> tuple[list[int], pa.Schema]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import tarfile
@@ -10,21 +11,16 @@ import tempfile
 from collections.abc import Container
 from typing import BinaryIO, cast
 
+from PIL import Image
+
+from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
 
-# The first bytes of a file, and the ending that its format has.
-_FORMATS = (
-    (rb"\x89PNG", "png"),
-    (rb"GIF8", "gif"),
-    (rb"RIFF....WEBP", "webp"),
-    (rb"BM", "bmp"),
-    (rb"II\*\0|MM\0\*", "tif"),
-    (rb"....ftypavi", "avif"),
-)
 _PLAIN = re.compile(r"(?!__)[^./\0\n][^/\0\n]*(/[^./\0\n][^/\0\n]*)*")
 _HASH_BYTES = 6
 
@@ -47,38 +43,54 @@ def open_as_tar(shard: ShardRef) -> BinaryIO:
     if shard.layout == WEBDATASET:
         return shard.open()
     made = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  the caller closes it
-    write_tar(shard, shard.name, None, made)
+    write_tar(shard, shard.name, made)
     made.seek(0)
     return made
 
 
-def write_tar(shard: ShardRef, name: str, keys: Container[str] | None, out: BinaryIO) -> None:
+def write_tar(
+    shard: ShardRef,
+    name: str,
+    out: BinaryIO,
+    keys: Container[str] | None = None,
+    kept: KeptCaptions | None = None,
+    caption_key: CaptionKeys = None,
+) -> None:
     """Write the usable samples of a unit, or those with `keys`, as a tar.
 
     A sample becomes `key.jpg`, `key.txt` and `key.json`: the image as it is under its own ending,
-    the caption, the other fields with the uid that the sample has in the shard `name`. What cannot
-    be read is left out. Raises `ShardError` if the unit cannot be read at all.
+    its first caption (by `caption_key`) or those that are `kept`, the other fields with the uid
+    that the sample has in the shard `name`. What cannot be read is left out. Raises `ShardError` if
+    the unit cannot be read at all.
     """
-    samples = read_samples(shard)
+    samples = read_samples(shard, caption_key, wanted=keys)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         try:
             for sample in samples:
                 if sample.image is None or (keys is not None and sample.key not in keys):
                     continue
+                caption, fields = sample.caption, sample.metadata
+                if kept is not None:
+                    captions = kept.of_sample(sample.key, sample.captions)
+                    if captions is None:
+                        continue
+                    caption, fields = captions["caption"], {**fields, **captions}
                 key = tar_key(sample.key)
                 uid = sample_uid(sample.metadata, name, sample.key)
-                fields = json.dumps({**sample.metadata, "uid": uid}, default=str)
+                record = json.dumps({**fields, "uid": uid}, default=str)
                 add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
-                add_member(tar, f"{key}.txt", (sample.caption or "").encode())
-                add_member(tar, f"{key}.json", fields.encode())
+                add_member(tar, f"{key}.txt", (caption or "").encode())
+                add_member(tar, f"{key}.json", record.encode())
         except ShardError:
             if not samples.samples:
                 raise
 
 
 def image_ending(image: bytes) -> str:
-    """The usual ending of an image's format, by its first bytes; `jpg` for what is not known."""
-    for magic, ending in _FORMATS:
-        if re.match(magic, image, re.DOTALL):
-            return ending
-    return "jpg"
+    """The usual ending of an image's format; `jpg` for what Pillow does not know."""
+    try:
+        with Image.open(io.BytesIO(image)) as opened:
+            name = (opened.format or "jpg").lower()
+    except Exception:
+        return "jpg"
+    return {"jpeg": "jpg", "tiff": "tif", "mpo": "jpg"}.get(name, name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ncclean import stores
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, IMAGE_EXTENSIONS
-from ncclean.errors import ShardError
+from ncclean.errors import InputError, ShardError
 
 # What img2dataset writes of a whole folder.
 _NOT_OF_A_SAMPLE = "_stats.json"
@@ -17,7 +17,7 @@ _EXTENSIONS = IMAGE_EXTENSIONS.union(CAPTION_EXTENSIONS, ("json",))
 
 
 class Entry(NamedTuple):
-    """A file of a folder. `version` changes when its bytes do."""
+    """A file that belongs to the sample `key`. `version` changes when its bytes do."""
 
     key: str
     extension: str
@@ -27,65 +27,45 @@ class Entry(NamedTuple):
 
 
 def entries_of(
-    folder: str, span: tuple[str, str] | None = None, caption_key: str | None = None
+    folder: str, span: tuple[str, str] | None = None, caption_keys: Sequence[str] = ()
 ) -> Iterator[Entry]:
     """The files of the folder itself that make samples, by key, those of the first to last key.
 
-    A key is a name up to its last dot; files with the ending `caption_key` are captions, too.
+    A key is a name up to its last dot; files with the endings `caption_keys` are captions, too.
     Raises `ShardError` if the folder cannot be listed.
     """
-    try:
-        found = _listed(folder)
-        extensions = {*_EXTENSIONS, caption_key or "json"}
-        for name in sorted(filter(lambda name: _is_meant(name, extensions), found), key=_split):
-            key, extension = _split(name)
-            if span is not None and not span[0] <= key <= span[1]:
-                continue
-            size, version = found[name] or _facts(f"{folder}/{name}")
-            if size is not None:
-                yield Entry(key, extension.lower(), name, size, version)
-    except OSError as error:
-        raise ShardError(stores.explain(folder, error, "list")) from error
+    extensions = _EXTENSIONS.union(caption_keys)
+    files = (each for each in _files(folder) if _is_meant(each.name, extensions))
+    for file in sorted(files, key=lambda file: _split(file.name)):
+        key, extension = _split(file.name)
+        if span is not None and not span[0] <= key <= span[1]:
+            continue
+        size, version = file.size, file.version
+        if size is None:
+            size, version = _facts(f"{folder}/{file.name}")
+        if size is not None:
+            yield Entry(key, extension.lower(), file.name, size, version or "")
 
 
 def has_image_files(folder: str) -> bool:
     """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
-    try:
-        return any(_is_meant(name, IMAGE_EXTENSIONS) for name in _listed(folder))
-    except OSError as error:
-        raise ShardError(stores.explain(folder, error, "list")) from error
+    return any(_is_meant(each.name, IMAGE_EXTENSIONS) for each in _files(folder))
 
 
 def subfolders(folder: str) -> list[str]:
     """The folders in a folder, sorted; links to folders are not followed."""
+    return [f"{folder}/{each.name}" for each in _entries(folder) if each.is_folder]
+
+
+def _files(folder: str) -> Iterator[stores.Entry]:
+    return (each for each in _entries(folder) if not each.is_folder)
+
+
+def _entries(folder: str) -> list[stores.Entry]:
     try:
-        if not stores.is_url(folder):
-            with os.scandir(folder) as found:
-                return sorted(one.path for one in found if one.is_dir(follow_symlinks=False))
-        system, path = stores.filesystem(folder)
-        scheme = folder.split("://", 1)[0]
-        return sorted(
-            f"{scheme}://{one['name'].split('://', 1)[-1].rstrip('/')}"
-            for one in stores.patiently(system.ls, path, detail=True)
-            if one["type"] == "directory" and one["name"].rstrip("/") != path.rstrip("/")
-        )
-    except OSError as error:
-        raise ShardError(stores.explain(folder, error, "list")) from error
-
-
-def _listed(folder: str) -> dict[str, tuple[int, str] | None]:
-    """Names in a folder, with size and version where the listing has them."""
-    if not stores.is_url(folder):
-        return dict.fromkeys(os.listdir(folder))
-    system, path = stores.filesystem(folder)
-    return {
-        one["name"].rpartition("/")[2]: (
-            int(one.get("size") or 0),
-            str(one.get("ETag") or one.get("etag") or one.get("LastModified") or ""),
-        )
-        for one in stores.patiently(system.ls, path, detail=True)
-        if one["type"] == "file"
-    }
+        return stores.listing(folder, is_there=True)
+    except InputError as error:
+        raise ShardError(str(error)) from error
 
 
 def _facts(path: str) -> tuple[int | None, str]:

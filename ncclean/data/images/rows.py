@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ LINES = (".jsonl", ".ndjson")
 # A quote that is never closed would make one field of the rest of the file.
 _LONGEST_FIELD = 1 << 20
 _BATCH_ROWS = 64
+_ROWS_LOOKED_AT = 100  # for one that is not broken
 _BLOCK_BYTES = 8 << 20  # of an object store
 _BOM = "\ufeff"
 
@@ -49,11 +51,11 @@ def columns_of(url: str) -> pa.Schema | list[str]:
         if url.endswith(".parquet"):
             with stores.open_parquet(stores.location(url)) as file:
                 return file.schema_arrow
-        with _open_text(url, 0) as lines:
+        with _open_text(url) as lines:
             if url.endswith(SEPARATED):
-                return _header(url, lines)
-            first = next(_json_rows(lines), {})
-            return list(first) if isinstance(first, dict) else []
+                return _header(url, lines)[0]
+            rows = itertools.islice(_json_rows(lines), _ROWS_LOOKED_AT)
+            return next((list(row) for row in rows if isinstance(row, dict)), [])
     except (OSError, pa.ArrowException, csv.Error) as error:
         raise ShardError(f"{url} cannot be read: {_one_line(error)}") from error
 
@@ -66,11 +68,10 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     """
     units: list[tuple[int, int, int]] = []
     try:
-        with _open_text(url, 0) as stream:
+        with _open_text(url) as stream:
             counted = _CountedLines(stream)
             if url.endswith(SEPARATED):
-                dialect = _dialect(url)
-                next(csv.reader(counted, dialect), None)
+                _, dialect, counted.offset = _header(url, stream)
                 rows = _separated_rows(counted, [], dialect)
             else:
                 rows = _json_rows(counted)
@@ -106,17 +107,13 @@ class _CountedLines:
 def _text_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
     try:
-        names: list[str] = []
-        if shard.url.endswith(SEPARATED):
-            with _open_text(shard.url, 0) as stream:
-                names = _header(shard.url, stream)
-        with _open_text(shard.url, shard.offset) as stream:
+        with _open_text(shard.url) as stream:
             if shard.url.endswith(SEPARATED):
-                dialect = _dialect(shard.url)
-                if not shard.offset:
-                    next(csv.reader(stream, dialect), None)
+                names, dialect, begin = _header(shard.url, stream)
+                stream.seek(shard.offset or begin)
                 rows = _separated_rows(stream, names, dialect)
             else:
+                stream.seek(shard.offset)
                 rows = _json_rows(stream)
             for number, row in enumerate(rows):
                 if number == count:
@@ -187,7 +184,10 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
                     names = [name.lower() for name in batch.schema.names]
                     for values in zip(*(_values(column) for column in batch.columns), strict=True):
                         done += 1
-                        yield dict(zip(names, values, strict=True))
+                        if done <= end:
+                            yield dict(zip(names, values, strict=True))
+                if done != end:  # of pages whose headers are wrong
+                    raise ValueError(f"{done - begin} rows, {end - begin} were announced")
             except (OSError, pa.ArrowException, ValueError) as error:
                 failure = failure or f"row group {group} cannot be read: {_one_line(error)}"
                 for _ in range(end - done):
@@ -213,28 +213,28 @@ def _value(value: pa.Scalar) -> Any:
         return None
 
 
-def _open_text(url: str, offset: int) -> io.TextIOWrapper:
-    """A text from a byte on, whose undecodable bytes stay what they are."""
+def _open_text(url: str) -> io.TextIOWrapper:
+    """A text whose undecodable bytes stay what they are."""
     stream: BinaryIO = (
         stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=4)
         if stores.is_url(url)
         else open(url, "rb")  # noqa: SIM115  the caller closes it
     )
-    stream.seek(offset)
     return io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
 
 
-def _header(url: str, lines: Iterator[str] | io.TextIOBase) -> list[str]:
-    fields = next(csv.reader(lines, _dialect(url)), [])
-    return [name.removeprefix(_BOM).strip().lower() for name in fields]
+def _header(url: str, stream: io.TextIOWrapper) -> tuple[list[str], type[csv.Dialect], int]:
+    """Names of the columns, the dialect, and the byte at which rows begin; reads on from there.
 
-
-def _dialect(url: str) -> type[csv.Dialect]:
-    """Tabs where the first line has tabs and no comma: open_clip's own csv files do."""
-    with _open_text(url, 0) as stream:
-        first = stream.readline()
+    Tabs where the first line has tabs and no comma: open_clip's own csv files do.
+    """
+    first = stream.readline()
+    stream.seek(0)
     has_tabs = "\t" in first and ("," not in first or url.endswith(".tsv"))
-    return csv.excel_tab if has_tabs else csv.excel
+    dialect = csv.excel_tab if has_tabs else csv.excel
+    counted = _CountedLines(stream)
+    names = next(csv.reader(counted, dialect), [])
+    return [name.removeprefix(_BOM).strip().lower() for name in names], dialect, counted.offset
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -13,15 +13,15 @@ from ncclean import stores
 from ncclean.data.images.files import ImageRoot, UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
 from ncclean.data.images.rows import BrokenRow, Row, rows_of
-from ncclean.data.member_samples import MemberSamples, take_caption
-from ncclean.data.sample_groups import is_image, utf8
-from ncclean.data.samples import Sample, SkipReason
+from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions
+from ncclean.data.sample_groups import is_image, may_be_caption, utf8
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.data.shards import ShardRef
 
 # Names that columns have in the layouts we read, the first that is there counts.
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
-CAPTION_COLUMNS = ("caption", "text", "title", "txt")
+CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions")
 _KEY_COLUMNS = ("key", "__key__")
 _AT_ONCE = 32  # objects asked of a store
 
@@ -33,11 +33,18 @@ class TableSamples:
     `row_broken`.
     """
 
-    def __init__(self, shard: ShardRef, caption_key: str | None = None) -> None:
+    def __init__(
+        self,
+        shard: ShardRef,
+        caption_key: CaptionKeys = None,
+        wanted: Container[str] | None = None,
+    ) -> None:
+        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
         self.shard = shard
+        self._wanted = wanted
         self.samples = 0
         self.late_metadata: dict[int, dict[str, Any]] = {}
-        self._caption_columns = (caption_key.lower(),) if caption_key else CAPTION_COLUMNS
+        self._caption_keys = caption_keys(caption_key)
         self._root = ImageRoot(shard.files[0])
         self._keys: set[str] = set()
 
@@ -69,13 +76,15 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
-        caption = next((row[name] for name in self._caption_columns if row.get(name)), None)
-        if isinstance(caption, list):
-            caption = next((one for one in caption if one), None)
-        take_caption(sample, caption if isinstance(caption, str | bytes) else None)
+        there = [name for name in CAPTION_COLUMNS if may_be_caption(row.get(name))]
+        usual = next((name for name in there if row[name]), (*there, CAPTION_COLUMNS[0])[0])
+        named = [(name, row.get(name)) for name in self._caption_keys]
+        take_captions(sample, named or [(None, row.get(usual))])
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
+        if self._wanted is not None and sample.key not in self._wanted:
+            return sample
         if isinstance(image, str) and sample.status is SkipReason.OK:
             try:
                 image = self._root.read(image)
@@ -94,9 +103,16 @@ class FolderSamples(MemberSamples):
     Raises `ShardError` if the folder cannot be listed.
     """
 
-    def __init__(self, shard: ShardRef, caption_key: str | None = None) -> None:
+    def __init__(
+        self,
+        shard: ShardRef,
+        caption_key: CaptionKeys = None,
+        wanted: Container[str] | None = None,
+    ) -> None:
+        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
         super().__init__(caption_key)
         self.shard = shard
+        self._wanted = wanted
         self._root = ImageRoot(shard.files[0])
         self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
         self._problems: dict[str, UnreadableFile] = {}
@@ -110,7 +126,7 @@ class FolderSamples(MemberSamples):
             yield sample
 
     def _members(self) -> Iterator[tuple[str, str, bytes]]:
-        entries = entries_of(self.shard.url, self.shard.span, self.caption_key)
+        entries = entries_of(self.shard.url, self.shard.span, self.caption_keys)
         if not stores.is_url(self.shard.url):
             yield from map(self._member, entries)
             return
@@ -120,6 +136,8 @@ class FolderSamples(MemberSamples):
 
     def _member(self, entry: Entry) -> tuple[str, str, bytes]:
         key = utf8(entry.key)
+        if self._wanted is not None and key not in self._wanted:
+            return key, entry.extension, b""
         try:
             data = self._root.read(posixpath.join(self._folder, entry.name))
         except UnreadableFile as error:

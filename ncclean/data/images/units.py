@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -67,8 +67,18 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
         raise InputError(f"{twice} is named more than once")
     names = distinct_names([_named_after(url) for url in urls], TABLES)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        units = list(pool.map(_units, found, names))
-    return [unit for several in units for unit in several]
+        # Folders have been listed by this thread; what is in a table is still to be asked.
+        units = [
+            _folder_units(source, name)
+            if source.layout == FOLDER
+            else pool.submit(_table_units, source, name)
+            for source, name in zip(found, names, strict=True)
+        ]
+        return [
+            unit
+            for several in units
+            for unit in (several.result() if isinstance(several, Future) else several)
+        ]
 
 
 def _sources(place: str, root: str | None) -> Iterator[_Source]:
@@ -84,7 +94,8 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
 
 def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
     """What a folder holds; a table stands for the images below it."""
-    tables = [f"{folder}/{name}" for name in _table_names(folder)]
+    names = [entry.name for entry in stores.listing(folder)]
+    tables = [f"{folder}/{name}" for name in names if name.endswith(TABLES)]
     metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA][:1]
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
     first = next((url for url in metadata or tables if _holds_images(url)), None)
@@ -101,18 +112,6 @@ def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
             yield from _in_folder(inner, root)
     except ShardError:
         return
-
-
-def _table_names(folder: str) -> list[str]:
-    place = stores.location(folder)
-
-    def look() -> list[str]:
-        try:
-            return sorted(one.name for one in place.iterdir() if one.name.endswith(TABLES))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    return stores.ask("list", folder, look)
 
 
 def _holds_images(url: str) -> bool:
@@ -148,9 +147,7 @@ def _named_after(url: str) -> str:
     return folder if name in _METADATA and folder else url
 
 
-def _units(source: _Source, name: str) -> list[ShardRef]:
-    if source.layout == FOLDER:
-        return _folder_units(source, name)
+def _table_units(source: _Source, name: str) -> list[ShardRef]:
     size, version = sizes_and_versions([source.url])[0]
     try:
         cuts = _cuts(source.url)

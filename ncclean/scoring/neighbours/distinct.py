@@ -7,12 +7,10 @@ copies, so searches run over distinct rows, and a hash finds every copy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix
 
 
 @dataclass(frozen=True)
@@ -57,32 +55,51 @@ class Distinct:
         return cls(renumbered, first[order], members, starts)
 
 
-def distinct_rows(
-    matrix: EmbeddingMatrix, captions: Sequence[str | None] | None = None
-) -> Distinct:
-    """Classes of rows with equal embeddings, or with equal captions if there are captions.
+def vector_digests(vectors: np.ndarray) -> np.ndarray:
+    """(m, d) float16 rows -> (m, 2) uint64: 128 bits of each row's hash."""
+    return _digests(row.tobytes() for row in np.ascontiguousarray(vectors))
+
+
+def caption_digests(captions: Iterable[str | None]) -> np.ndarray:
+    """(m, 2) uint64 hashes of captions; zeros where there is none.
 
     Captions are compared as CLIP's tokenizer sees them, in lower case and with white space
     collapsed: their embeddings differ by rounding alone, which depends on the batch they were in.
     """
-    by_embedding = _numbered(
-        hashlib.blake2b(row.tobytes(), digest_size=16).digest()
-        for _, rows in matrix.chunks()
-        for row in rows
+    return _digests(
+        None if caption is None else b"c" + " ".join(caption.lower().split()).encode()
+        for caption in captions
     )
-    if captions is None:
+
+
+def distinct_classes(vectors: np.ndarray, captions: np.ndarray | None = None) -> Distinct:
+    """Classes of rows with equal (n, 2) hashes of embeddings, or of captions if there are some."""
+    by_embedding = _numbered(vectors)
+    if captions is None or not captions.any():
         return Distinct.of(by_embedding)
-    keys = (
-        number if caption is None else " ".join(caption.lower().split())
-        for number, caption in zip(by_embedding.tolist(), captions, strict=True)
-    )
+    has_none: np.ndarray = np.logical_not(captions.any(axis=1))
+    keys: np.ndarray = np.where(has_none[:, None], vectors, captions)
     return Distinct.of(_joined(by_embedding, _numbered(keys)))
 
 
-def _numbered(keys: Iterable[Hashable]) -> np.ndarray:
-    """Equal keys to equal numbers."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+def _digests(contents: Iterable[bytes | None]) -> np.ndarray:
+    nothing = bytes(16)
+    joined = b"".join(
+        nothing if content is None else hashlib.blake2b(content, digest_size=16).digest()
+        for content in contents
+    )
+    return np.frombuffer(joined, np.uint64).reshape(-1, 2)
+
+
+def _numbered(keys: np.ndarray) -> np.ndarray:
+    """(n, 2) equal keys to equal numbers."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order]
+    is_new = np.zeros(len(keys), dtype=bool)
+    np.any(np.not_equal(ordered[1:], ordered[:-1]), axis=1, out=is_new[1:])
+    numbers = np.empty(len(keys), dtype=np.int64)
+    numbers[order] = np.cumsum(is_new)
+    return numbers
 
 
 def _joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:

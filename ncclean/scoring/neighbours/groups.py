@@ -9,100 +9,183 @@ no near-duplicates left, and nothing was dropped that is not near what was kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import TIE, Nearest, VectorIndex
-from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
+from ncclean.scoring.neighbours.search import Candidates, ranks
 
-_BLOCK_ROWS = 1024
-# Near-duplicates lie in the same or an adjacent list, so few need to be visited.
-GROUPING_EFFORT = 16
+# Earlier near-duplicates of a row that are kept in one round of `Grouping`.
+KEPT = 32
+_BUFFERED = 4_000_000
 
 
-def group_by_representative(
-    vectors: Rows,
-    rows: np.ndarray,
-    index: VectorIndex,
-    threshold: float,
-    tick: Tick = silent,
-    block_rows: int = _BLOCK_ROWS,
-) -> np.ndarray:
-    """(u,) for each of the given (u,) rows, the number of its representative, maybe itself.
+@dataclass
+class DuplicatePairs:
+    """Gathers near-duplicate pairs: of each later row the first `keep` earlier ones.
 
-    Rows are taken in order. One joins the most similar representative so far if their cosine
-    reaches `threshold`, and else becomes one. `index` must be empty; it holds all rows at the end,
-    under their numbers from 0 to u - 1.
+    With `by_similarity` the most similar one instead.
     """
-    representative = np.arange(len(rows), dtype=np.int64)
-    for start in range(0, len(rows), block_rows):
-        block = vectors.take(rows[start : start + block_rows])
-        best = np.full(len(block), -np.inf, dtype=np.float32)
-        who = np.arange(start, start + len(block))
-        if len(index):
-            nearest = index.search(block, 1, GROUPING_EFFORT)
-            best = np.where(nearest.ids[:, 0] >= 0, nearest.cosines[:, 0], best)
-            who = np.where(nearest.ids[:, 0] >= 0, nearest.ids[:, 0], who)
-        _assign_block(block @ block.T, best, who, start, threshold)
-        representative[start : start + len(block)] = who
-        chosen = who == np.arange(start, start + len(block))
-        index.add(block[chosen], start + np.flatnonzero(chosen))
-        tick(start + len(block))
-    joined = np.flatnonzero(representative != np.arange(len(rows)))
-    for start in range(0, len(joined), block_rows):
-        chunk = joined[start : start + block_rows]
-        index.add(vectors.take(rows[chunk]), chunk)
-    return representative
+
+    keep: int
+    by_similarity: bool
+    _held: list[Candidates] = field(default_factory=list)
+    _count: int = 0
+    _cut: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def kept(cls, by_similarity: bool) -> DuplicatePairs:
+        return cls(1 if by_similarity else KEPT, by_similarity)
+
+    def add(self, found: Candidates) -> None:
+        self._held.append(found)
+        self._count += len(found)
+        if self._count > _BUFFERED:
+            self._held = [self.result()]
+            self._count = len(self._held[0])
+
+    def result(self) -> Candidates:
+        """The pairs kept, by later row."""
+        found = Candidates.joined(self._held)
+        keys = -found.cosines if self.by_similarity else found.ids
+        found = found.at(np.lexsort((found.ids, keys, found.queries)))
+        rank = ranks(found.queries)
+        self._cut.append(np.unique(found.queries[rank >= self.keep]))
+        return found.at(rank < self.keep)
+
+    def cut(self) -> np.ndarray:
+        """The later rows of which pairs were dropped."""
+        return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
 
 
-def _assign_block(
-    cosines: np.ndarray, best: np.ndarray, who: np.ndarray, start: int, threshold: float
-) -> None:
-    """Fill `who` for a block: rows that join none become representatives of later ones."""
-    for row in range(len(cosines)):
-        if best[row] >= threshold - TIE:
-            continue
-        who[row] = start + row
-        later = cosines[row, row + 1 :]
-        closer = later > best[row + 1 :]
-        best[row + 1 :][closer] = later[closer]
-        who[row + 1 :][closer] = start + row
+@dataclass
+class SpanningPairs:
+    """Gathers near-duplicate pairs, and holds as many as connect the same rows."""
+
+    _held: list[Candidates] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, found: Candidates) -> None:
+        self._held.append(spanning(found))
+        self._count += len(self._held[-1])
+        if self._count > _BUFFERED:
+            self._held = [self.result()]
+            self._count = len(self._held[0])
+
+    def result(self) -> Candidates:
+        return spanning(Candidates.joined(self._held))
+
+    def cut(self) -> np.ndarray:
+        """No pair that matters is dropped."""
+        return np.empty(0, np.int32)
 
 
-def join_single_rows(representative: np.ndarray, near: Nearest, threshold: float) -> np.ndarray:
-    """(u,) representatives, where rows that are alone have joined an earlier one in another space.
-
-    `near` are the neighbours there. A row joins the most similar representative before it that is
-    among them and reaches `threshold`, so every member still is near the first of its group.
-    """
-    joined = representative.copy()
-    alone = np.bincount(representative, minlength=len(representative)) == 1
-    edges = (near.cosines >= threshold) & (near.ids >= 0)
-    for row in np.flatnonzero(alone & edges.any(axis=1)):
-        for other in near.ids[row][edges[row]]:
-            if other < row and joined[other] == other:
-                joined[row] = other
-                break
-    return joined
+def spanning(found: Candidates) -> Candidates:
+    """As many of the pairs as connect the same rows; each row with the first one it reaches."""
+    if not len(found):
+        return found
+    rows, inverse = np.unique(np.concatenate([found.queries, found.ids]), return_inverse=True)
+    later, earlier = inverse[: len(found)], inverse[len(found) :]
+    first = rows[components(len(rows), later, earlier)]
+    joined = np.flatnonzero(first != rows)
+    return Candidates(rows[joined], first[joined], np.ones(len(joined), np.float32))
 
 
-def group_by_components(nearest: Nearest, threshold: float) -> np.ndarray:
-    """(u,) first member of each row's connected component of neighbours above the threshold.
-
-    Groups chain. An edge needs one of both rows among the k nearest of the other.
-    """
+def components(count: int, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+    """(count,) first member of each row's connected component. Groups chain."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    count, k = nearest.ids.shape
-    rows = np.repeat(np.arange(count), k)
-    edge = ((nearest.cosines >= threshold - TIE) & (nearest.ids >= 0)).ravel()
-    ends = (rows[edge], nearest.ids.ravel()[edge])
-    graph = coo_array((np.ones(edge.sum(), dtype=np.int8), ends), shape=(count, count))
+    ones = np.ones(len(later), dtype=np.int8)
+    graph = coo_array((ones, (later, earlier)), shape=(count, count))
     _, component = connected_components(graph, directed=False)
     classes = Distinct.of(component)
     first: np.ndarray = classes.first[classes.labels]
     return first
+
+
+class Grouping:
+    """Groups by representative, decided in rounds.
+
+    Rows are taken in order: one joins the most similar representative before it that it is a
+    near-duplicate of, and else becomes one. Where a row's pairs were cut and none of those that are
+    left is of a representative, it stays open, and so do rows that depend on it: `search` names the
+    rows to compare in the next round.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.representative = np.arange(count, dtype=np.int32)
+        self._is_open = np.ones(count, dtype=bool)
+        self._was_cut = np.zeros(count, dtype=bool)
+
+    def decide(self, pairs: Candidates, cut: np.ndarray) -> None:
+        """Take the pairs of a round, by later row, and the rows whose pairs were cut."""
+        is_cut = np.zeros(len(self.representative), dtype=bool)
+        is_cut[cut] = True
+        has_pairs = np.zeros(len(self.representative), dtype=bool)
+        has_pairs[pairs.queries] = True
+        self._is_open &= has_pairs  # without an earlier near-duplicate, a row is its own
+        self._was_cut |= is_cut
+        starts = np.flatnonzero(np.diff(pairs.queries, prepend=-1))
+        for begin, end in zip(starts, np.append(starts, len(pairs))[1:], strict=True):
+            row = int(pairs.queries[begin])
+            if not self._is_open[row]:
+                continue
+            earlier = pairs.ids[begin:end]
+            is_open = self._is_open[earlier]
+            stands = (self.representative[earlier] == earlier) & ~is_open
+            if stands.any():
+                best = np.where(stands, pairs.cosines[begin:end], -np.inf).argmax()
+                self.representative[row] = earlier[best]
+                self._is_open[row] = False
+                self._was_cut[row] |= is_open.any()  # one of them may come to be nearer
+            elif not is_cut[row] and not is_open.any():
+                self._is_open[row] = False
+
+    def search(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(count,) which rows to compare in the next round, and with which; None if none is open.
+
+        The rest are representatives, with which an open row is compared, and their members.
+        """
+        if not self._is_open.any():
+            return None
+        return self._is_open, self._is_open | self._stands()
+
+    def search_nearest(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """As `search`, for members whose most similar representative may have been cut."""
+        rows = self._was_cut & ~self._stands()
+        return (rows, self._stands()) if rows.any() else None
+
+    def move(self, pairs: Candidates) -> None:
+        """Take the most similar representatives that were found for `search_nearest`."""
+        self.representative[pairs.queries] = pairs.ids
+
+    def _stands(self) -> np.ndarray:
+        own: np.ndarray = self.representative == np.arange(len(self.representative))
+        return own
+
+
+def join_single_rows(
+    representative: np.ndarray, queries: np.ndarray, near: Sequence[np.ndarray]
+) -> np.ndarray:
+    """(u,) representatives, where rows that are alone have joined an earlier one in another space.
+
+    `queries` (q,) are ascending rows, and `near` the rows that each is a near-duplicate of there,
+    most similar first. A row joins the first before it that is a representative, so every member
+    still is near the first of its group.
+    """
+    joined = representative.copy()
+    alone = np.bincount(representative, minlength=len(representative)) == 1
+    for row, others in zip(queries.tolist(), near, strict=True):
+        if not alone[row]:
+            continue
+        for other in others.tolist():
+            if other < row and joined[other] == other:
+                joined[row] = other
+                break
+    return joined
 
 
 def pair_labels(distinct: Distinct, representative: np.ndarray) -> np.ndarray:

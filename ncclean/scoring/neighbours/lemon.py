@@ -17,13 +17,14 @@ it whether it is right or wrong. The sums are divided by the number of neighbour
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import Nearest
-from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
+from ncclean.scoring.neighbours.matrix import Rows
+from ncclean.scoring.neighbours.search import Nearest
 
 _BLOCK_ROWS = 1024
 
@@ -50,48 +51,64 @@ def lemon_score(
 
 
 def disagreement(
+    pairs: np.ndarray,
+    queries: np.ndarray,
     nearest: Nearest,
     distinct: Distinct,
+    positions: np.ndarray,
     other: Rows,
     own: np.ndarray,
-    copies: np.ndarray,
+    copies: Sequence[np.ndarray],
+    k: int,
     parameters: LemonParameters,
-    tick: Tick = silent,
 ) -> np.ndarray:
-    """(n,) the term s_n if `nearest` are neighbours by image, s_m if by text; NaN without any.
+    """(p,) the term s_n of (p,) pairs if `nearest` are neighbours by image, s_m if by text.
 
-    `nearest` has a row for each distinct row of its modality, `other` holds the embeddings of the
-    other one, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies.
+    NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
+    are distinct rows of its modality, those of the pairs among them; `positions` (n,) are
+    `distinct.positions`. `other` holds the embeddings of the pairs in the other modality, `own`
+    (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies, or of the same image.
     """
-    terms = np.empty(len(own), dtype=np.float32)
-    positions = distinct.positions
-    for start in range(0, len(own), _BLOCK_ROWS):
-        pairs = np.arange(start, min(start + _BLOCK_ROWS, len(own)))
-        near, cosines = neighbour_pairs(nearest, distinct, positions, pairs, parameters.k)
-        valid = (near >= 0) & (copies[near] != copies[pairs, None])
+    terms = np.empty(len(pairs), dtype=np.float32)
+    for start in range(0, len(pairs), _BLOCK_ROWS):
+        block = pairs[start : start + _BLOCK_ROWS]
+        rows = np.searchsorted(queries, distinct.labels[block])
+        near, cosines = neighbour_pairs(
+            nearest.ids[rows], nearest.cosines[rows], distinct, positions, block, k
+        )
+        valid = near >= 0
+        for labels in copies:
+            valid &= labels[near] != labels[block, None]
         theirs = other.take(near.ravel()).reshape(*near.shape, other.dim)
-        apart = 1 - np.matmul(theirs, other.take(pairs)[:, :, None])[:, :, 0]
+        apart = 1 - np.matmul(theirs, other.take(block)[:, :, None])[:, :, 0]
         weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
         total = np.where(valid, weight * apart, 0.0).sum(axis=1)
         count = valid.sum(axis=1)
-        terms[pairs] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        tick(start + len(pairs))
+        found = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        terms[start : start + len(block)] = found
     return terms
 
 
 def neighbour_pairs(
-    nearest: Nearest, distinct: Distinct, positions: np.ndarray, pairs: np.ndarray, k: int
+    near_ids: np.ndarray,
+    near_cosines: np.ndarray,
+    distinct: Distinct,
+    positions: np.ndarray,
+    pairs: np.ndarray,
+    k: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
+
+    `near_ids` and `near_cosines` (b, m) are the nearest distinct rows of the pairs' own.
 
     The members of the own class come first, then those of the nearest classes. Of a class too
     large to be taken whole, those that follow the pair's own position are, round and round, so
     that not all look at the same few.
     """
     own = distinct.labels[pairs]
-    classes = np.concatenate([own[:, None], nearest.ids[own]], axis=1)
-    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), nearest.cosines[own]], axis=1)
-    sizes = np.where(classes >= 0, distinct.sizes[classes], 0)
+    classes = np.concatenate([own[:, None], near_ids], axis=1)
+    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), near_cosines], axis=1)
+    sizes = np.where(classes >= 0, distinct.starts[classes + 1] - distinct.starts[classes], 0)
     sizes[:, 0] -= 1
     ends = np.cumsum(np.minimum(sizes, k), axis=1)
     slots = np.arange(k)
@@ -101,7 +118,7 @@ def neighbour_pairs(
     before = np.take_along_axis(ends - np.minimum(sizes, k), place, axis=1)
     chosen = np.take_along_axis(classes, place, axis=1)
     turn = slots[None] - before + positions[pairs][:, None] + (place == 0)
-    whole = np.maximum(distinct.sizes[chosen], 1)
+    whole = np.maximum(distinct.starts[chosen + 1] - distinct.starts[chosen], 1)
     near = distinct.members[distinct.starts[chosen] + turn % whole]
     near[missing] = -1
     return near, np.take_along_axis(cosines, place, axis=1)

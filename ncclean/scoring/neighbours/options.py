@@ -12,7 +12,7 @@ from ncclean.options import Option, Options, Seed
 class NeighbourOptions(Options):
     """What counts as a near-duplicate, and how it is searched for.
 
-    Thresholds are cosines, by default those of `ncclean.scoring.neighbours.corpus.THRESHOLDS`.
+    Thresholds are cosines, by default those of `ncclean.scoring.neighbours.result.THRESHOLDS`.
     `whiten` None whitens if the corpus is large enough, with ten distinct pairs for each dimension.
     `recall` is what an approximate search must find of the exact neighbours of a sample.
     """
@@ -50,11 +50,24 @@ class NeighbourOptions(Options):
     ] = "representative"
     k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30
     index: Annotated[
-        Literal["auto", "flat", "ivf", "hnsw"],
-        Option("`flat` (exact), `ivf`, `hnsw`; auto is flat below 100,000 pairs."),
+        Literal["auto", "flat", "ivf"],
+        Option("`flat` (exact) or `ivf`; auto is flat below 100,000 pairs."),
     ] = "auto"
     recall: Annotated[
         float,
         Option("Recall that an approximate search is tuned to, on a sample.", above=0, high=1),
     ] = 0.95
+    clusters: Annotated[
+        int | None,
+        Option("Clusters of the images (default: about 4 times the root of their number).", low=1),
+    ] = None
+    contamination_threshold: Annotated[
+        float | None,
+        Option(
+            "Cosine from which an image is one of --reference (default: 0.95 whitened, 0.98 "
+            "otherwise).",
+            above=0,
+            high=1,
+        ),
+    ] = None
     seed: Seed = 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.index import TIE, Nearest
 from ncclean.scoring.neighbours.matrix import Rows, Tick, silent
+from ncclean.scoring.neighbours.search import TIE, Nearest
 
 _BLOCK_ROWS = 1024
 _COLUMN_ROWS = 8192
@@ -80,34 +80,54 @@ def _within(rows: np.ndarray, block: slice) -> np.ndarray:
     return rows[first:last]
 
 
+@dataclass(frozen=True)
+class Held:
+    """How often a near-duplicate group of queries holds a distinct candidate: sorted keys, times.
+
+    The key of group g and candidate c is `g * width + c`.
+    """
+
+    keys: np.ndarray
+    times: np.ndarray
+    width: int
+
+    @classmethod
+    def of(cls, query_group: np.ndarray, candidate_labels: np.ndarray) -> Held:
+        """From the (n,) groups and distinct candidates of the pairs."""
+        width = int(candidate_labels.max(initial=0)) + 2
+        keys = query_group.astype(np.int64) * width + candidate_labels
+        return cls(*np.unique(keys, return_counts=True), width)
+
+    def count(self, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+        """How often each of the groups holds the candidate."""
+        keys = group.astype(np.int64) * self.width + candidate
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, self.times[place], 0)
+
+
 def count_nearby_rivals(
+    pairs: np.ndarray,
     nearest: Nearest,
-    queries: Distinct,
     candidates: Distinct,
     own: np.ndarray,
     query_group: np.ndarray,
     candidate_group: np.ndarray,
+    held: Held,
 ) -> np.ndarray:
-    """(n,) rivals among the candidates that a search returned: a lower bound.
+    """(p,) rivals of (p,) pairs among the candidates that a search returned: a lower bound.
 
-    `nearest` has a row for each distinct query and names distinct candidates. The groups (n,) are
-    those of the pairs, in the queries' modality and in the candidates'.
+    `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
+    those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.
     """
-    # Pairs of the query's own group that hold the candidate are no rivals. How many there are is
-    # looked up among all combinations of group and candidate.
-    width = len(candidates) + 1
-    held, times = np.unique(
-        query_group.astype(np.int64) * width + candidates.labels, return_counts=True
-    )
-    counts = np.empty(len(own), dtype=np.int32)
-    for start in range(0, len(own), _COLUMN_ROWS):
-        here = slice(start, start + _COLUMN_ROWS)
-        row = queries.labels[here]
-        ids = nearest.ids[row]
-        better = (nearest.cosines[row] > own[here, None] + TIE) & (ids >= 0)
+    counts = np.empty(len(pairs), dtype=np.int32)
+    for start in range(0, len(pairs), _COLUMN_ROWS):
+        rows = slice(start, start + _COLUMN_ROWS)
+        here = pairs[rows]
+        ids = nearest.ids[rows]
+        better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
-        keys = query_group[here, None].astype(np.int64) * width + ids
-        place = np.minimum(np.searchsorted(held, keys), len(held) - 1)
-        same_group = np.where(held[place] == keys, times[place], 0)
-        counts[here] = (better * (candidates.sizes[ids] - same_group)).sum(axis=1)
+        # Pairs of the query's own group that hold the candidate are no rivals.
+        sizes = candidates.starts[ids + 1] - candidates.starts[ids]
+        same_group = held.count(query_group[here, None], ids)
+        counts[rows] = (better * (sizes - same_group)).sum(axis=1)
     return counts

@@ -8,46 +8,86 @@ near-duplicates falls from 24 % to 4 %, at the threshold that finds 95 % of the 
 
     w(x) = (x - mean) U diag(1 / sqrt(eigenvalues)), scaled to length 1
 
-with the eigenvectors U of the covariance of a seeded sample.
+with the eigenvectors U of the covariance of a seeded sample. The cosine of w(x) and w(y) is the
+product of x - mean and `dual(y)`, divided by `length(x)`: a search that transforms the members of
+its lists alone need not transform every query.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, Rows
+import numpy as np
 
 # From this many rows per dimension on, the covariance is known well enough: with 10 the share of
 # duplicates found and of false ones is that of 150, within 1 % (measured with 128 dimensions).
 ROWS_PER_DIMENSION = 10
-_SAMPLE_ROWS = 100_000
+SAMPLE_ROWS = 100_000
 # Of the mean eigenvalue; keeps directions without any variance from being blown up.
 _FLOOR = 1e-4
 _LEAST = 1e-12  # where nothing varies at all
 
 
-class Whitened(Rows):
-    """The rows of a matrix, whitened, as float32 of length 1."""
+@dataclass(frozen=True)
+class Whitening:
+    """The space; `axes` (d, d) and `mean` (d,) in float32. Without axes it is the model's own."""
 
-    def __init__(self, matrix: EmbeddingMatrix, rows: np.ndarray, seed: int) -> None:
-        """Learn the transform from a sample of the given (u,) rows."""
-        self._matrix = matrix
-        self.dim = matrix.dim
-        wanted = min(len(rows), _SAMPLE_ROWS)
-        sample = np.random.default_rng(seed).choice(len(rows), wanted, replace=False)
-        values = matrix.take(rows[np.sort(sample)])
-        self._mean = values.mean(axis=0)
-        values -= self._mean
-        variance, axes = np.linalg.eigh((values.T @ values).astype(np.float64) / wanted)
+    mean: np.ndarray
+    axes: np.ndarray | None
+
+    @classmethod
+    def fit(cls, sample: np.ndarray) -> Whitening:
+        """Learn the space from (m, d) unit vectors."""
+        mean = sample.mean(axis=0)
+        values = sample - mean
+        variance, axes = np.linalg.eigh((values.T @ values).astype(np.float64) / len(sample))
         floor = max(_FLOOR * variance.mean(), _LEAST)
-        self._axes = (axes / np.sqrt(np.maximum(variance, 0) + floor)).astype(np.float32)
+        return cls(mean, (axes / np.sqrt(np.maximum(variance, 0) + floor)).astype(np.float32))
 
-    def __len__(self) -> int:
-        return len(self._matrix)
+    @classmethod
+    def none(cls, dim: int) -> Whitening:
+        """The model's own space."""
+        return cls(np.zeros(dim, np.float32), None)
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """(m,) row numbers -> (m, d) float32."""
-        values = (self._matrix.take(rows) - self._mean) @ self._axes
-        length = np.linalg.norm(values, axis=1, keepdims=True)
-        unit: np.ndarray = values / np.maximum(length, np.finfo(np.float32).tiny)
-        return unit
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Whitening:
+        """The one that `arrays` holds under names of this prefix."""
+        axes = arrays.get(prefix + "axes")
+        return cls(np.asarray(arrays[prefix + "mean"]), None if axes is None else np.asarray(axes))
+
+    def arrays(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays by name, for a file."""
+        axes = {} if self.axes is None else {prefix + "axes": self.axes}
+        return {prefix + "mean": self.mean, **axes}
+
+    def apply(self, vectors: np.ndarray) -> np.ndarray:
+        """(m, d) unit vectors -> (m, d) unit vectors of the space, float32."""
+        if self.axes is None:
+            return vectors
+        return _unit((vectors - self.mean) @ self.axes)
+
+    def centred(self, vectors: np.ndarray) -> np.ndarray:
+        """(m, d) less the mean: what is multiplied with `dual`."""
+        return vectors if self.axes is None else vectors - self.mean
+
+    def dual(self, vectors: np.ndarray) -> np.ndarray:
+        """(m, d) -> (m, d): their products with `centred` x are length(x) times the cosines."""
+        if self.axes is None:
+            return vectors
+        dual: np.ndarray = self.apply(vectors) @ self.axes.T
+        return dual
+
+    def length(self, vectors: np.ndarray) -> np.ndarray:
+        """(m,) lengths in the space, before they are scaled to 1."""
+        if self.axes is None:
+            return np.ones(len(vectors), np.float32)
+        lengths: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.axes, axis=1)
+        at_least: np.ndarray = np.maximum(lengths, np.finfo(np.float32).tiny)
+        return at_least
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(values, axis=1, keepdims=True)
+    unit: np.ndarray = values / np.maximum(length, np.finfo(np.float32).tiny)
+    return unit

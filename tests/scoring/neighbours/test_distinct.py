@@ -2,8 +2,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.scoring.neighbours.distinct import Distinct, distinct_rows
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix
+from ncclean.scoring.neighbours.distinct import (
+    Distinct,
+    caption_digests,
+    distinct_classes,
+    vector_digests,
+)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
@@ -21,7 +25,7 @@ def test_classes_are_numbered_by_first_occurrence(labels):
 
 def test_equal_embeddings_are_one_class():
     rows = np.array([[1, 0], [0, 1], [1, 0], [0.6, 0.8]], np.float16)
-    classes = distinct_rows(EmbeddingMatrix([rows[:1], rows[1:]]))
+    classes = distinct_classes(np.concatenate([vector_digests(rows[:1]), vector_digests(rows[1:])]))
     assert classes.labels.tolist() == [0, 1, 0, 2]
     assert classes.sizes.tolist() == [2, 1, 1]
 
@@ -30,4 +34,7 @@ def test_equal_captions_are_one_class_whatever_their_embeddings():
     """Rounding depends on the batch; the tokenizer sees neither case nor white space."""
     rows = np.array([[1, 0], [0.9995, 0.03], [0, 1], [0, 1], [0.6, 0.8]], np.float16)
     captions = ["A red  square", "a red square\n", "blue", None, None]
-    assert distinct_rows(EmbeddingMatrix([rows]), captions).labels.tolist() == [0, 0, 1, 1, 2]
+    classes = distinct_classes(vector_digests(rows), caption_digests(captions))
+    assert classes.labels.tolist() == [0, 0, 1, 1, 2]
+    without = distinct_classes(vector_digests(rows), caption_digests([None] * 5))
+    assert without.labels.tolist() == [0, 1, 2, 2, 3]

@@ -1,18 +1,20 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.scoring.neighbours import groups
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.groups import (
-    group_by_components,
-    group_by_representative,
+    DuplicatePairs,
+    Grouping,
+    SpanningPairs,
+    components,
     join_single_rows,
     joint_labels,
     pair_labels,
+    spanning,
 )
-from ncclean.scoring.neighbours.index import IndexKind, Nearest, VectorIndex
-from ncclean.scoring.neighbours.matrix import EmbeddingMatrix
+from ncclean.scoring.neighbours.search import Candidates
 from tests.scoring.neighbours.simulated import clustered
 
 ARC = np.radians([0, 10, 20, 90])  # a is near b, b is near c, a is not near c
@@ -20,12 +22,47 @@ CHAIN = np.stack([np.cos(ARC), np.sin(ARC)], axis=1).astype(np.float32)
 NEAR = float(np.cos(np.radians(12)))
 
 
-def grouped(vectors, threshold, kind=IndexKind.FLAT, **options):
-    matrix, rows = EmbeddingMatrix([vectors]), np.arange(len(vectors))
-    index = VectorIndex(kind, matrix, rows, 0)
-    groups = group_by_representative(matrix, rows, index, threshold, **options)
-    assert len(index) == len(vectors)
-    return groups
+def near_pairs(vectors, threshold, rows=None, members=None):
+    """All pairs of near-duplicates, the later row first; of some rows with some others."""
+    vectors = vectors.astype(np.float32)
+    cosines = vectors @ vectors.T
+    later, earlier = np.nonzero(np.tril(cosines >= threshold, -1))
+    chosen = np.ones(len(later), bool)
+    if rows is not None:
+        chosen = rows[later] & members[earlier]
+    later, earlier = later[chosen].astype(np.int32), earlier[chosen].astype(np.int32)
+    return Candidates(later, earlier, cosines[later, earlier])
+
+
+def grouped(vectors, threshold, keep=32):
+    grouping = Grouping(len(vectors))
+
+    def found(by_similarity, *asked):
+        pairs = DuplicatePairs(1 if by_similarity else keep, by_similarity)
+        pairs.add(near_pairs(vectors, threshold, *asked))
+        return pairs.result(), pairs.cut()
+
+    grouping.decide(*found(False))
+    rounds = 1
+    while (asked := grouping.search()) is not None:
+        grouping.decide(*found(False, *asked))
+        rounds += 1
+        assert rounds < 100
+    if (asked := grouping.search_nearest()) is not None:
+        grouping.move(found(True, *asked)[0])
+    return grouping.representative
+
+
+def one_by_one(vectors, threshold):
+    """What groups are: each row joins the most similar representative before it."""
+    vectors = vectors.astype(np.float32)
+    cosines = vectors @ vectors.T
+    representative = np.arange(len(vectors))
+    for row in range(len(vectors)):
+        before = [r for r in range(row) if representative[r] == r and cosines[row, r] >= threshold]
+        if before:
+            representative[row] = max(before, key=lambda r: cosines[row, r])
+    return representative
 
 
 def test_a_chain_is_not_one_group():
@@ -34,10 +71,8 @@ def test_a_chain_is_not_one_group():
 
 
 def test_components_chain():
-    cosines = CHAIN @ CHAIN.T
-    ids = np.argsort(-cosines, axis=1)[:, 1:3].astype(np.int32)
-    found = Nearest(np.take_along_axis(cosines, ids, axis=1), ids)
-    assert group_by_components(found, NEAR).tolist() == [0, 0, 0, 3]
+    pairs = near_pairs(CHAIN, NEAR)
+    assert components(4, pairs.queries, pairs.ids).tolist() == [0, 0, 0, 3]
 
 
 def test_a_row_joins_the_most_similar_representative():
@@ -46,40 +81,58 @@ def test_a_row_joins_the_most_similar_representative():
     assert grouped(vectors, NEAR).tolist() == [0, 1, 1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.5, 0.95), st.integers(1, 40))
-def test_members_are_near_and_representatives_are_not(seed, threshold, block):
+def test_groups_are_those_of_one_row_at_a_time_however_few_pairs_are_kept(seed, threshold, keep):
     vectors = clustered(80, 8, seed, clusters=10)
-    cosines = vectors.astype(np.float32) @ vectors.astype(np.float32).T
-    groups = grouped(vectors, threshold, block_rows=block)
-    assert (cosines[np.arange(80), groups] >= threshold - 2e-6).all()
-    kept = np.flatnonzero(groups == np.arange(80))
-    between = cosines[np.ix_(kept, kept)] - 2 * np.eye(len(kept))
-    assert (between < threshold + 2e-6).all()
-    assert (groups <= np.arange(80)).all()
-    np.testing.assert_array_equal(groups, grouped(vectors, threshold, block_rows=80))
+    expected = one_by_one(vectors, threshold)
+    np.testing.assert_array_equal(grouped(vectors, threshold, keep), expected)
 
 
-@pytest.mark.parametrize("kind", [IndexKind.IVF, IndexKind.HNSW])
-def test_approximate_groups_are_the_exact_ones(kind):
-    rng = np.random.default_rng(0)
-    vectors = clustered(3000, 32)
-    noise = 0.03 * rng.standard_normal((300, 32)) / 32**0.5
-    copies = vectors[rng.integers(0, 2700, 300)] + noise
-    vectors[2700:] = copies / np.linalg.norm(copies, axis=1, keepdims=True)
-    agreement = (grouped(vectors, 0.98, kind) == grouped(vectors, 0.98)).mean()
-    assert agreement >= 0.99
+@settings(deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 40))
+def test_pairs_that_span_connect_the_same_rows(seed, count):
+    rng = np.random.default_rng(seed)
+    later, earlier = rng.integers(0, 40, (2, count)).astype(np.int32)
+    pairs = Candidates(later, earlier, np.ones(count, np.float32))
+    expected = components(40, later, earlier)
+    for some in (spanning(pairs), gathered(pairs)):
+        np.testing.assert_array_equal(components(40, some.queries, some.ids), expected)
+        assert len(some) <= 40
+
+
+def gathered(pairs):
+    spans = SpanningPairs()
+    for part in np.array_split(np.arange(len(pairs)), 4):
+        spans.add(pairs.at(part))
+    assert len(spans.cut()) == 0
+    return spans.result()
+
+
+def test_pairs_beyond_those_kept_are_told(monkeypatch):
+    monkeypatch.setattr(groups, "_BUFFERED", 3)
+    pairs = DuplicatePairs(2, by_similarity=False)
+    for earlier in (5, 1, 4, 0, 3):
+        one = np.array([9, 7], np.int32), np.array([earlier, 6], np.int32)
+        count = 2 if earlier == 1 else 1
+        pairs.add(Candidates(*(part[:count] for part in one), np.ones(count, np.float32)))
+    kept = pairs.result()
+    assert kept.queries.tolist() == [7, 9, 9]
+    assert kept.ids.tolist() == [6, 0, 1]
+    assert pairs.cut().tolist() == [9]
 
 
 def test_single_rows_join_an_earlier_representative_of_another_space():
-    near = Nearest(
-        np.array([[0.99], [0.99], [0.99], [0.5], [0.99]], np.float32),
-        np.array([[4], [0], [1], [0], [3]], np.int32),
-    )
-    # Row 1 joins 0; row 2's neighbour 1 stands for nobody then; 3 is too far; 4 joins 3.
-    assert join_single_rows(np.arange(5), near, 0.98).tolist() == [0, 0, 2, 3, 3]
+    near = [np.array(ids) for ids in ([0], [1], [3])]
+    queries = np.array([1, 2, 4])
+    # Row 1 joins 0; row 2's neighbour 1 stands for nobody then; 4 joins 3.
+    assert join_single_rows(np.arange(5), queries, near).tolist() == [0, 0, 2, 3, 3]
     # Members of groups stay where they are.
-    assert join_single_rows(np.array([0, 1, 1, 3, 3]), near, 0.98).tolist() == [0, 1, 1, 3, 3]
+    together = np.array([0, 1, 1, 3, 3])
+    assert join_single_rows(together, queries, near).tolist() == [0, 1, 1, 3, 3]
+    # The first of the neighbours that stands for a group, and is before the row.
+    near = [np.array([2, 0])]
+    assert join_single_rows(np.arange(3), np.array([1]), near).tolist() == [0, 0, 2]
 
 
 def test_labels_are_the_first_pair():

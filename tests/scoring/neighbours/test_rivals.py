@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from ncclean.scoring.neighbours.distinct import Distinct, distinct_rows
-from ncclean.scoring.neighbours.index import Nearest
+from ncclean.scoring.neighbours.distinct import Distinct, distinct_classes, vector_digests
 from ncclean.scoring.neighbours.matrix import EmbeddingMatrix, pair_cosines
-from ncclean.scoring.neighbours.rivals import count_nearby_rivals, count_rivals
+from ncclean.scoring.neighbours.rivals import Held, count_nearby_rivals, count_rivals
+from ncclean.scoring.neighbours.search import Nearest
 from tests.scoring.neighbours.simulated import clustered, unit
 
 
@@ -58,7 +58,7 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
     image[50:] = image[:10]
     images, texts = EmbeddingMatrix([image]), EmbeddingMatrix([text])
     own = pair_cosines(images, texts)
-    by_image, by_text = distinct_rows(images), distinct_rows(texts)
+    by_image, by_text = (distinct_classes(vector_digests(side)) for side in (image, text))
     exact = counted(image, text, by_image.labels, by_text.labels)
 
     def all_found(queries, candidates):
@@ -68,11 +68,23 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
 
     unique_images, unique_texts = images.take(by_image.first), texts.take(by_text.first)
     first_image, first_text = by_image.first[by_image.labels], by_text.first[by_text.labels]
-    captions = count_nearby_rivals(
-        all_found(unique_images, unique_texts), by_image, by_text, own, first_image, first_text
+
+    def count(found, queries, candidates, query_group, candidate_group):
+        pairs = np.random.default_rng(1).permutation(60)
+        rows = queries.labels[pairs]
+        nearest = Nearest(found.cosines[rows], found.ids[rows])
+        held = Held.of(query_group, candidates.labels)
+        counts = np.empty(60, np.int32)
+        counts[pairs] = count_nearby_rivals(
+            pairs, nearest, candidates, own, query_group, candidate_group, held
+        )
+        return counts
+
+    captions = count(
+        all_found(unique_images, unique_texts), by_image, by_text, first_image, first_text
     )
-    others = count_nearby_rivals(
-        all_found(unique_texts, unique_images), by_text, by_image, own, first_text, first_image
+    others = count(
+        all_found(unique_texts, unique_images), by_text, by_image, first_text, first_image
     )
     np.testing.assert_array_equal(captions, exact.captions)
     np.testing.assert_array_equal(others, exact.images)
@@ -81,9 +93,10 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
 def test_fewer_candidates_count_less():
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [-1]], np.int32))
     alone = Distinct.of(np.arange(2))
-    counts = count_nearby_rivals(
-        found, alone, alone, np.array([0.5, 0.5], np.float32), np.arange(2), np.arange(2)
-    )
+    rows = np.arange(2)
+    own = np.array([0.5, 0.5], np.float32)
+    held = Held.of(rows, alone.labels)
+    counts = count_nearby_rivals(rows, found, alone, own, rows, rows, held)
     assert counts.tolist() == [1, 0]
 
 

@@ -6,8 +6,15 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
+from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.storage.embeddings import open_embeddings
+from ncclean.execution.neighbours import sources
+from ncclean.execution.neighbours.passes import pairs_of
+from ncclean.execution.neighbours.reading import read_corpus
+from ncclean.execution.neighbours.sources import embedded_blocks
+from ncclean.execution.neighbours.stages import Stages
+from ncclean.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.parts import write_embeddings
 
 ROWS = np.eye(4, dtype=np.float16)[:3]
@@ -28,9 +35,19 @@ def write(folder, number="0", image=ROWS, text=ROWS, table=None):
     write_embeddings(UPath(folder), number, image, text, table or metadata(len(image)))
 
 
+def blocks_of(folder):
+    return embedded_blocks(resolve_embeddings([str(folder)]))
+
+
 def read(folder):
-    with open_embeddings([str(folder)]) as found:
-        return found
+    return blocks_of(folder)[0].read()
+
+
+def corpus(folder, work):
+    stages = Stages(
+        ArrayFolder(str(work)), InProcess(), lambda text, tasks: None, lambda done: None
+    )
+    return read_corpus(stages, blocks_of(folder))
 
 
 def test_files_are_read_in_numerical_order(tmp_path):
@@ -38,24 +55,23 @@ def test_files_are_read_in_numerical_order(tmp_path):
         write(tmp_path, number, table=metadata(3, uid=[f"{number}-{i}" for i in range(3)]))
     write(tmp_path, "3", ROWS[:0], ROWS[:0], metadata(0).cast(metadata(1).schema))
     found = read(tmp_path)
-    uids = found.pairs.column("uid").to_pylist()
+    uids = found.facts.column("uid").to_pylist()
     assert uids == [f"{number}-{i}" for number in (2, 9, 10) for i in range(3)]
     assert len(found.image) == len(found.text) == 9
-    assert found.captions == ["a dog"] * 9
+    assert found.facts.column("text").to_pylist() == ["a dog"] * 9
 
 
 def test_without_captions(tmp_path):
     write(tmp_path, table=metadata(3, caption=pa.nulls(3, pa.string())))
-    assert read(tmp_path).captions is None
+    assert read(tmp_path).facts.column("text").null_count == 3
     write(tmp_path, table=metadata(3).drop(["caption", "row"]))
-    assert read(tmp_path).captions is None
+    assert read(tmp_path).facts.column("text").null_count == 3
 
 
 def test_float32_is_taken_and_rounded(tmp_path):
     exact = np.array([[0.6, 0.8]], np.float32)
     write(tmp_path, image=exact, text=exact)
-    taken = read(tmp_path).image.take(np.arange(1))
-    np.testing.assert_array_equal(taken, exact.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(read(tmp_path).image, exact.astype(np.float16))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +84,14 @@ def test_float32_is_taken_and_rounded(tmp_path):
         ({"image": ROWS[0], "table": metadata(3)}, "matrix of floats, got float16 (4,)"),
         (
             {"image": ROWS[:0], "text": ROWS[:0], "table": metadata(0)},
-            "holds no usable embeddings",
+            "hold no usable pair",
         ),
     ],
 )
 def test_unusable_embeddings_are_one_sentence(tmp_path, options, message):
     write(tmp_path, **options)
     with pytest.raises(InputError) as error:
-        read(tmp_path)
+        corpus(tmp_path, tmp_path / "work")
     assert message in str(error.value)
 
 
@@ -85,14 +101,13 @@ def test_pairs_without_usable_vectors_are_left_out(tmp_path):
     write(tmp_path, image=image)
     found = read(tmp_path)
     assert found.left_out == 1
-    assert found.pairs.column("uid").to_pylist() == ["u0", "u2"]
+    assert found.facts.column("uid").to_pylist() == ["u0", "u2"]
     assert len(found.image) == len(found.text) == 2
 
 
 def test_vectors_of_another_length_are_normalised(tmp_path):
     write(tmp_path, image=3 * ROWS.astype(np.float32))
-    with open_embeddings([str(tmp_path)]) as found:
-        np.testing.assert_array_equal(found.image.take(np.arange(3)), ROWS)
+    np.testing.assert_array_equal(read(tmp_path).image, ROWS)
 
 
 def test_shards_of_two_models(tmp_path):
@@ -119,13 +134,27 @@ def test_missing_and_broken_files(tmp_path):
         read(tmp_path)
 
 
-def test_objects_are_copied_for_the_time_of_reading(tmp_path):
+def test_objects_are_read(tmp_path):
     import fsspec
 
     write(tmp_path)
     store = fsspec.filesystem("memory")
     store.put(str(tmp_path), "/bucket/e", recursive=True)
-    with open_embeddings(["memory://bucket/e"]) as found:
-        np.testing.assert_array_equal(found.image.take(np.arange(3)), ROWS)
+    np.testing.assert_array_equal(read("memory://bucket/e").image, ROWS)
     store.rm("/bucket", recursive=True)
     assert pq.read_table(tmp_path / "metadata" / "metadata_0.parquet").num_rows == 3
+
+
+def test_small_shards_are_one_block_and_large_ones_several(tmp_path, monkeypatch):
+    for number in range(5):
+        write(tmp_path, str(number))
+    assert [len(block.shards) for block in blocks_of(tmp_path)] == [5]
+    sizes = [shard.size for shard in resolve_embeddings([str(tmp_path)])]
+    monkeypatch.setattr(sources, "_LEAST_BLOCK_BYTES", 2 * max(sizes))
+    blocks = blocks_of(tmp_path)
+    assert [len(block.shards) for block in blocks] == [2, 2, 1]
+    assert all(os.path.isabs(shard.url) for block in blocks for shard in block.shards)
+    found = corpus(tmp_path, tmp_path / "work")
+    assert len(found.pairs) == 15
+    assert [len(found.distinct[side]) for side in ("image", "text")] == [3, 1]
+    assert pairs_of(ArrayFolder(str(tmp_path / "work")).load("read-2")).num_rows == 3

@@ -1,0 +1,144 @@
+"""Answers of a judge: a person with the page, or anybody's file of uids and answers."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ncclean import stores
+from ncclean.errors import InputError
+
+ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
+Counts = Literal["match", "mismatch", "leave-out"]
+Pair = tuple[str, int | None]  # uid and number of the caption, None where it is not said
+
+
+@dataclass(frozen=True)
+class Design:
+    """How a sample was drawn: the strata's `bounds`, and how many `pairs` each had."""
+
+    bounds: np.ndarray
+    pairs: np.ndarray
+
+    def to_json(self) -> dict[str, list[float]]:
+        return {"bounds": self.bounds.tolist(), "pairs": [int(count) for count in self.pairs]}
+
+    @classmethod
+    def of(cls, fields: Any, path: str) -> Design:
+        """Read what `to_json` made. Raises `InputError` for something else."""
+        try:
+            design = cls(np.array(fields["bounds"], float), np.array(fields["pairs"], np.int64))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} does not say how the sample was drawn: {error}") from None
+        if len(design.pairs) != len(design.bounds) + 1 or (np.diff(design.bounds) <= 0).any():
+            raise InputError(f"{path} does not say how the sample was drawn: wrong bounds")
+        return design
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The last answer on each pair; `repeated` counts those that a later one replaced."""
+
+    by_pair: Mapping[Pair, str]
+    design: Design | None
+    repeated: int
+
+    def digest(self) -> str:
+        """A hash of which pairs were judged, and how."""
+        lines = sorted(json.dumps([*pair, answer]) for pair, answer in self.by_pair.items())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+    def key_of(self, uid: str, caption_number: int) -> Pair | None:
+        """The answered pair that a row of the table is, by number of the caption or uid alone."""
+        pairs: tuple[Pair, Pair] = ((uid, caption_number), (uid, None))
+        return next((pair for pair in pairs if pair in self.by_pair), None)
+
+
+def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | None:
+    """What an answer counts as; None if it is left out."""
+    counts = {"partly": partly, "cannot tell": cannot_tell}.get(answer, answer)
+    return None if counts == "leave-out" else counts == "mismatch"
+
+
+def read_answers(path: str) -> Answers:
+    """Read JSON, JSON lines or CSV with `uid` and `answer`, and `caption_number` if there is one.
+
+    JSON is what the page saves, a list of objects, or an object of answers by uid. An answer is
+    one of `ANSWERS`, in any case and with `_` or `-` for the blank, or its number. Raises
+    `InputError` for a file without answers, or with others.
+    """
+    where = stores.location(path)
+    try:
+        text = stores.ask("read", path, where.read_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text in UTF-8: {error.reason}") from None
+    design = None
+    rows: Iterable[Any]
+    if path.lower().endswith((".csv", ".tsv")):
+        delimiter = "\t" if path.lower().endswith(".tsv") else ","
+        rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    else:
+        value = _parsed(text, path)
+        if isinstance(value, dict) and "answers" in value:
+            design = Design.of(value["design"], path) if value.get("design") else None
+            value = value["answers"]
+        rows = (
+            [{"uid": uid, "answer": answer} for uid, answer in value.items()]
+            if isinstance(value, dict)
+            else value
+        )
+    by_pair: dict[Pair, str] = {}
+    count = 0
+    for number, row in enumerate(rows, start=1):
+        pair, answer = _row(row, f"{path}, answer {number}")
+        if answer is None:
+            continue  # a line that waits for the judge
+        by_pair[pair] = answer
+        count += 1
+    if not by_pair:
+        raise InputError(f"{path} has no answers: it takes a uid and an answer for each pair")
+    return Answers(by_pair, design, count - len(by_pair))
+
+
+def _parsed(text: str, path: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise InputError(f"{path} is not JSON: {error}") from None
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise InputError(f"{path} is neither JSON nor JSON lines: {error}") from None
+
+
+def _row(row: Any, place: str) -> tuple[Pair, str | None]:
+    if not isinstance(row, Mapping) or not row.get("uid") or "answer" not in row:
+        raise InputError(f"{place}: it takes `uid` and `answer`, got {_short(row)}")
+    number = row.get("caption_number")
+    try:
+        caption = None if number in (None, "") else int(number)
+    except (TypeError, ValueError):
+        raise InputError(f"{place}: caption_number is {_short(number)}") from None
+    given = row["answer"]
+    if given is None or given == "":
+        return (str(row["uid"]), caption), None
+    word = str(given).strip().lower().replace("_", " ").replace("-", " ")
+    if word in ("0", "1", "2", "3"):
+        word = ANSWERS[int(word)]
+    if isinstance(given, bool) or word not in ANSWERS:
+        raise InputError(f"{place}: an answer is one of {', '.join(ANSWERS)}, got {_short(given)}")
+    return (str(row["uid"]), caption), word
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

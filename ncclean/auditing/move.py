@@ -1,0 +1,49 @@
+"""Move a calibration to what an audit measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ncclean.auditing.measure import Audit
+from ncclean.errors import InputError
+from ncclean.scoring.recalibration import Audited, recalibrated
+from ncclean.storage.calibration import Calibration, noise_columns
+
+_FEWEST = 30  # answers
+
+
+def moved(calibration: Calibration, audit: Audit) -> Calibration:
+    """The calibration whose noise probabilities are those that the answers of `audit` ask for.
+
+    The map is fitted to the probabilities that `calibration` gives the judged pairs, so a table
+    that was moved before is moved from where it began. Raises `InputError` for fewer than 30
+    answers and for a table without a null.
+    """
+    if calibration.null is None or audit.noise.value is None:
+        raise InputError("the table has no noise probabilities to move")
+    if audit.counted < _FEWEST:
+        raise InputError(
+            f"{audit.counted} answers are too few to move a calibration: {_FEWEST} at least"
+        )
+    unmoved = dataclasses.replace(calibration, audited=None)
+    before = noise_columns(audit.judged.rows, unmoved)[0].numpy()
+    recalibration = recalibrated(before, audit.judged.mismatched, audit.judged.weight)
+    drawn, undone = audit.design.bounds, audit.design.bounds
+    if audit.audited is not None:
+        # The strata are of a table that was moved already; by its map they were these.
+        undone = audit.audited.recalibration.inverse(audit.design.bounds)
+        if np.array_equal(np.array(audit.audited.bounds), audit.design.bounds):
+            drawn = np.array(audit.audited.drawn_bounds)
+    audited = Audited(
+        recalibration=recalibration,
+        noise_rate=audit.noise.value,
+        noise_rate_low=audit.noise.low,
+        noise_rate_high=audit.noise.high,
+        answers=audit.counted,
+        digest=audit.digest,
+        drawn_bounds=tuple(drawn.tolist()),
+        bounds=tuple(recalibration(undone).tolist()),
+    )
+    return dataclasses.replace(calibration, audited=audited)

@@ -1,0 +1,87 @@
+"""Strata of a corpus by noise probability, and how many pairs of each to judge.
+
+What a pair of probability p adds to the variance of an estimate is p (1 - p), if p is right. People
+find mismatches where p is next to 0, too, so the strata are made for q = .05 + .9 p: they are cut
+where the sum of sqrt(q (1 - q)) over the pairs reaches equal parts, and each gets as many answers
+as its part (Dalenius and Hodges 1959; Neyman 1934). A pair with p = 1/2 is 2.3 times as likely to
+be drawn as one with p = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+_PARTS = 10
+_FLOOR = 0.05
+# Bins of the logit of p, whose bounds are where strata may be cut.
+BINS_PER_LOGIT = 8
+_LARGEST_LOGIT = 16
+FIRST_BIN, LAST_BIN = (sign * BINS_PER_LOGIT * _LARGEST_LOGIT for sign in (-1, 1))
+# p = .047, .5 and .953: the unsure are a stratum of their own, and the rule at one half is a bound.
+_ALWAYS_CUT = (-3 * BINS_PER_LOGIT, 0, 3 * BINS_PER_LOGIT)
+_FEWEST = 3  # answers of a stratum, where there are so many to give
+
+
+@dataclass(frozen=True)
+class Strata:
+    """`bounds` (S - 1,) rising, `pairs` (S,) and `unsureness` (S,), the sums of sqrt(q (1 - q)).
+
+    A pair is in the stratum of as many bounds as its noise probability reaches.
+    """
+
+    bounds: np.ndarray
+    pairs: np.ndarray
+    unsureness: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def allocated(self, answers: int) -> np.ndarray:
+        """(S,) how many pairs of each stratum to judge: `answers` in all, or every pair.
+
+        In parts of their unsureness, but `_FEWEST` at least and no more than there are. Each
+        stratum gets one, even if that is more than was asked for.
+        """
+        most = self.pairs.astype(np.int64)
+        wanted = min(answers, int(most.sum()))
+        taken = np.minimum(most, min(_FEWEST, max(wanted // len(self), 1)))
+        while (left := wanted - int(taken.sum())) > 0:
+            is_open = taken < most
+            part = np.where(is_open, self.unsureness, 0.0)
+            goal = np.maximum(wanted * part / part.sum() - taken, 0.0)
+            goal = goal if goal.sum() > 0 else part
+            # Largest remainders, so that the numbers add up.
+            exact = left * goal / goal.sum()
+            more = np.floor(exact).astype(np.int64)
+            rest = left - int(more.sum())
+            more[np.argsort(more - exact, kind="stable")[:rest]] += 1
+            taken = np.minimum(taken + more, most)
+        return taken
+
+
+def strata_of(counts: np.ndarray) -> Strata:
+    """Cut a corpus of which (B,) `counts` pairs have their noise probability in each bin.
+
+    Bin b holds logits from (FIRST_BIN + b) / BINS_PER_LOGIT, with everything below and above in
+    the outer ones. The strata depend on the corpus alone, not on the size of a sample, so that
+    answers by uid can be told to their strata again.
+    """
+    bins = np.arange(FIRST_BIN, LAST_BIN)
+    middle = _FLOOR + (1 - 2 * _FLOOR) * expit((bins + 0.5) / BINS_PER_LOGIT)
+    unsure = counts * np.sqrt(middle * (1 - middle))
+    reached = np.cumsum(unsure)
+    parts = reached[-1] * np.arange(1, _PARTS) / _PARTS
+    cuts = {*_ALWAYS_CUT, *(bins[np.searchsorted(reached, parts)] + 1)}
+    stratum = np.searchsorted(np.array(sorted(cuts)), bins, side="right")
+    pairs = np.bincount(stratum, counts, minlength=len(cuts) + 1)
+    # A cut between no pairs at all would only make an empty stratum.
+    bounds = [cut for cut, below in zip(sorted(cuts), pairs, strict=False) if below]
+    stratum = np.searchsorted(np.array(bounds), bins, side="right")
+    pairs = np.bincount(stratum, counts, minlength=len(bounds) + 1).astype(np.int64)
+    sums = np.bincount(stratum, unsure, minlength=len(bounds) + 1)
+    if len(pairs) > 1 and not pairs[-1]:
+        bounds, pairs, sums = bounds[:-1], pairs[:-1], sums[:-1]
+    return Strata(expit(np.array(bounds) / BINS_PER_LOGIT), pairs, sums)

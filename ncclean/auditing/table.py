@@ -1,0 +1,207 @@
+"""A score table as an audit reads it: strata, a draw from each, and counts by rule.
+
+Only counts and the rows of drawn or judged pairs leave DuckDB, so a table of any size takes
+bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
+from ncclean.errors import InputError
+from ncclean.rules import RULES, Rule
+from ncclean.schema import SCORE_COLUMNS
+from ncclean.storage.catalog import columns_of, connect, first_line
+
+_NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
+_P = "noise_probability::DOUBLE"
+PLACE = ("shard", "row", "caption_number")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Pairs by stratum and flag: `pairs` and `expected` are (S, 2), the flagged in column 1.
+
+    `expected` is the sum of their noise probabilities.
+    """
+
+    pairs: np.ndarray
+    expected: np.ndarray
+
+
+@dataclass(frozen=True)
+class AuditTable:
+    """`connection` has the view `pairs`: the scored pairs that have a noise probability.
+
+    `rules` are the detection rules whose columns the table has; the last one, if `has_selection`,
+    flags what the view `selection` does not hold.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    rules: tuple[Rule, ...]
+    has_selection: bool
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[str],
+        selection: str | None = None,
+        memory_limit: str | None = None,
+    ) -> AuditTable:
+        """Raises `InputError` for tables without noise probabilities and for other files."""
+        beside = {"selection": [selection]} if selection is not None else {}
+        connection = connect(paths, memory_limit, beside=beside)
+        there = columns_of(connection, "scores")
+        for name in _NEEDED:
+            if name not in there:
+                raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
+        selected = ", ".join(
+            column.name if column.name in there else f"NULL::{column.sql_type} AS {column.name}"
+            for column in SCORE_COLUMNS
+            if column.name != "caption_number"
+        )
+        number = "coalesce(caption_number, 0)" if "caption_number" in there else "0"
+        connection.execute(
+            f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number "
+            "FROM scores WHERE status = 'ok' AND noise_probability IS NOT NULL"
+        )
+        rules = tuple(rule for rule in RULES if set(rule.columns) <= set(there))
+        if selection is not None:
+            rules = (*rules, _selection_rule(connection, selection))
+        table = cls(connection, rules, selection is not None)
+        if not table._rows("SELECT 1 FROM pairs LIMIT 1"):
+            raise InputError(
+                f"{paths[0]} has no noise probabilities, by which an audit draws: they need blocks "
+                "of at least two pairs"
+            )
+        return table
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> AuditTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def strata(self) -> Strata:
+        """The strata of this corpus; see `ncclean.auditing.strata`."""
+        # Where logarithms would be of 0, or of what a 32-bit float cannot tell from 1.
+        bins = self._rows(
+            f"""SELECT CASE WHEN {_P} < 1.2e-7 THEN {FIRST_BIN}
+              WHEN {_P} > 1 - 1.2e-7 THEN {LAST_BIN - 1}
+              ELSE floor({BINS_PER_LOGIT} * ln({_P} / (1 - {_P})))::INTEGER END AS bin, count(*)
+            FROM pairs GROUP BY bin"""
+        )
+        counts = np.zeros(LAST_BIN - FIRST_BIN)
+        for bin_, pairs in bins:
+            counts[min(max(bin_, FIRST_BIN), LAST_BIN - 1) - FIRST_BIN] += pairs
+        return strata_of(counts)
+
+    def draw(self, bounds: np.ndarray, wanted: np.ndarray, seed: int) -> tuple[pa.Table, list[int]]:
+        """Draw (S,) `wanted` pairs of each stratum by a hash of seed and uid.
+
+        Returns the rows, with `stratum` and `place_in_stratum`, and the pairs that each stratum
+        has.
+        """
+        most = int(max(wanted.max(), 1))
+        name = f"concat_ws('/', uid, caption_number, {int(seed)})"
+        place = "{'shard': shard, 'row': row, 'caption_number': caption_number}"
+        drawn = self._rows(
+            f"""SELECT stratum, count(*), arg_min(place, (hashed, place), {most}) FROM (
+              SELECT {stratum_sql(bounds)} AS stratum, {place} AS place,
+                md5_number_lower({name}) AS hashed FROM pairs) GROUP BY stratum"""
+        )
+        pairs = [0] * len(wanted)
+        places: dict[tuple[str, int, int], tuple[int, int]] = {}
+        for stratum, count, taken in drawn:
+            pairs[stratum] = count
+            for number, one in enumerate(taken[: wanted[stratum]]):
+                places[tuple(one[name] for name in PLACE)] = stratum, number
+        columns = (
+            "uid", *PLACE, "key", "noise_probability", "text", "url", "width", "height", "status",
+            "error",
+        )  # fmt: skip
+        rows = self._table(
+            f"SELECT {', '.join(columns)} FROM pairs WHERE {_among(PLACE)}",
+            [[dict(zip(PLACE, place, strict=True)) for place in places]],
+        )
+        of_rows = [
+            places[place]
+            for place in zip(*(rows.column(n).to_pylist() for n in PLACE), strict=True)
+        ]
+        for at, column in enumerate(("stratum", "place_in_stratum")):
+            values = pa.array([place[at] for place in of_rows], pa.int32())
+            rows = rows.append_column(column, values)
+        return rows.sort_by([("stratum", "ascending"), ("place_in_stratum", "ascending")]), pairs
+
+    def counts(self, bounds: np.ndarray) -> tuple[Counts, ...]:
+        """Of each of the `rules`, in one pass over the table."""
+        flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
+        rows = self._rows(
+            f"SELECT {stratum_sql(bounds)} AS stratum, {flags}, count(*), sum({_P}) FROM pairs "
+            "GROUP BY ALL"
+        )
+        shape = (len(self.rules), len(bounds) + 1, 2)
+        pairs, expected = np.zeros(shape), np.zeros(shape)
+        for stratum, *of_rules, count, probability in rows:
+            for number, flag in enumerate(of_rules):
+                pairs[number, stratum, int(flag)] += count
+                expected[number, stratum, int(flag)] += probability
+        return tuple(Counts(*each) for each in zip(pairs, expected, strict=True))
+
+    def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
+        """The pairs of these uids: what calibrates them, `stratum`, and `f0`, `f1`, ... by rule."""
+        flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
+        return self._table(
+            "SELECT uid, caption_number, noise_probability, similarity, neg_clip_loss, "
+            f"calibration_group, {stratum_sql(bounds)} AS stratum, {flags} FROM pairs "
+            "WHERE uid IN (SELECT unnest(?)) ORDER BY shard, row, caption_number",
+            [list(uids)],
+        )
+
+    def _rows(self, sql: str, parameters: object = None) -> list[tuple[Any, ...]]:
+        try:
+            return self.connection.execute(sql, parameters).fetchall()
+        except duckdb.Error as error:
+            raise InputError(f"the score table cannot be read: {first_line(error)}") from error
+
+    def _table(self, sql: str, parameters: object) -> pa.Table:
+        try:
+            return self.connection.sql(sql, params=parameters).to_arrow_table()
+        except duckdb.Error as error:
+            raise InputError(f"the score table cannot be read: {first_line(error)}") from error
+
+
+def stratum_sql(bounds: np.ndarray) -> str:
+    """SQL: how many of the bounds the noise probability reaches."""
+    # With an exponent a literal is a double; without, a decimal, which is converted by its digits.
+    return " + ".join(["0", *(f"({_P} >= {bound:.17e})::INTEGER" for bound in bounds)])
+
+
+def _flag(rule: Rule) -> str:
+    return f"coalesce({rule.condition}, false)"
+
+
+def _among(columns: Sequence[str]) -> str:
+    """SQL: whether these columns are those of one of a list of structs, the query's parameter."""
+    place = ", ".join(f"'{name}': {name}" for name in columns)
+    return f"{{{place}}} IN (SELECT unnest(?))"
+
+
+def _selection_rule(connection: duckdb.DuckDBPyConnection, path: str) -> Rule:
+    """The rule that flags what a selection does not keep."""
+    there = columns_of(connection, "selection")
+    if not {"shard", "key", "weight"} <= set(there):
+        raise InputError(f"{path} is not a selection that `ncclean select` wrote")
+    keys = ["shard", "key", *(["caption_number"] if "caption_number" in there else [])]
+    named = ", ".join(keys)
+    return Rule("dropped", f"({named}) NOT IN (SELECT ({named}) FROM selection)", short="dropped")

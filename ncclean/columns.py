@@ -1,0 +1,95 @@
+"""Columns of one's own in the score table: `ncclean score --columns package.module:function`.
+
+A function gets the pairs of a batch and gives values for each:
+
+    import pyarrow as pa
+    from ncclean.columns import PairBatch, columns
+
+    @columns(words=pa.int32(), brightest=pa.float32())
+    def simple(batch: PairBatch):
+        brightest = batch.pixels.flatten(1).max(dim=1).values / 255
+        return {"words": [len(text.split()) for text in batch.captions], "brightest": brightest}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:  # declaring columns needs no torch
+    import torch
+
+_ATTRIBUTE = "ncclean_columns"
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """n pairs that can be scored.
+
+    `captions` are n texts, `image` their images' float32 (n, d) embeddings of length 1, on the
+    device of the model. `pixels` are uint8 (n, 3, H, W), the crops that the model sees; None where
+    embeddings are scored. `metadata` has the fields of each pair's json, or the further columns of
+    its table.
+    """
+
+    captions: Sequence[str]
+    image: torch.Tensor
+    pixels: torch.Tensor | None
+    metadata: Sequence[Mapping[str, Any]]
+    encode_text: Callable[[], torch.Tensor]
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @property
+    def text(self) -> torch.Tensor:
+        """Float32 (n, d) embeddings of the captions, of length 1; encoded when asked for."""
+        return self.encode_text()
+
+    def only(self, row: int) -> PairBatch:
+        """The batch of one of the pairs."""
+        return PairBatch(
+            self.captions[row : row + 1],
+            self.image[row : row + 1],
+            None if self.pixels is None else self.pixels[row : row + 1],
+            self.metadata[row : row + 1],
+            lambda: self.encode_text()[row : row + 1],
+        )
+
+
+ColumnValues = Mapping[str, Any]
+ColumnFunction = Callable[[PairBatch], ColumnValues]
+F = TypeVar("F", bound=ColumnFunction)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a function of `--columns` says about itself."""
+
+    types: Mapping[str, pa.DataType]
+    version: str
+
+
+def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
+    """Declare the columns that a function computes, by name, and their Arrow types.
+
+    The function takes a `PairBatch` and returns n values for each name: an Arrow or numpy array, a
+    tensor, or a list with None for missing values. It must not depend on which pairs are in one
+    batch. `version` is part of a run's identity: change it with the function, so that no run goes
+    on with values of both.
+    """
+    declared = Declared(dict(types), version)
+
+    def mark(function: F) -> F:
+        setattr(function, _ATTRIBUTE, declared)
+        return function
+
+    return mark
+
+
+def declared_columns(function: object) -> Declared | None:
+    """What `columns` declared of a function; None if it did not."""
+    return getattr(function, _ATTRIBUTE, None)

@@ -1,0 +1,41 @@
+"""Which of a sample's captions an exported shard has, where images have several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncclean.data.member_samples import Contents, take_captions
+from ncclean.data.samples import Caption, CaptionKeys, Sample
+
+
+@dataclass(frozen=True)
+class KeptCaptions:
+    """By key, the numbers of the captions that the selection keeps, the best first.
+
+    `caption_key` are the names under which the scored captions lie.
+    """
+
+    numbers: Mapping[str, Sequence[int]]
+    caption_key: CaptionKeys = None
+
+    def of_sample(self, key: str, captions: Sequence[Caption]) -> dict[str, Any] | None:
+        """The json's `caption`, the best, `captions`, the kept ones, and `other_captions`.
+
+        None if the sample lacks one that was selected.
+        """
+        texts = {each.number: each.text for each in captions if each.text is not None}
+        numbers = self.numbers[key]
+        if not texts.keys() >= set(numbers):
+            return None
+        kept = [texts.pop(number) for number in numbers]
+        return {"caption": kept[0], "captions": kept, "other_captions": list(texts.values())}
+
+    def of_members(self, key: str, members: Mapping[str, bytes]) -> dict[str, Any] | None:
+        """`of_sample`, of the contents of its members by extension."""
+        contents = Contents(0, key, self.caption_key)
+        contents.members = dict(members)
+        sample = Sample(row=0, key=key)
+        take_captions(sample, contents.captions)
+        return self.of_sample(key, sample.captions)

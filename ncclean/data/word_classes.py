@@ -1,0 +1,147 @@
+"""Classes of words that an image shows: what one word of a caption could have been instead.
+
+Words of a class stand for one another in a sentence: colours, numbers, animals. Words of one line
+mean the same and never replace each other. `word_classes.txt` is the list that comes with ncclean.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ncclean.errors import InputError
+
+# A hyphen binds: "red-eye" and "one-way" are words of their own.
+_WORD = re.compile(r"(?<![\w'-])[^\W_]+(?:['-][^\W_]+)*")
+_VOWELS = "aeiou"
+
+# Words that mean the same, by their form: singular, plural.
+Meaning = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A word of a caption that belongs to a class: where it is, its meaning, its form."""
+
+    start: int
+    word: str
+    word_class: str
+    meaning: int
+    form: int
+
+
+@dataclass(frozen=True)
+class WordClasses:
+    """Classes by name, each with its meanings. A word of several classes counts for the first."""
+
+    classes: dict[str, list[Meaning]]
+
+    @classmethod
+    @functools.cache
+    def bundled(cls) -> WordClasses:
+        """Those of `word_classes.txt`."""
+        text = resources.files("ncclean.data").joinpath("word_classes.txt").read_text("utf-8")
+        return cls.of_lines(text.splitlines())
+
+    @classmethod
+    def load(cls, path: str) -> WordClasses:
+        """Those of a file of one's own. Raises `InputError` if it cannot be read or says nothing.
+
+        A line `[name]` begins a class, each further line is a meaning: words apart by spaces, its
+        forms (singular, plural) by slashes. `#` begins a comment.
+        """
+        try:
+            lines = Path(path).read_text("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"the word classes {path} cannot be read: {error}") from error
+        found = cls.of_lines(lines)
+        lonely = [name for name, meanings in found.classes.items() if len(meanings) < 2]
+        if lonely or not found.classes:
+            what = f"the class [{lonely[0]}] has" if lonely else "it has"
+            raise InputError(
+                f"the word classes {path}: {what} no two meanings that could replace each other; "
+                "a line `[name]` begins a class, each further line is a meaning"
+            )
+        return found
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[str]) -> WordClasses:
+        """Those of the lines of such a file. Lines before the first class have no name for it."""
+        classes: dict[str, list[Meaning]] = {}
+        name = ""
+        for line in (line.strip() for line in lines):
+            if line.startswith("["):
+                name = line.strip("[] ")
+                classes.setdefault(name, [])
+            elif line and not line.startswith("#"):
+                forms = tuple(tuple(form.lower().split()) for form in line.split("/"))
+                classes.setdefault(name, []).append(forms)
+        return cls(classes)
+
+    @functools.cached_property
+    def entries(self) -> dict[str, Place]:
+        """Word, in lower case -> its class, meaning and form."""
+        found: dict[str, Place] = {}
+        for name, meanings in self.classes.items():
+            for meaning, forms in enumerate(meanings):
+                for form, words in enumerate(forms):
+                    for word in words:
+                        found.setdefault(word, Place(0, word, name, meaning, form))
+        return found
+
+    def places(self, caption: str) -> list[Place]:
+        """The words of a caption that belong to a class, in their order."""
+        found: list[Place] = []
+        for match in _WORD.finditer(caption):
+            entry = self.entries.get(match[0].lower())
+            if entry is not None:
+                found.append(
+                    Place(match.start(), match[0], entry.word_class, entry.meaning, entry.form)
+                )
+        return found
+
+    def others(self, place: Place) -> list[Sequence[str]]:
+        """What the word could be exchanged for: the words of each other meaning in its form."""
+        return [
+            forms[place.form]
+            for meaning, forms in enumerate(self.classes[place.word_class])
+            if meaning != place.meaning and len(forms) > place.form
+        ]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+
+def exchanged(caption: str, place: Place, word: str) -> str:
+    """The caption with another word there.
+
+    Case is kept, and "a" or "an" in front follows the new word.
+    """
+    word = cased(word, place)
+    rest = caption[place.start + len(place.word) :]
+    return _with_article(caption[: place.start], word) + word + rest
+
+
+def cased(word: str, place: Place) -> str:
+    """A word in the case of the one that it replaces."""
+    if place.word.isupper() and len(place.word) > 1:
+        return word.upper()
+    return word[0].upper() + word[1:] if place.word[0].isupper() else word
+
+
+def _with_article(before: str, word: str) -> str:
+    """`before` with a final "a" or "an" that suits the word which follows."""
+    match = re.search(r"(?<![\w'-])(a|an)(\s+)\Z", before, re.IGNORECASE)
+    if match is None or not word[0].isalpha():
+        return before
+    fitting = "an" if word[0].lower() in _VOWELS else "a"
+    if match[1].lower() == fitting:
+        return before
+    article = fitting.upper() if match[1].isupper() and word.isupper() else fitting
+    if match[1][0].isupper():
+        article = article[0].upper() + article[1:]
+    return before[: match.start()] + article + match[2]

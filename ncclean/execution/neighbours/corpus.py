@@ -1,0 +1,164 @@
+"""Searches the whole corpus: all results of `ncclean neighbours` about its pairs.
+
+The corpus is read block by block, its vectors are written by list, and lists are searched group by
+group. What is held for all pairs at once are a few numbers for each; vectors and neighbours lie in
+files. The results depend neither on the memory, nor on how many tasks run at a time, nor where.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.embeddings.pairs import images_of
+from ncclean.execution.neighbours.blocks import ArrayBlock, Block
+from ncclean.execution.neighbours.directions import recall, search
+from ncclean.execution.neighbours.gathering import (
+    all_rivals,
+    lemon_scores,
+    nearby_rivals,
+    reference_matches,
+    similarities,
+)
+from ncclean.execution.neighbours.grouping import group_side, join_single_images
+from ncclean.execution.neighbours.learning import Assigned, assign, describe, is_exact, learn
+from ncclean.execution.neighbours.passes import ACROSS, SIDES, WITHIN, Direction, route_block
+from ncclean.execution.neighbours.reading import Corpus, read_corpus
+from ncclean.execution.neighbours.stages import Begin, Stages, Tick
+from ncclean.runner import InProcess, Runner
+from ncclean.scoring.neighbours.groups import joint_labels, pair_labels
+from ncclean.scoring.neighbours.options import NeighbourOptions
+from ncclean.scoring.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
+from ncclean.scoring.neighbours.rivals import Rivals
+from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
+from ncclean.storage.array_files import ArrayFolder
+
+DEFAULT_MEMORY = 4 << 30
+_LEAST_TASKS = 4  # groups of lists, so that few processes are busy to the end
+_SMALL = 20_000  # distinct rows that one group holds in any case
+
+
+def find_neighbours(
+    blocks: Sequence[Block],
+    options: NeighbourOptions,
+    work: ArrayFolder,
+    runner: Runner,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY,
+    begin: Begin = lambda text, tasks: None,
+    tick: Tick = lambda done: None,
+    reference: np.ndarray | None = None,
+) -> tuple[pa.Table, CorpusNeighbours]:
+    """Compare the pairs of a corpus with one another: who they are, and what was found.
+
+    `work` keeps what was done if the search is killed; the same call goes on there. A task takes
+    about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
+    `InputError` for a corpus without a usable pair.
+    """
+    stages = Stages(work, runner, begin, tick)
+    corpus = read_corpus(stages, blocks)
+    whiten = options.whiten
+    if whiten is None:
+        fewest = min(len(one) for one in corpus.distinct.values())
+        whiten = fewest >= ROWS_PER_DIMENSION * corpus.dim
+    thresholds = {side: THRESHOLDS[side][whiten] for side in SIDES}
+    for name, asked in (("image", options.image_threshold), ("text", options.text_threshold)):
+        thresholds[name] = thresholds[name] if asked is None else asked
+    exact = is_exact(options, len(corpus.own))
+    queries = learn(stages, blocks, corpus.distinct, options, whiten=whiten, exact=exact)
+    assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
+    arguments = [(block, assigned.probes, exact) for block in blocks]
+    stages.run("writing lists", "route", route_block, arguments)
+    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes))
+
+    representative = {
+        side: group_side(stages, corpus, side, thresholds[side], options.linkage) for side in SIDES
+    }
+    k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
+    for direction in WITHIN:
+        search(stages, blocks, direction, k[direction.name])
+    if whiten and options.image_threshold is None:
+        representative["image"] = join_single_images(stages, representative["image"])
+    for side in SIDES:
+        stages.save(f"groups-{side}", representative=representative[side])
+    group = {side: pair_labels(corpus.distinct[side], representative[side]) for side in SIDES}
+    pair_group = joint_labels(group["image"], group["text"])
+    same_image = images_of(corpus.pairs)
+    shared = {} if same_image is None else {"same_image": same_image}
+    stages.save("pair-groups", pair=pair_group, image=group["image"], text=group["text"], **shared)
+
+    lemon = lemon_scores(stages, corpus, options.k)
+    recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
+    if exact:
+        rivals = all_rivals(stages, blocks, corpus, group)
+    else:
+        counts = []
+        for direction in ACROSS:
+            search(stages, blocks, direction, k[direction.name])
+            recalls[direction.name] = recall(stages, direction, assigned, queries)
+            counts.append(nearby_rivals(stages, corpus, direction, group))
+        rivals = Rivals(*counts)
+    similarity = similarities(stages, corpus)
+    lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
+
+    def result(here: str, there: str) -> Side:
+        within, across = Direction(here, here), Direction(there, here)
+        return Side(
+            distinct=len(corpus.distinct[here]),
+            threshold=thresholds[here],
+            group=group[here],
+            similarity=similarity[here],
+            index=describe(within, across, assigned.probes, lists[here]),
+            recall=recalls[within.name],
+            across_recall=recalls.get(across.name, 1.0),
+            duplicate_recall=assigned.duplicate_recall[here],
+        )
+
+    found = CorpusNeighbours(
+        image=result("image", "text"),
+        text=result("text", "image"),
+        whiten=whiten,
+        is_exact=exact,
+        pair_group=pair_group,
+        rivals=rivals,
+        lemon=lemon,
+        cluster=assigned.clusters[corpus.distinct["image"].labels],
+        reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
+        left_out=corpus.left_out,
+    )
+    return corpus.pairs, found
+
+
+def neighbours_of(
+    image: np.ndarray,
+    text: np.ndarray,
+    captions: Sequence[str | None] | None = None,
+    options: NeighbourOptions | None = None,
+) -> CorpusNeighbours:
+    """`find_neighbours` of (n, d) images and captions in memory, in this process."""
+    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+        _, found = find_neighbours(
+            [ArrayBlock(image, text, captions)],
+            options or NeighbourOptions(),
+            ArrayFolder(folder),
+            InProcess(),
+        )
+    return found
+
+
+def _groups(corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int) -> dict[str, np.ndarray]:
+    """By side, where each group of lists begins: as many rows as a task has room for."""
+    # Vectors as stored, in float32 and transformed; neighbours before and after they are merged.
+    row_bytes = 10 * corpus.dim + 160 * k
+    groups = {}
+    for side, lists in assigned.lists.items():
+        sizes = np.bincount(lists)
+        room = max(1, memory_bytes // 2 // row_bytes)
+        wanted = max(-(-len(lists) // room), min(_LEAST_TASKS, -(-len(lists) // _SMALL)))
+        ends = np.cumsum(sizes)
+        places = np.searchsorted(ends, len(lists) * np.arange(1, wanted) / wanted)
+        groups[side] = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
+    return groups

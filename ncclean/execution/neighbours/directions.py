@@ -1,0 +1,58 @@
+"""One search of a side with the queries of a side, from its tasks to its recall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ncclean.execution.neighbours.blocks import Block
+from ncclean.execution.neighbours.learning import Assigned
+from ncclean.execution.neighbours.passes import Direction
+from ncclean.execution.neighbours.searches import (
+    gather_nearest,
+    nearest_of,
+    search_away,
+    search_home,
+)
+from ncclean.execution.neighbours.stages import Stages
+from ncclean.scoring.neighbours.search import recall_by_value
+
+
+def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
+    """The k nearest of every query, in files by group of lists."""
+    name = direction.name
+    groups = len(stages.work.load("groups")[direction.index]) - 1
+    if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
+        return
+    what = f"{direction.index} neighbours" if direction.is_within else (
+        f"{direction.index} by {direction.query}"
+    )  # fmt: skip
+    arguments = [(direction, k)] * groups
+    homes = stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
+    if not stages.has(f"floors-{name}"):
+        routes = [stages.work.load(f"route-{number}") for number in range(len(blocks))]
+        home = np.concatenate([file[f"{name}_home"] for file in routes])
+        floors = np.empty(len(home), np.float32)
+        for file in map(stages.work.load, homes):
+            floors[file["queries"]] = file["cosines"].min(axis=1)
+        stages.save(f"floors-{name}", floors=floors, home=home)
+    stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
+    stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
+    stages.drop(f"home-{name}-", f"away-{name}-", f"floors-{name}")
+
+
+def recall(
+    stages: Stages, direction: Direction, assigned: Assigned, queries: Mapping[str, np.ndarray]
+) -> float:
+    """The share of the true neighbours of the sample that were found."""
+    exact = assigned.exact[direction.name]
+    if not exact.ids.size:
+        return 1.0
+    asked = queries[direction.query]
+    found = np.full(exact.cosines.shape, -np.inf, np.float32)
+    for group in range(len(stages.work.load("groups")[direction.index]) - 1):
+        rows, nearest = nearest_of(stages.work, direction, group)
+        chosen = np.flatnonzero(np.isin(asked, rows))
+        found[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+    return recall_by_value(found, exact.cosines)

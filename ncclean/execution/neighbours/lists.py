@@ -1,0 +1,97 @@
+"""Consecutive lists of a side, read from the files of all blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.execution.neighbours.passes import Direction
+from ncclean.storage.array_files import ArrayFolder
+
+
+@dataclass(frozen=True)
+class Members:
+    """The (m,) ids and (m, d) float32 vectors of a list, ascending by id."""
+
+    ids: np.ndarray
+    vectors: np.ndarray
+
+
+class Vectors:
+    """The distinct vectors of a side, by id, wherever the blocks' files have them."""
+
+    def __init__(self, work: ArrayFolder, side: str) -> None:
+        self.side = side
+        self.bounds = np.asarray(work.load("bounds")[side])
+        self.files = [work.load(f"route-{number}") for number in range(len(self.bounds) - 1)]
+
+    def take(self, ids: np.ndarray) -> np.ndarray:
+        """(m,) ids -> (m, d) float32."""
+        if (ids[1:] < ids[:-1]).any():
+            order = np.argsort(ids, kind="stable")
+            restored = np.empty(len(ids), np.int64)
+            restored[order] = np.arange(len(ids))
+            unordered: np.ndarray = self.take(ids[order])[restored]
+            return unordered
+        width = self.files[0][f"{self.side}_vectors"].shape[1]
+        gathered = np.empty((len(ids), width), np.float32)
+        ends = np.searchsorted(ids, self.bounds)
+        for block in np.flatnonzero(np.diff(ends)):
+            rows, file = slice(ends[block], ends[block + 1]), self.files[block]
+            places = file[f"{self.side}_place"][ids[rows] - self.bounds[block]]
+            gathered[rows] = file[f"{self.side}_vectors"][places]
+        return gathered
+
+    def lists(self, first: int, last: int) -> Iterator[Members]:
+        """Lists `first` to `last`, each whole; all of them are held in float16."""
+        found = [
+            (file[f"{self.side}_starts"], file[f"{self.side}_ids"], file[f"{self.side}_vectors"])
+            for file in self.files
+        ]
+        pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in found]
+        vectors = np.concatenate(
+            [one[piece] for (_, _, one), piece in zip(found, pieces, strict=True)]
+        )
+        ids = np.concatenate([one[piece] for (_, one, _), piece in zip(found, pieces, strict=True)])
+        order, ends = _by_list([starts[first : last + 1] for starts, _, _ in found])
+        for begin, end in itertools.pairwise(ends):
+            rows = order[begin:end]
+            yield Members(ids[rows], vectors[rows].astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Visitors:
+    """The (q,) queries that visit a list, ascending by id; which of their lists it is, from 0."""
+
+    ids: np.ndarray
+    rank: np.ndarray
+
+
+def visitors(vectors: Vectors, direction: Direction, first: int, last: int) -> Iterator[Visitors]:
+    """Who visits lists `first` to `last`; `vectors` are those of the queries' side."""
+    name = direction.name
+    found = [
+        (file[f"{name}_starts"], file[f"{name}_queries"], file[f"{name}_rank"])
+        for file in vectors.files
+    ]
+    pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in found]
+    ids = np.concatenate([one[piece] for (_, one, _), piece in zip(found, pieces, strict=True)])
+    rank = np.concatenate([one[piece] for (_, _, one), piece in zip(found, pieces, strict=True)])
+    order, ends = _by_list([starts[first : last + 1] for starts, _, _ in found])
+    for begin, end in itertools.pairwise(ends):
+        rows = order[begin:end]
+        yield Visitors(ids[rows], rank[rows])
+
+
+def _by_list(starts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Places in the concatenated blocks, list by list and in the order of blocks; list ends.
+
+    `starts` are, by block, where its lists begin; blocks have ascending ids.
+    """
+    sizes = np.stack([np.diff(one) for one in starts])  # (blocks, lists)
+    count = sizes.shape[1]
+    lists = np.concatenate([np.repeat(np.arange(count), of_block) for of_block in sizes])
+    return np.argsort(lists, kind="stable"), np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])

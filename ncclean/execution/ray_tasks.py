@@ -1,0 +1,103 @@
+"""Functions as tasks of a Ray cluster: where a task is run again after any failure.
+
+Each call publishes what it makes whole and sends back little, so that Ray may run it again on
+another node when a worker or a node dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ncclean.errors import InputError
+from ncclean.execution.ray_cluster import connect, get, nodes, one_line
+from ncclean.execution.ray_workers import GROW_SECONDS, TICK_SECONDS
+from ncclean.runner import Tasks
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_RETRIES = 5
+
+
+class RayTasks:
+    """Calls functions as tasks of one core each; `workers` at a time, or one for each core.
+
+    Raises `InputError` if there is no cluster at the address. Closing it leaves the cluster.
+    """
+
+    is_remote = True
+
+    def __init__(self, address: str | None, workers: int | None) -> None:
+        self._connected = connect(address)
+        self._workers = workers
+
+    def __enter__(self) -> RayTasks:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._connected:
+            ray.shutdown()
+            self._connected = False
+
+    def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
+        """Results with the number of their task, as they come; few tasks exist at a time.
+
+        Raises what a task raises, and `InputError` for one that ended its worker again and again.
+        """
+        remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
+        waiting = iter(tasks)
+        running: dict[Any, int] = {}
+        idle = 0.0
+        try:
+            while True:
+                while len(running) < self._room() and (task := next(waiting, None)) is not None:
+                    number, arguments = task
+                    running[remote.remote(*arguments)] = number
+                if not running:
+                    return
+                ready, _ = ray.wait(list(running), timeout=TICK_SECONDS)
+                idle = 0.0 if ready else idle + TICK_SECONDS
+                if idle == GROW_SECONDS and not ray.cluster_resources().get("CPU"):  # type: ignore[no-untyped-call]
+                    logger.warning("no node has a core free; waiting for one to join")
+                for reference in ready:
+                    yield running.pop(reference), _result(reference)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def everywhere(self, function: Callable[[], None]) -> None:
+        """Call `function` on each node that is alive; one that leaves meanwhile is passed over."""
+        remote: Any = ray.remote(num_cpus=0)(_call)  # of functions alone, not of methods
+        places = [NodeAffinitySchedulingStrategy(one["NodeID"], soft=False) for one in nodes()]
+        for called in [remote.options(scheduling_strategy=one).remote(function) for one in places]:
+            with contextlib.suppress(RayError):
+                get(called)
+
+    def _room(self) -> int:
+        """Tasks at a time: one more than run, so that no core waits for the driver."""
+        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        return self._workers or max(cores, 1) + 1
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+def _result(reference: Any) -> Any:
+    try:
+        return get(reference)
+    except ray.exceptions.RayTaskError:
+        raise
+    except RayError as error:
+        raise InputError(
+            f"a task ended its worker {_RETRIES + 1} times: {one_line(error)}; what is done is "
+            "kept, run the same command again to go on"
+        ) from error

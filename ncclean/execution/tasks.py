@@ -1,0 +1,26 @@
+"""Where the tasks of a command run: in this process, in several, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ncclean.config import TaskOptions
+from ncclean.execution.processes import Processes
+from ncclean.runner import Runner
+
+
+@contextlib.contextmanager
+def open_runner(options: TaskOptions, processes: int) -> Iterator[Runner]:
+    """The runner that the options ask for; locally with as many `processes`.
+
+    Raises `InputError` if there is no cluster at the address.
+    """
+    if options.engine == "ray" or (options.engine == "auto" and options.ray_address is not None):
+        from ncclean.execution.ray_tasks import RayTasks  # importing Ray takes a second
+
+        with RayTasks(options.ray_address, options.workers) as tasks:
+            yield tasks
+        return
+    with Processes(processes) as local:
+        yield local

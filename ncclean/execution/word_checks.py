@@ -1,0 +1,185 @@
+"""`--words`: each word of a caption against others of its class, and known near misses.
+
+For each caption the few exchanges that seem to gain most are encoded, and one that is drawn at
+random: a caption of which it is known that one word is wrong. The scores of those are the null of
+near misses, as the captions of other pairs are the null of mismatches.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean import schema
+from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
+from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.scoring.near_miss import Exchanges, ExpectedSimilarity, margin_after, word_margin
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
+
+# Pairs whose cosine fewer than one known mismatch in a hundred reaches tell about near misses.
+_MISMATCHES_BELOW = 0.99
+_ROWS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """The exchanges of a caption: of which word, for which, with their guessed gains."""
+
+    row: int
+    places: Sequence[Place]
+    words: Sequence[str]
+    exchanges: Exchanges
+    tried: np.ndarray
+    drawn: int
+
+    def variant(self, caption: str, number: int) -> str:
+        return exchanged(caption, self.places[number], self.words[number])
+
+
+@dataclass(frozen=True)
+class WordColumns:
+    """(n,) values of the columns of `--words`, and the scores of pairs and of known near misses."""
+
+    values: dict[str, pa.Array]
+    distributions: Distributions
+
+
+@dataclass(frozen=True)
+class WordChecks:
+    """The check of each word of a class, `per_caption` exchanges a caption."""
+
+    classes: WordClasses
+    per_caption: int
+    seed: int
+    _vectors: dict[ModelIdentity, torch.Tensor] = field(default_factory=dict, compare=False)
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Of the list of words."""
+        text = repr(self.classes.classes).encode()
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+    def of_shard(
+        self,
+        image: torch.Tensor,
+        text: torch.Tensor,
+        captions: Sequence[str],
+        shard: str,
+        estimator: Estimator,
+        batch_size: int,
+        mismatched: Histogram,
+    ) -> WordColumns:
+        """Check n pairs: (n, d) embeddings and captions; `mismatched` are the known mismatches.
+
+        A caption without a word of a class has null in all columns.
+        """
+        similarity = (image.float() * text.float()).sum(dim=1)
+        checked = list(self._checked(image, captions, shard, estimator))
+        if not checked:
+            return WordColumns(_columns(len(captions), {}), Distributions())
+        variants = [
+            each.variant(captions[each.row], number)
+            for each in checked
+            for number in (*each.tried.tolist(), each.drawn)
+        ]
+        encoded = estimator.encode_text(variants, batch_size)
+        counts = [len(each.tried) + 1 for each in checked]
+        rows = torch.tensor([each.row for each in checked], device=image.device)
+        of_variant = rows.repeat_interleave(torch.tensor(counts, device=image.device))
+        cosines = (image[of_variant].float() * encoded.float()).sum(dim=1)
+        last = torch.tensor(np.cumsum(counts) - 1, device=image.device)
+        expected = ExpectedSimilarity.fit(text, similarity)
+        residual = expected.residual[rows].cpu().numpy()
+        residual_after = expected.residual_of(encoded[last], cosines[last], rows).cpu().numpy()
+        own = similarity[rows].cpu().numpy()
+        pieces = np.split(cosines.cpu().numpy(), np.cumsum(counts)[:-1])
+        found: dict[str, dict[int, object]] = {name: {} for name in schema.WORD_TYPES}
+        scores, scores_after = np.empty(len(checked)), np.full(len(checked), np.nan)
+        for number, (each, piece) in enumerate(zip(checked, pieces, strict=True)):
+            margin = word_margin(own[number], piece[:-1])
+            scores[number] = margin + residual[number]
+            found["word_margin"][each.row] = margin
+            found["near_miss_score"][each.row] = scores[number]
+            if margin < 0:
+                best = int(each.tried[piece[:-1].argmax()])
+                found["suspect_word"][each.row] = each.places[best].word
+                found["better_word"][each.row] = cased(each.words[best], each.places[best])
+            after = margin_after(
+                each.exchanges, each.drawn, each.tried, piece[:-1], own[number], piece[-1],
+                self.per_caption,
+            )  # fmt: skip
+            if after is not None:
+                scores_after[number] = after + residual_after[number]
+        drawn = np.array([piece[-1] for piece in pieces])
+        enough = _quantile(mismatched, _MISMATCHES_BELOW)
+        counted = (own >= enough) & ~np.isnan(scores_after)
+        distributions = Distributions(
+            matched=_histogram(scores[counted]),
+            mismatched=_histogram(scores_after[counted & (drawn >= enough)]),
+        )
+        return WordColumns(_columns(len(captions), found), distributions)
+
+    def _checked(
+        self, image: torch.Tensor, captions: Sequence[str], shard: str, estimator: Estimator
+    ) -> Iterator[_Checked]:
+        """The captions that have a word of a class, with their exchanges."""
+        vectors, number_of = self._word_vectors(estimator)
+        digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
+        rng = np.random.default_rng([self.seed, int.from_bytes(digest, "little")])
+        for rows in torch.arange(len(captions)).split(_ROWS_AT_A_TIME):
+            fits = (image[rows.to(image.device)].float() @ vectors.T).cpu().numpy()
+            for row, fit in zip(rows.tolist(), fits, strict=True):
+                found = [
+                    (place, other[0])
+                    for place in self.classes.places(captions[row])
+                    for other in self.classes.others(place)
+                ]
+                if not found:
+                    continue
+                places, words = zip(*found, strict=True)
+                to = np.array([number_of[word] for word in words])
+                instead_of = np.array([number_of[place.word.lower()] for place in places])
+                exchanges = Exchanges(
+                    np.array([place.start for place in places]), fit[to] - fit[instead_of]
+                )
+                # A word that the estimator cannot tell from the right one is no error that it sees.
+                apart = (vectors[to] - vectors[instead_of]).norm(dim=1).cpu().numpy()
+                drawn = int(np.searchsorted(np.cumsum(apart), rng.random() * apart.sum()))
+                yield _Checked(
+                    row, places, words, exchanges, exchanges.best(self.per_caption), drawn
+                )
+
+    def _word_vectors(self, estimator: Estimator) -> tuple[torch.Tensor, dict[str, int]]:
+        """(w, d) embeddings of the words by themselves, and the number of each."""
+        words = list(self.classes)
+        if estimator.identity not in self._vectors:
+            self._vectors.clear()
+            self._vectors[estimator.identity] = estimator.encode_text(words).float()
+        return self._vectors[estimator.identity], {word: n for n, word in enumerate(words)}
+
+
+def _columns(count: int, found: Mapping[str, Mapping[int, object]]) -> dict[str, pa.Array]:
+    """(n,) arrays of the columns of the parts from values by row; null without one."""
+    return {
+        name: pa.array([found.get(name, {}).get(row) for row in range(count)], kind)
+        for name, kind in schema.WORD_TYPES.items()
+    }
+
+
+def _histogram(scores: np.ndarray) -> Histogram:
+    return Histogram.of(torch.from_numpy(scores))
+
+
+def _quantile(histogram: Histogram, share: float) -> float:
+    """The value below which a share of what a histogram holds lies; -1 of an empty one."""
+    if not histogram.size:
+        return -1.0
+    below = np.cumsum(histogram.counts) / histogram.size
+    return float(np.searchsorted(below, share) * 2 / len(below) - 1)

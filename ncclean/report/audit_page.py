@@ -1,0 +1,107 @@
+"""The page of an audit: one pair at a time, judged by keys or with a thumb."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from markupsafe import Markup
+
+import ncclean
+from ncclean.auditing.answers import ANSWERS, Design
+from ncclean.auditing.sample import Sample
+from ncclean.data.shards import ShardRef
+from ncclean.report.captions import shown_text
+from ncclean.report.page import asset, content_hash, environment, script_json
+from ncclean.report.thumbnails import LARGE_SIZES, Thumbnail, Thumbnails, read_thumbnails
+
+_LONGEST_CAPTION = 4_000  # bytes
+_ALL_PICTURES = 24_000_000  # bytes as base64; a phone opens such a page in a second
+_NO_PICTURE = Thumbnail(reason="no picture: the page was made without --shards")
+
+
+@dataclass(frozen=True)
+class AuditPair:
+    """A pair of the sample, as the page shows it and as `read_thumbnails` looks for it."""
+
+    uid: str
+    caption_number: int
+    stratum: int
+    shard: str
+    key: str
+    row: int
+    text: str
+    url: str | None
+    status: str = "ok"
+    error: str | None = None
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
+        """Of the rows of a sample, in their order."""
+        names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url")
+        columns = (rows.column(name).to_pylist() for name in names)
+        return tuple(
+            cls(uid, number, stratum, shard, key, row, text or "", url)
+            for uid, number, stratum, shard, key, row, text, url in zip(*columns, strict=True)
+        )
+
+
+def read_pictures(pairs: Sequence[AuditPair], shards: Iterable[ShardRef]) -> Thumbnails:
+    """The pictures of a sample, larger than those of a report."""
+    return read_thumbnails(pairs, shards, _ALL_PICTURES, LARGE_SIZES)
+
+
+def render_audit(
+    sample: Sample, pairs: Sequence[AuditPair], pictures: Thumbnails | None, title: str
+) -> str:
+    """The HTML of a sample. It loads nothing; the answers stay in the browser until they are saved.
+
+    Nothing on the page says what the noise probability is: it would be an answer of its own.
+    """
+    style, script = asset("audit.css"), asset("audit.js")
+    found = pictures.pictures if pictures is not None else {}
+    data = {
+        "name": _name(pairs, sample.design),
+        "answers": ANSWERS,
+        "design": sample.design.to_json(),
+        "pairs": [_shown(pair, found.get((pair.shard, pair.row), _NO_PICTURE)) for pair in pairs],
+    }
+    return (
+        environment()
+        .get_template("audit.html")
+        .render(
+            title=title,
+            pairs=len(pairs),
+            command=f"ncclean audit {title} --answers answers.json",
+            version=ncclean.__version__,
+            style=Markup(style),
+            script=Markup(script),
+            data=script_json(data),
+            policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
+            f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'",
+        )
+    )
+
+
+def _shown(pair: AuditPair, picture: Thumbnail) -> dict[str, Any]:
+    caption, left_out = shown_text(pair.text, _LONGEST_CAPTION)
+    is_web = pair.url is not None and pair.url.startswith(("http://", "https://"))
+    return {
+        "uid": pair.uid,
+        "caption_number": pair.caption_number,
+        "stratum": pair.stratum,
+        "caption": caption,
+        "leftOut": left_out,
+        "picture": picture.url,
+        "reason": picture.reason,
+        "link": pair.url if is_web and picture.url is None else None,
+    }
+
+
+def _name(pairs: Sequence[AuditPair], design: Design) -> str:
+    """A name of the sample, under which a browser keeps its answers."""
+    text = repr([(pair.uid, pair.caption_number) for pair in pairs]) + repr(design.to_json())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

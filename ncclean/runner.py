@@ -1,0 +1,41 @@
+"""Who runs the tasks of a command: this process, several, or the workers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Tasks = Iterable[tuple[int, tuple[Any, ...]]]  # a number, and what the function is called with
+
+
+class Runner(Protocol):
+    """Calls functions that may be called again after any failure."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether they run on other machines, which do not see this one's temporary files."""
+        ...
+
+    def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
+        """Results with the number of their task, as they come; few tasks exist at a time."""
+        ...
+
+    def everywhere(self, function: Callable[[], None]) -> None:
+        """Call `function` on each machine that tasks run on."""
+        ...
+
+
+class InProcess:
+    """Calls functions in this process."""
+
+    is_remote = False
+
+    def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
+        """Results with the number of their task, in order."""
+        for number, arguments in tasks:
+            yield number, function(*arguments)
+
+    def everywhere(self, function: Callable[[], None]) -> None:
+        """Call it here."""
+        function()

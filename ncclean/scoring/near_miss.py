@@ -1,0 +1,173 @@
+"""How well a caption fits beside what is almost the same: one word exchanged for another.
+
+A caption that is almost right does not look like a random one, so its cosine says little against
+it. What the estimator knows of the words does: a caption is suspect if another word of the same
+class fits its image better, or if its cosine is lower than captions like it have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ncclean.scoring.noise_rate import why_vague
+from ncclean.scoring.null import NullModel
+from ncclean.scoring.stats import Distributions
+
+# Fewer tell nothing.
+_FEWEST = 100
+_LEAST_VARIANCE = 1e-12
+_RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
+
+
+@dataclass(frozen=True)
+class ExpectedSimilarity:
+    """What cosine a caption is to be expected to have with its own image, from the caption alone.
+
+    Ridge regression of the n cosines on the captions' embeddings, with the penalty that predicts
+    best. No pair judges itself: its residual is e_i / (1 - h_ii), h the hat matrix of the fit.
+    """
+
+    residual: torch.Tensor  # (n,) cosine less what is expected, float64
+    _centre: torch.Tensor
+    _axes: torch.Tensor
+    _places: torch.Tensor
+    _shrinkage: torch.Tensor
+    _slopes: torch.Tensor
+    _level: torch.Tensor
+
+    @classmethod
+    def fit(cls, text: torch.Tensor, similarity: torch.Tensor) -> ExpectedSimilarity:
+        """From (n, d) captions and their (n,) cosines; at least one."""
+        text, similarity = text.double(), similarity.double()
+        centre, level = text.mean(dim=0), similarity.mean()
+        values, axes = torch.linalg.eigh((text - centre).T @ (text - centre))
+        places = (text - centre) @ axes
+        unit = values.mean().clamp_min(_LEAST_VARIANCE)
+
+        def fitted(ridge: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            shrinkage = 1 / (values.clamp_min(0) + ridge * unit)
+            slopes = shrinkage * (places.T @ (similarity - level))
+            leverage = (places.square() @ shrinkage + 1 / len(text)).clamp_max(1 - 1e-6)
+            return (similarity - level - places @ slopes) / (1 - leverage), shrinkage, slopes
+
+        residual, shrinkage, slopes = min(
+            map(fitted, _RIDGES), key=lambda fit: float(fit[0].square().sum())
+        )
+        return cls(residual, centre, axes, places, shrinkage, slopes, level)
+
+    def residual_of(
+        self, text: torch.Tensor, similarity: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """(m,) residuals of (m, d) other captions for the images of the pairs `rows`.
+
+        The pair is left out of the fit here too: its caption is nearly the same.
+        """
+        places = (text.double() - self._centre) @ self._axes
+        shared = (places * self._shrinkage * self._places[rows]).sum(dim=1) + 1 / len(self._places)
+        expected = self._level + places @ self._slopes - shared * self.residual[rows]
+        return similarity.double() - expected
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """What the words of a caption could be exchanged for, with what each exchange seems to gain.
+
+    The gain is v·e(other) - v·e(word), in units of cosine, with the image v and the words' own
+    embeddings: a guess at what the whole caption would gain. `places` (c,) says which word of the
+    caption is exchanged. Two exchanges of one word exclude each other.
+    """
+
+    places: np.ndarray
+    gains: np.ndarray
+
+    def best(self, count: int) -> np.ndarray:
+        """The exchanges that seem to gain most, best first."""
+        return np.argsort(-self.gains, kind="stable")[:count]
+
+    def after(self, drawn: int) -> tuple[Exchanges, np.ndarray, np.ndarray]:
+        """The exchanges of the caption in which exchange `drawn` was made, the way back last.
+
+        With the number of each in this object, -1 for the way back, and whether it undoes the
+        exchange that was made.
+        """
+        others = np.delete(np.arange(len(self.places)), drawn)
+        undone = self.places[others] == self.places[drawn]
+        gains = self.gains[others] - np.where(undone, self.gains[drawn], 0.0)
+        places = np.append(self.places[others], self.places[drawn])
+        after = Exchanges(places, np.append(gains, -self.gains[drawn]))
+        return after, np.append(others, -1), np.append(undone, True)
+
+
+def word_margin(similarity: float, others: np.ndarray) -> float:
+    """cos(image, caption) - max cos(image, variant): below 0, another word fits better."""
+    return float(similarity - others.max())
+
+
+def margin_after(
+    exchanges: Exchanges,
+    drawn: int,
+    tried: np.ndarray,
+    cosines: np.ndarray,
+    similarity: float,
+    similarity_after: float,
+    count: int,
+) -> float | None:
+    """The word margin of the caption in which exchange `drawn` was made: a known near miss.
+
+    `tried` are the exchanges of the caption that were encoded, with their `cosines`. Those of
+    another word are taken to change the cosine after the draw as much as before. Nothing that was
+    not encoded counts; None if all of the `count` that seem best were not.
+    """
+    after, numbers, undone = exchanges.after(drawn)
+    known = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
+    found = []
+    for place in after.best(count):
+        number = int(numbers[place])
+        if number < 0:
+            found.append(similarity)
+        elif number in known:
+            change = 0.0 if undone[place] else similarity_after - similarity
+            found.append(known[number] + change)
+    return word_margin(similarity_after, np.array(found)) if found else None
+
+
+@dataclass(frozen=True)
+class NearMisses:
+    """The share of captions with a wrong word, of those that are not wrong altogether.
+
+    `rate` has the 95 % interval `low` to `high`; `null` gives the probability at a near-miss
+    score. An estimator that `cannot_tell` has a share that could be nearly any, and no
+    probabilities.
+    """
+
+    null: NullModel
+    rate: float
+    low: float
+    high: float
+
+    @property
+    def cannot_tell(self) -> bool:
+        return why_vague(self.low, self.high, self.null.separation) is not None
+
+    @classmethod
+    def fit(cls, scores: Distributions) -> NearMisses | None:
+        """From the near-miss scores of pairs and of known near misses; None of too few.
+
+        Both are of pairs that look matched by their cosine. An exchanged word may end that, so a
+        share a of the known near misses is left, and a share p of the pairs that were counted is
+        (p / a) / (p / a + 1 - p) of all.
+        """
+        pairs, known = scores.matched.size, scores.mismatched.size
+        if known < _FEWEST:
+            return None
+        null = NullModel.fit(scores.matched, scores.mismatched)
+        left = known / pairs
+
+        def of_all(share: float) -> float:
+            return share / (share + left * (1 - share))
+
+        ends = null.noise_rate, null.noise_rate_low, null.noise_rate_high
+        return cls(null, *map(of_all, ends))

@@ -1,0 +1,167 @@
+"""The nearest members of lists, list by list, as matrix products.
+
+A query is compared with its nearest list first. The k-th cosine found there is a floor: of the
+other lists only members that reach it can be among the k nearest, so few cosines are kept. All of
+this is exact for the lists visited, and the order is that of cosines, then of ids: the result
+depends neither on how lists are divided among tasks nor on the order of the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ncclean.scoring.neighbours.centroids import largest
+
+# Cosines of float32 products that differ by less are ties.
+TIE = 1e-6
+_QUERY_ROWS = 1024
+_BLOCK_VALUES = 1 << 25  # 128 MB of products
+_BUFFERED = 8_000_000  # candidates held before those that cannot count are dropped
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """For q queries: (q, k) float32 cosines, descending, and int32 ids; -1 where missing."""
+
+    cosines: np.ndarray
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """(c,) members found for queries: ids of both and float32 cosines, in any order."""
+
+    queries: np.ndarray
+    ids: np.ndarray
+    cosines: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def at(self, chosen: np.ndarray) -> Candidates:
+        """Those at these places."""
+        return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
+
+    @classmethod
+    def joined(cls, several: list[Candidates]) -> Candidates:
+        if not several:
+            return cls(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+        names = ("queries", "ids", "cosines")
+        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
+
+
+def nearest_in_list(
+    queries: np.ndarray, members: np.ndarray, ids: np.ndarray, k: int, itself: np.ndarray | None
+) -> Nearest:
+    """The k nearest of (m, d) members with (m,) ids for (q, d) queries.
+
+    `itself` (q,) are the ids of the queries where they are among the members.
+    """
+    cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    found = np.full((len(queries), k), -1, dtype=np.int32)
+    width = min(k, len(ids))
+    for rows in _query_blocks(len(queries), len(ids)):
+        block = queries[rows] @ members.T
+        if itself is not None:
+            block[ids[None, :] == itself[rows, None]] = -np.inf
+        if width < len(ids):
+            places = largest(block, width)
+            block, of_places = np.take_along_axis(block, places, axis=1), ids[places]
+        else:
+            of_places = np.broadcast_to(ids, block.shape)
+        cosines[rows, :width] = block
+        found[rows, :width] = np.where(np.isfinite(block), of_places, -1)
+    return Nearest(cosines, found)
+
+
+def reaching(
+    queries: np.ndarray,
+    query_ids: np.ndarray,
+    floors: np.ndarray,
+    members: np.ndarray,
+    ids: np.ndarray,
+) -> Iterator[Candidates]:
+    """Members whose product with a query is at least the (q,) floor of the query."""
+    for rows in _query_blocks(len(queries), len(ids)):
+        block = queries[rows] @ members.T
+        places = np.flatnonzero(block >= floors[rows, None])
+        row, column = np.divmod(places, len(ids))
+        yield Candidates(query_ids[rows][row], ids[column], block.ravel()[places])
+
+
+def _query_blocks(queries: int, members: int) -> Iterator[slice]:
+    """So many queries at a time that their products with a long list still fit into memory.
+
+    They depend on the list alone: the last digit of a product depends on the shape of its block.
+    """
+    rows = min(_QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
+    for start in range(0, queries, rows):
+        yield slice(start, start + rows)
+
+
+@dataclass
+class NearestCandidates:
+    """Gathers candidates and holds on to the k nearest of each query."""
+
+    k: int
+    _held: list[Candidates] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, found: Candidates) -> None:
+        self._held.append(found)
+        self._count += len(found)
+        if self._count > _BUFFERED:
+            self._held = [self.result()]
+            self._count = len(self._held[0])
+
+    def result(self) -> Candidates:
+        """The k nearest of each query by id, nearest first."""
+        found = Candidates.joined(self._held)
+        found = found.at(_order(found))
+        return found.at(ranks(found.queries) < self.k)
+
+
+def merge_nearest(query_ids: np.ndarray, home: Nearest, further: Candidates) -> Nearest:
+    """The k nearest of (q,) ascending query ids, of those found at home and the further ones."""
+    count, k = home.ids.shape
+    own = Candidates(np.repeat(query_ids, k), home.ids.ravel(), home.cosines.ravel())
+    best = NearestCandidates(k)
+    best.add(own.at(np.flatnonzero(own.ids >= 0)))
+    best.add(further)
+    found = best.result()
+    cosines = np.full((count, k), -np.inf, dtype=np.float32)
+    ids = np.full((count, k), -1, dtype=np.int32)
+    places = np.searchsorted(query_ids, found.queries), ranks(found.queries)
+    cosines[places], ids[places] = found.cosines, found.ids
+    return Nearest(cosines, ids)
+
+
+def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
+    """Share of the (q, k) exact neighbours that were found; ties with the k-th count as found."""
+    reached = cosines >= exact[:, -1:] - TIE
+    return float(reached.sum() / exact.size)
+
+
+def _order(found: Candidates) -> np.ndarray:
+    """Places by query, then by descending cosine, then by id."""
+    bits = found.cosines.view(np.int32).astype(np.int64)
+    ascending = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    keys = (found.queries.astype(np.int64) << 32) - ascending
+    # One sort of 64-bit keys takes a fifth of a sort by three columns; what is equal is rare.
+    order = np.argsort(keys)
+    keys = keys[order]
+    equal = keys[1:] == keys[:-1]
+    if equal.any():
+        tied = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
+        order[tied] = order[tied][np.lexsort((found.ids[order[tied]], keys[tied]))]
+    return order
+
+
+def ranks(queries: np.ndarray) -> np.ndarray:
+    """(c,) place of each of the sorted (c,) values among its equals, from 0."""
+    firsts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]]))
+    sizes = np.diff(np.append(firsts, len(queries)))
+    return np.arange(len(queries)) - np.repeat(firsts[: len(sizes)], sizes)

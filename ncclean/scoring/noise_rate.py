@@ -1,0 +1,288 @@
+"""The share of mismatched pairs in a corpus whose known mismatches are known.
+
+A pair's cosine as a quantile of the known mismatches, x = Phi^-1(F0(cosine)), is standard normal
+for mismatched pairs. For matched pairs its distribution is taken to be a sinh-arcsinh normal one
+(Jones and Pewsey 2009), P(x <= e) = Phi(sinh(asinh((e - mu) / sigma) - delta)): on real photographs
+it fits counts of thousands of pairs about as well as chance allows. The share pi is what makes pi
+and (mu, sigma, delta) fit the pairs as given, by maximum likelihood in cells of x.
+
+Counting the pairs below the mismatches' median, as Storey's estimate does, supposes that next to
+no matched pair lies there. With a weak estimator many do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+_CELL_EDGES = np.linspace(-3.0, 2.5, 56)
+# log sigma is about this times mu, and delta about this, for all CLIPs that were measured: as an
+# estimator learns, the matched cosines move away from the others and scatter less in their
+# quantiles. Normal priors, which a few thousand pairs outweigh.
+_SIGMA_SLOPE, _SIGMA_DEVIATION = -0.18, 0.18
+_LARGEST_MU = 4.0  # beyond, next to all matched pairs are in the last cell
+_DELTA, _DELTA_DEVIATION = 0.1, 0.2
+# Pairs that all look mismatched are that, or the estimator knows nothing. Below this mu the second
+# becomes less likely: .5 would be an AUROC of .64.
+_LEAST_MU, _MU_DEVIATION = 1.0, 0.3
+_CHI_SQUARE = 3.84  # .95 quantile, one degree of freedom
+# Larger, for a shape that is not quite so; by measurement.
+_DEVIANCE = 5.5
+# Of x, above which all is one cell.
+_CUTS = (2.5, 1.5, 0.8, 0.0)
+_STARTS = (0.6, 1.2, 2.5, 5.0)  # of mu
+_GRID = 24
+_STEPS = 60
+_LITTLE = 1e-3  # of the log-likelihood
+_MOST_DAMPING = 1e3
+_VAGUE = 0.2  # between the ends of an interval that tells next to nothing
+_FEW = 1e-5  # of an angle: no corpus tells shares as close as this apart
+
+
+@dataclass(frozen=True)
+class NoiseRate:
+    """The estimated share of mismatched pairs, its 95 % interval, and `separation`.
+
+    `separation` is how often a matched pair has a higher cosine than a mismatched one (AUROC) if
+    the rate is right: what the estimator can tell at all.
+    """
+
+    rate: float
+    low: float
+    high: float
+    separation: float
+
+
+def why_vague(low: float | None, high: float | None, separation: float | None) -> str | None:
+    """A sentence for a noise rate whose interval is too wide to use, else None."""
+    if low is None or high is None or high - low <= _VAGUE:
+        return None
+    skill = ""
+    if separation is not None:
+        skill = f", which ranks a matched pair above a mismatched one {separation:.0%} of the time,"
+    return (
+        f"the estimator{skill} cannot tell how noisy this corpus is: between {low:.0%} and "
+        f"{high:.0%}. Score with a stronger model, or more pairs, before trusting "
+        "noise_probability."
+    )
+
+
+def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
+    """From (57,) counts of the pairs as given in the cells of `cell_counts`.
+
+    `doubt` is the standard error of the share of mismatches below the known ones' median: these
+    are as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
+    likelihood, with the best shape for each, is within a deviance of 5.5; where the shape does not
+    fit, deviances count for less by Pearson's statistic per degree of freedom. Half of what a
+    sample of pairs varies by is taken off: the share is that of the corpus at hand.
+
+    What matters is the low end, and a shape that does not fit above must not decide there. So
+    cells above a cut are taken as one, and of several cuts the one with the shortest interval is
+    taken: a strong estimator has next to no matched pairs in the low cells, whatever their shape.
+    """
+    counts = np.asarray(observed, dtype=np.float64)
+    estimates = [_with_cut(_Fit(counts, doubt, cut)) for cut in _CUTS]
+    rate, low, high = min(
+        estimates, key=lambda ends: math.asin(ends[2] ** 0.5) - math.asin(ends[1] ** 0.5)
+    )
+    return NoiseRate(rate, low, high, _separation(counts, rate))
+
+
+def _separation(counts: np.ndarray, rate: float) -> float:
+    """How often a matched pair is above a mismatched one.
+
+    A pair as given is, by as much as its mismatched share is half of the time.
+    """
+    mismatched = _cells(ndtr(_CELL_EDGES)[None], 1.0)[0]
+    below = np.cumsum(mismatched) - mismatched / 2
+    as_given = float((counts * below).sum() / counts.sum())
+    return min(max((as_given - rate / 2) / (1 - rate), 0.5), 1.0) if rate < 1 else 0.5
+
+
+def _with_cut(fit: _Fit) -> tuple[float, float, float]:
+    """Rate and interval with one cut; the grid shrinks until the interval covers half of it."""
+    low, high = 0.0, math.pi / 2
+    while True:
+        angles = np.linspace(low, high, _GRID)
+        likelihood, shapes = fit.profile(np.sin(angles) ** 2)
+        best = int(likelihood.argmax())
+        misfit = fit.misfit(np.sin(angles[best]) ** 2, shapes[best])
+        deviance = 2 * (likelihood[best] - likelihood) / misfit
+        inside = np.flatnonzero(deviance <= _DEVIANCE)
+        first, last = max(inside[0] - 1, 0), min(inside[-1] + 1, _GRID - 1)
+        if last - first >= _GRID // 2 or angles[last] - angles[first] < _FEW:
+            break
+        low, high = angles[first], angles[last]
+    rate = math.sin(_summit(angles, likelihood)) ** 2
+    ends = [_crossing(angles, deviance, inside[0], -1), _crossing(angles, deviance, inside[-1], 1)]
+    low, high = (_of_corpus(rate, math.sin(end) ** 2, fit.pairs) for end in ends)
+    return rate, min(low, rate), max(high, rate)
+
+
+def cell_counts(observed: np.ndarray, null: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """(57,) how many of the pairs as given lie between quantiles of the known mismatches.
+
+    Both are counts between `edges`, within which they are taken to be spread evenly.
+    """
+    cumulative = np.concatenate([[0.0], np.cumsum(null) / null.sum()])
+    rises = np.flatnonzero(np.diff(cumulative) > 0)
+    invertible = np.union1d(rises, rises + 1)
+    cuts = np.interp(ndtr(_CELL_EDGES), cumulative[invertible], edges[invertible])
+    below = np.interp(cuts, edges, np.concatenate([[0.0], np.cumsum(observed)]))
+    return np.diff(np.concatenate([[0.0], below, [observed.sum()]]))
+
+
+def _summit(angles: np.ndarray, likelihood: np.ndarray) -> float:
+    """The angle of the largest likelihood, by a parabola through it and its neighbours."""
+    best = int(likelihood.argmax())
+    if best in (0, len(angles) - 1):
+        return float(angles[best])
+    before, at, after = likelihood[best - 1 : best + 2]
+    bend = before - 2 * at + after
+    part = 0.0 if bend >= 0 else 0.5 * (before - after) / bend
+    return float(angles[best] + part * (angles[1] - angles[0]))
+
+
+def _crossing(angles: np.ndarray, deviance: np.ndarray, inside: int, step: int) -> float:
+    """Where the deviance passes its limit, beside the outermost angle that is inside."""
+    outside = inside + step
+    if not 0 <= outside < len(angles):
+        return float(angles[inside])
+    part = (_DEVIANCE - deviance[inside]) / (deviance[outside] - deviance[inside])
+    return float(angles[inside] + part * (angles[outside] - angles[inside]))
+
+
+def _of_corpus(rate: float, end: float, pairs: float) -> float:
+    """An end of an interval for the corpus at hand, from one for what it is a sample of."""
+    distance = (end - rate) ** 2
+    sampled = 0.5 * _CHI_SQUARE * end * (1 - end) / pairs
+    return rate + math.copysign(math.sqrt(max(distance - sampled, distance / 10)), end - rate)
+
+
+class _Fit:
+    """The likelihood of counts in cells; shapes are (B, 5): mu, log sigma, delta, and the null's.
+
+    The known mismatches may be off by a shift a and a factor exp(b), for which `doubt` is the
+    scale of a normal prior.
+    """
+
+    def __init__(self, counts: np.ndarray, doubt: float, cut: float) -> None:
+        below = int(np.searchsorted(_CELL_EDGES, cut + 1e-9))
+        self._edges = _CELL_EDGES[:below]
+        self._counts = np.append(counts[:below], counts[below:].sum())
+        self.pairs = float(counts.sum())
+        shift = max(doubt * math.sqrt(2 * math.pi), 1e-4)
+        self._deviations = np.array([_DELTA_DEVIATION, shift, shift / math.sqrt(2)])
+        self._means = np.array([_DELTA, 0.0, 0.0])
+
+    def profile(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) penalised log-likelihoods at shares with the best shape for each, and (n, 5) these.
+
+        Fisher scoring with Levenberg's damping, from several shapes, all at once.
+        """
+        shares = np.repeat(shares, len(_STARTS))
+        shapes = np.zeros((len(shares), 5))
+        shapes[:, 0] = np.tile(_STARTS, len(shares) // len(_STARTS))
+        shapes[:, 1] = _SIGMA_SLOPE * np.minimum(shapes[:, 0], _LARGEST_MU)
+        shapes[:, 2] = _DELTA
+        damping = np.full(len(shares), 1e-3)
+        value, gradient, information = self._scored(shares, shapes)
+        active = np.arange(len(shares))
+        for _ in range(_STEPS):
+            damped = information[active] * (1 + damping[active, None, None] * np.eye(5))
+            step = np.linalg.solve(damped, gradient[active, :, None])[:, :, 0]
+            tried = shapes[active] + np.clip(step, -1.0, 1.0)
+            scored = self._scored(shares[active], tried)
+            better = scored[0] >= value[active]
+            gain = scored[0] - value[active]
+            moved = active[better]
+            shapes[moved] = tried[better]
+            value[moved], gradient[moved], information[moved] = (each[better] for each in scored)
+            damping[active] *= np.where(better, 0.2, 5.0)
+            active = active[np.where(better, gain > _LITTLE, damping[active] < _MOST_DAMPING)]
+            if not len(active):
+                break
+        by_share = value.reshape(-1, len(_STARTS))
+        best = by_share.argmax(axis=1) + np.arange(len(by_share)) * len(_STARTS)
+        return value[best], shapes[best]
+
+    def misfit(self, share: float, shape: np.ndarray) -> float:
+        """Pearson's statistic per degree of freedom, at least 1."""
+        mismatched, matched, _ = _with_slopes(self._edges, shape[None])
+        expected = self.pairs * (share * mismatched + (1 - share) * matched)[0]
+        used = expected > 5
+        statistic = ((self._counts - expected)[used] ** 2 / expected[used]).sum()
+        return max(float(statistic) / max(int(used.sum()) - 5, 1), 1.0)
+
+    def _scored(
+        self, shares: np.ndarray, shapes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(B,) penalised log-likelihoods, (B, 5) their gradients, (B, 5, 5) the information."""
+        mismatched, matched, slopes = _with_slopes(self._edges, shapes)
+        share = shares[:, None]
+        p = np.maximum(share * mismatched + (1 - share) * matched, 1e-14)
+        slopes[:, :3] *= (1 - share)[:, :, None]
+        slopes[:, 3:] *= share[:, :, None]
+        value = (self._counts * np.log(p)).sum(axis=1)
+        gradient = np.einsum("bkc,bc->bk", slopes, self._counts / p)
+        information = np.einsum("bkc,blc->bkl", slopes, slopes * (self.pairs / p)[:, None])
+        mu, log_sigma = shapes[:, 0], shapes[:, 1]
+        off = (log_sigma - _SIGMA_SLOPE * np.minimum(mu, _LARGEST_MU)) / _SIGMA_DEVIATION
+        value -= off**2 / 2
+        direction = np.zeros((len(shapes), 5))
+        direction[:, 0] = np.where(mu < _LARGEST_MU, -_SIGMA_SLOPE, 0.0)
+        direction[:, 1] = 1.0
+        gradient -= (off / _SIGMA_DEVIATION)[:, None] * direction
+        information += direction[:, :, None] * direction[:, None] / _SIGMA_DEVIATION**2
+        lacking = np.minimum(mu - _LEAST_MU, 0.0) / _MU_DEVIATION
+        value -= lacking**2 / 2
+        gradient[:, 0] -= lacking / _MU_DEVIATION
+        information[:, 0, 0] += (lacking < 0) / _MU_DEVIATION**2
+        rest = (shapes[:, 2:] - self._means) / self._deviations
+        value -= (rest**2).sum(axis=1) / 2
+        gradient[:, 2:] -= rest / self._deviations
+        information[:, [2, 3, 4], [2, 3, 4]] += 1 / self._deviations**2
+        information[:, range(5), range(5)] += 1e-6
+        return value, gradient, information
+
+
+def _with_slopes(
+    edges: np.ndarray, shapes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(B, 57) masses of the cells of mismatched and of matched pairs, (B, 5, 57) their slopes.
+
+    The slopes of the first three parameters are of the matched, of the last two of the mismatched.
+    """
+    mu, log_sigma, delta, shift, spread = (each[:, None] for each in shapes.T)
+    sigma = np.exp(np.clip(log_sigma, -4.0, 3.0))
+    z = (edges - mu) / sigma
+    w = np.clip(np.arcsinh(z) - delta, -4.0, 4.0)
+    normal = np.sinh(w)
+    to_w = _density(normal) * np.cosh(w)
+    to_z = to_w / np.sqrt(1 + z * z)
+    factor = np.exp(-np.clip(spread, -1.0, 1.0))
+    y = (edges - shift) * factor
+    to_y = _density(y)
+    slopes = (-to_z / sigma, -to_z * z, -to_w, -to_y * factor, -to_y * y)
+    return (
+        _cells(ndtr(y), 1.0),
+        _cells(ndtr(normal), 1.0),
+        np.stack([_cells(slope, 0.0) for slope in slopes], axis=1),
+    )
+
+
+def _density(values: np.ndarray) -> np.ndarray:
+    """Of the standard normal distribution."""
+    density: np.ndarray = np.exp(-0.5 * values * values) / math.sqrt(2 * math.pi)
+    return density
+
+
+def _cells(at_edges: np.ndarray, end: float) -> np.ndarray:
+    """(B, 57) differences of what is at the edges, 0 before them and `end` after."""
+    cells = np.empty((len(at_edges), at_edges.shape[1] + 1))
+    cells[:, 0], cells[:, -1] = at_edges[:, 0], end - at_edges[:, -1]
+    np.subtract(at_edges[:, 1:], at_edges[:, :-1], out=cells[:, 1:-1])
+    return cells

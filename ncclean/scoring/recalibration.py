@@ -1,0 +1,139 @@
+"""A few parameters that move a noise probability to what people found.
+
+In logits, the map is a broken line that rises everywhere:
+
+    logit p' = a + sum over k of s_k B_k(logit p)        s_k > 0
+
+where B_k is how far logit p has come in segment k, so that all s_k = 1 and a = 0 is the identity.
+The segments lie between five quantiles of the probabilities that were judged. A ridge holds each
+slope near 1 and near its neighbours: some hundred answers outweigh it, some twenty do not. p is
+kept off 0 and 1 as .001 + .998 p, where logarithms would answer for pairs that nobody judged.
+
+One slope, as Platt has it, is too few: near misses lift what looks matched and leave what looks
+mismatched as it is. Neither are two enough (beta calibration), where the near misses themselves
+are rarer among the most similar pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+_MARGIN = 1e-3
+_QUANTILES = np.arange(1, 6) / 6
+_RIDGE, _SMOOTHNESS = 1.0, 4.0
+_LEAST_SLOPE = 0.02
+_LARGEST_INTERCEPT = 20.0
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """The map from one noise probability to another, which rises everywhere.
+
+    `slopes` are those of the segments between the `knots`, which are logits.
+    """
+
+    intercept: float
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+
+    def __call__(self, probability: np.ndarray) -> np.ndarray:
+        """(N,) noise probabilities in [0, 1] to (N,) others, as float64."""
+        moved: np.ndarray = expit(
+            self.intercept + _segments(probability, self.knots) @ np.array(self.slopes)
+        )
+        return moved
+
+    def inverse(self, probability: np.ndarray) -> np.ndarray:
+        """(N,) moved probabilities to (N,) as they were, to about 1e-6 of their logits."""
+        logits = np.linspace(-30.0, 30.0, 200_001)
+        before: np.ndarray = np.interp(probability, self(expit(logits)), expit(logits))
+        return before
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A calibration that was moved to what an audit found.
+
+    `noise_rate` with its 95 % interval is the measured one, from so many `answers`, of which
+    `digest` is a hash. `drawn_bounds` are the strata's bounds by the noise probability by which the
+    sample was drawn, `bounds` what has become of them: with these, the same answers can be told to
+    their strata in the table that they have moved.
+    """
+
+    recalibration: Recalibration
+    noise_rate: float
+    noise_rate_low: float
+    noise_rate_high: float
+    answers: int
+    digest: str
+    drawn_bounds: tuple[float, ...]
+    bounds: tuple[float, ...]
+
+    def to_json(self) -> str:
+        """For the metadata of the table."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str | None) -> Audited | None:
+        """None for a table that is not audited, or whose metadata is of another version."""
+        try:
+            fields = json.loads(text or "")
+            moved = fields.pop("recalibration")
+            moved = Recalibration(moved["intercept"], tuple(moved["knots"]), tuple(moved["slopes"]))
+            bounds = (tuple(fields.pop(name)) for name in ("drawn_bounds", "bounds"))
+            drawn, now = bounds
+            return cls(moved, drawn_bounds=drawn, bounds=now, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def recalibrated(
+    probability: np.ndarray, mismatched: np.ndarray, weights: np.ndarray
+) -> Recalibration:
+    """Fit the map to (N,) probabilities, whether each pair is mismatched, and sampling weights.
+
+    Weighted logistic regression. Weights are the inverse of the sampling rate; they are scaled to
+    add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge is worth the
+    same in every design. The weighted mean of p' over the answers is the weighted share that is
+    mismatched.
+    """
+    knots = tuple(map(float, np.unique(np.quantile(_logits(probability), _QUANTILES))))
+    segments, truth = _segments(probability, knots), np.asarray(mismatched, dtype=np.float64)
+    features = np.column_stack([np.ones(len(segments)), segments])
+    count = segments.shape[1]
+    counted = weights * weights.sum() / np.square(weights).sum()
+    steps = np.diff(np.eye(count), axis=0)
+    smooth = _SMOOTHNESS * steps.T @ steps
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        line, slopes = features @ parameters, parameters[1:]
+        value = (counted * (np.logaddexp(0.0, line) - truth * line)).sum()
+        value += _RIDGE * np.square(slopes - 1).sum() / 2 + slopes @ smooth @ slopes / 2
+        gradient = features.T @ (counted * (expit(line) - truth))
+        gradient[1:] += _RIDGE * (slopes - 1) + smooth @ slopes
+        return float(value), gradient
+
+    bounds = [(-_LARGEST_INTERCEPT, _LARGEST_INTERCEPT), *[(_LEAST_SLOPE, None)] * count]
+    start = np.array([0.0, *[1.0] * count])
+    fit = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B")
+    intercept, *slopes = map(float, fit.x)
+    return Recalibration(intercept, knots, tuple(slopes))
+
+
+def _logits(probability: np.ndarray) -> np.ndarray:
+    """(N,) logits, finite for 0 and 1."""
+    logits: np.ndarray = logit(_MARGIN + (1 - 2 * _MARGIN) * np.asarray(probability, np.float64))
+    return logits
+
+
+def _segments(probability: np.ndarray, knots: tuple[float, ...]) -> np.ndarray:
+    """(N, K + 1) how far each logit has come in each segment, from 0; they add up to it."""
+    logits, ends = _logits(probability), np.array([-np.inf, *knots, np.inf])
+    low, high = ends[:-1], ends[1:]
+    segments: np.ndarray = np.clip(logits[:, None], low, high) - np.clip(0.0, low, high)
+    return segments

@@ -1,0 +1,119 @@
+"""Steps of a selection that compare pairs with one another: each makes a table of pairs by place.
+
+A place is shard, row and number of the caption. `chain` is SQL for the candidates with the `reason`
+why each is dropped, null for those that are left by then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ncclean.errors import InputError
+from ncclean.selection.policy import Policy
+from ncclean.selection.soft_cap import draw_keys, soft_cap_draws
+from ncclean.storage.catalog import columns_of
+
+_GROUPS = {"image": "image_group", "text": "text_group", "both": "pair_group"}
+_BATCH_ROWS = 100_000
+
+
+def among(table: str) -> str:
+    """SQL: whether a candidate is in a table of places."""
+    return f"(shard, row, number) IN (SELECT (shard, row, number) FROM {table})"
+
+
+def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bool:
+    """Create the table `duplicates`, all but the best of each group; true if it has rows.
+
+    The groups are those of the view `neighbours`. Raises `InputError` if it has none.
+    """
+    group = _GROUPS[policy.dedup_by or "both"]
+    there = set(columns_of(connection, "neighbours"))
+    if not {"uid", group} <= there:
+        raise InputError(f"--dedup: the table has no columns uid and {group}")
+    number = "caption_number" if "caption_number" in there else "NULL"
+    # Of near-duplicate images, all captions of the best one stay.
+    kept = "(c.shard, c.row)" if group == _GROUPS["image"] else "(c.shard, c.row, c.number)"
+    connection.execute(
+        f"""CREATE TEMP TABLE duplicates AS
+        WITH groups AS (SELECT uid, {number} AS number, any_value({group}) AS grouped
+                        FROM neighbours WHERE {group} IS NOT NULL GROUP BY ALL)
+        SELECT shard, row, number FROM (
+          SELECT c.shard, c.row, c.number, first_value({kept}) OVER (
+            PARTITION BY grouped
+            ORDER BY goodness DESC NULLS LAST, c.uid, c.shard, c.row, c.number
+          ) AS best, {kept} AS own
+          FROM candidates c JOIN groups ON c.uid = groups.uid
+            AND c.number = coalesce(groups.number, c.number)
+          WHERE status = 'ok' AND passes_where
+        ) WHERE own <> best"""
+    )
+    return _has_rows(connection, "duplicates")
+
+
+def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bool:
+    """Create the table `worse_captions`, all but the best of each image; true if it has rows."""
+    connection.execute(
+        f"""CREATE TEMP TABLE worse_captions AS
+        SELECT shard, row, number FROM ({chain}) WHERE reason IS NULL
+        QUALIFY row_number() OVER (
+          PARTITION BY shard, row ORDER BY goodness DESC NULLS LAST, number) > 1"""
+    )
+    return _has_rows(connection, "worse_captions")
+
+
+def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> bool:
+    """Create the table `over_cap`, all but `cap` pairs of each value; true if it has rows.
+
+    The best stay, or random ones if the policy has no score. Pairs without a value all stay.
+    """
+    order = "goodness DESC NULLS LAST, uid, shard, row, number"
+    if policy.score is None:
+        order = f"md5(concat_ws('/', uid, number, {policy.seed})), shard, row"
+    connection.execute(
+        f"""CREATE TEMP TABLE over_cap AS
+        SELECT shard, row, number FROM ({chain}) WHERE reason IS NULL AND balance IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY balance ORDER BY {order}) > {policy.cap}"""
+    )
+    return _has_rows(connection, "over_cap")
+
+
+def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> int:
+    """Create the table `draws` of the places that are drawn, with their `count`; their sum.
+
+    Raises `InputError` if there is no pair to draw from.
+    """
+    connection.execute(
+        "CREATE TEMP TABLE urn AS SELECT row_number() OVER () - 1 AS id, uid, shard, row, number, "
+        f"goodness::DOUBLE AS goodness FROM ({chain}) WHERE reason IS NULL"
+    )
+    scores: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
+    reader: Any = connection.sql(
+        "SELECT goodness, concat_ws('/', uid, number) AS name FROM urn ORDER BY id"
+    ).to_arrow_reader(_BATCH_ROWS)
+    for batch in reader:
+        scores.append(batch.column("goodness").to_numpy(zero_copy_only=False))
+        keys.append(draw_keys(batch.column("name").to_pylist(), policy.seed))
+    if not scores:
+        raise InputError("--sample: no pair is left to draw from")
+    counts = soft_cap_draws(
+        np.concatenate(scores), np.concatenate(keys), policy.size or 0, policy.penalty
+    )
+    ids = np.flatnonzero(counts)
+    connection.register("drawn", pa.table({"id": ids, "count": counts[ids]}))
+    connection.execute(
+        "CREATE TEMP TABLE draws AS SELECT shard, row, number, drawn.count AS count "
+        "FROM urn JOIN drawn USING (id)"
+    )
+    connection.unregister("drawn")
+    connection.execute("DROP TABLE urn")
+    return int(counts.sum())
+
+
+def _has_rows(connection: duckdb.DuckDBPyConnection, table: str) -> bool:
+    return bool(connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])

@@ -1,0 +1,125 @@
+"""Files of named arrays, published whole and mapped into memory when they are read.
+
+They are safetensors files, whose header says where each array lies, so that a few rows of a large
+array cost a few reads. Those in an object store are copied to a temporary folder of this machine
+once, for all tasks that run here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+
+_TYPES = {
+    "BOOL": np.bool_, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
+    "U64": np.uint64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
+}  # fmt: skip
+_SUFFIX = ".arrays"
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ArrayFolder:
+    """A folder of such files, local or in an object store. Travels to the workers of a cluster.
+
+    `run` tells the copies of files in a store from those of another run with the same names.
+    """
+
+    place: str
+    run: str = ""
+
+    def path(self, name: str) -> UPath:
+        return stores.location(self.place) / f"{name}{_SUFFIX}"
+
+    def names(self) -> set[str]:
+        """The files that are there, by name."""
+        folder = stores.location(self.place)
+        if not stores.is_url(self.place) and not folder.is_dir():
+            return set()
+        entries = stores.ask("list", folder, stores.listing, folder)
+        return {
+            Path(entry.name).name.removesuffix(_SUFFIX)
+            for entry in entries
+            if entry.name.endswith(_SUFFIX)
+        }
+
+    def has(self, name: str) -> bool:
+        path = self.path(name)
+        return bool(stores.ask("read", path, path.exists))
+
+    def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Publish a file. Raises `InputError` if it cannot be written."""
+        from safetensors.numpy import save_file
+
+        with published(self.path(name)) as aside:
+            save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside)
+
+    def load(self, name: str) -> Arrays:
+        """The arrays of a file, read-only. Raises `InputError` if it cannot be read."""
+        path = self.path(name)
+        return stores.ask("read", path, _mapped, self._local(path))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files that nothing needs any more, and their copies here."""
+        paths = [self.path(name) for name in names]
+        for path in paths if stores.is_url(self.place) else ():
+            (self._cache() / path.name).unlink(missing_ok=True)
+        stores.remove_files(paths)
+
+    def forget(self) -> None:
+        """Remove the copies on this machine."""
+        if stores.is_url(self.place):
+            shutil.rmtree(self._cache(), ignore_errors=True)
+
+    def _local(self, path: UPath) -> Path:
+        if not stores.is_url(self.place):
+            return Path(str(path))
+        copy = self._cache() / path.name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            aside = copy.with_name(f".{copy.name}.{os.getpid()}")
+            with contextlib.ExitStack() as stack:
+                stack.callback(aside.unlink, missing_ok=True)
+                stores.ask("read", path, path.fs.get_file, path.path, str(aside))
+                os.replace(aside, copy)
+        return copy
+
+    def _cache(self) -> Path:
+        digest = hashlib.blake2b(f"{self.place} {self.run}".encode(), digest_size=8).hexdigest()
+        return Path(tempfile.gettempdir()) / f"ncclean-arrays-{digest}"
+
+
+def _mapped(file: Path) -> Arrays:
+    with open(file, "rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    return dict(_arrays(file, header, 8 + length))
+
+
+def _arrays(
+    file: Path, header: Mapping[str, dict[str, list[int]]], base: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    for name, array in header.items():
+        if name == "__metadata__":
+            continue
+        kind, shape = _TYPES[str(array["dtype"])], tuple(array["shape"])
+        begin = base + array["data_offsets"][0]
+        if 0 in shape:  # nothing cannot be mapped
+            yield name, np.empty(shape, kind)
+        else:
+            # A plain view: indexing a memmap costs microseconds more, and lists are many.
+            yield name, np.memmap(file, kind, "r", begin, shape).view(np.ndarray)

@@ -1,0 +1,296 @@
+"""What depends on the whole corpus: fitted to summed histograms, and filled into the columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from ncclean import schema
+from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
+from ncclean.errors import InputError
+from ncclean.scoring.clip_loss import binned
+from ncclean.scoring.mixture import LossMixture, pair_losses
+from ncclean.scoring.near_miss import NearMisses
+from ncclean.scoring.null import GroupRate, NullModel
+from ncclean.scoring.osa import cleanliness_weight
+from ncclean.scoring.recalibration import Audited
+from ncclean.scoring.stats import Distributions, pack_histogram
+from ncclean.storage.manifest import Manifest, RunIdentity
+
+_RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
+
+
+# A group of fewer pairs, or of fewer known mismatches, has the null of all.
+_FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What depends on the whole corpus: shift, null and mixture, None where none can be fitted.
+
+    `scale` is the estimator's, in which the losses of the mixture are. `null` is of the score
+    `calibrated_on`, and so are `groups`, the nulls of the groups that have one of their own, and
+    `group_rates`, the noise of every group. `near_misses` are those of `--words`. `audited` moves
+    the noise probabilities of all of them to what people found.
+    """
+
+    shift: float
+    shift_source: str
+    null: NullModel | None
+    mixture: LossMixture | None
+    scale: float
+    osa_function: WeightFunction = "high_degree"
+    calibrated_on: CalibratedOn = "similarity"
+    groups: Mapping[str, NullModel] = field(default_factory=dict)
+    group_rates: Sequence[GroupRate] = ()
+    near_misses: NearMisses | None = None
+    audited: Audited | None = None
+
+    @property
+    def noise(self) -> tuple[float | None, float | None, float | None]:
+        """The noise rate of the corpus and its 95 % interval, measured if there was an audit.
+
+        With groups, that of their sum.
+        """
+        if self.audited is not None:
+            audited = self.audited
+            return audited.noise_rate, audited.noise_rate_low, audited.noise_rate_high
+        if self.null is None:
+            return None, None, None
+        whole = self.null.noise_rate, self.null.noise_rate_low, self.null.noise_rate_high
+        parts = [
+            (group.pairs, group.noise_rate, group.noise_rate_low, group.noise_rate_high)
+            for group in self.group_rates
+            if group.noise_rate is not None
+        ]
+        if not self.groups or not parts:
+            return whole
+        pairs, rates, lows, highs = (
+            np.array(column, dtype=float) for column in zip(*parts, strict=True)
+        )
+        shares = pairs / pairs.sum()
+        rate = float(shares @ rates)
+        # The groups err independently of one another.
+        below, above = (
+            float(np.sqrt(np.square(shares * (ends - rates)).sum())) for ends in (lows, highs)
+        )
+        return rate, max(rate - below, 0.0), min(rate + above, 1.0)
+
+    def metadata(self, manifest: Manifest) -> dict[str, str]:
+        """The key-value metadata of the final files."""
+        identity, distributions = manifest.identity, manifest.distributions
+        fields: dict[str, object] = {
+            **identity.model,
+            **{
+                name: json.dumps(value) if isinstance(value, dict | list) else value
+                for name, value in identity.options.items()
+                if value is not None
+            },
+            "shift": self.shift,
+            "shift_source": self.shift_source,
+            "osa_function": self.osa_function,
+            **{
+                name: math.nan if value is None else value
+                for name, value in zip(_RATES, self.noise, strict=True)
+            },
+            "calibrated_on": self.calibrated_on,
+            "separation": math.nan if self.null is None else self.null.separation,
+            # Readers of the table alone can draw the null, and fit it anew.
+            "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
+            "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
+            **self._group_metadata(),
+            **self._near_miss_metadata(),
+            **({"audited": self.audited.to_json()} if self.audited is not None else {}),
+            "ncclean_version": identity.version,
+            "schema_version": schema.SCHEMA_VERSION,
+        }
+        return {name: str(value) for name, value in fields.items()}
+
+    def _group_metadata(self) -> dict[str, str]:
+        if not self.group_rates:
+            return {}
+        return {"noise_rates_by_group": json.dumps([asdict(rate) for rate in self.group_rates])}
+
+    def _near_miss_metadata(self) -> dict[str, float]:
+        if self.near_misses is None:
+            return {}
+        return {
+            "near_miss_rate": self.near_misses.rate,
+            "near_miss_rate_low": self.near_misses.low,
+            "near_miss_rate_high": self.near_misses.high,
+        }
+
+
+def calibrate(
+    manifest: Manifest,
+    shift: str | float,
+    osa_function: WeightFunction = "high_degree",
+    calibrate_on: CalibrateOn = "auto",
+) -> Calibration:
+    """From the histograms of all parts, fit what depends on the whole corpus.
+
+    `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
+    `calibrate_on` is the score of `noise_probability`, `auto` the one that is expected to be on the
+    wrong side of one half for fewer pairs; the cosine where the two noise rates contradict.
+
+    Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
+    a score whose known mismatches the run did not count.
+    """
+    score, null = _calibrated_on(manifest.distributions, calibrate_on)
+    distributions = manifest.distributions.score(score)
+    value, source = _shift(manifest, shift)
+    losses = manifest.distributions.losses
+    groups, rates = _groups(distributions, null)
+    return Calibration(
+        shift=value,
+        shift_source=source,
+        osa_function=osa_function,
+        calibrated_on=score,
+        null=null,
+        mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
+        scale=float(manifest.identity.model["scale"]),
+        groups=groups,
+        group_rates=rates,
+        near_misses=NearMisses.fit(manifest.distributions.score("near_miss_score")),
+    )
+
+
+def _calibrated_on(
+    distributions: Distributions, asked: CalibrateOn
+) -> tuple[CalibratedOn, NullModel | None]:
+    """The score to calibrate on, and its null if there is one."""
+    scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
+    nulls: dict[CalibratedOn, NullModel] = {}
+    for score in scores:
+        of_score = distributions.score(score)
+        matched, mismatched = of_score.matched, of_score.mismatched
+        if matched.size and mismatched.size:
+            means = of_score.image_means, of_score.caption_means
+            nulls[score] = NullModel.fit(matched, mismatched, means)
+    if not nulls:
+        if asked == "neg_clip_loss" and distributions.mismatched.size:
+            raise InputError(
+                "--calibrate-on neg_clip_loss: the run is of an older version, which did not count "
+                "its known mismatches; score again"
+            )
+        return scores[0], None
+    best = min(nulls, key=lambda score: nulls[score].expected_error)
+    cosine = nulls.get("similarity")
+    if cosine is not None and not cosine.agrees_with(nulls[best]):
+        best = "similarity"  # a rate that is wrong expects few errors
+    return best, nulls[best]
+
+
+def _groups(
+    distributions: Distributions, pooled: NullModel | None
+) -> tuple[dict[str, NullModel], list[GroupRate]]:
+    """The nulls of the groups that are large enough, and the noise of every group."""
+    nulls: dict[str, NullModel] = {}
+    rates: list[GroupRate] = []
+    for name, group in sorted(distributions.groups.items()):
+        pairs = group.matched.size
+        if not pairs:
+            continue
+        own = pairs >= _FEWEST_PAIRS and group.mismatched.size >= _FEWEST_MISMATCHES
+        model = None
+        if own:
+            means = group.image_means, group.caption_means
+            model = nulls[name] = NullModel.fit(group.matched, group.mismatched, means)
+        elif pooled is not None:
+            model = NullModel.fit(group.matched, distributions.mismatched)
+        figures = {each: getattr(model, each) if model is not None else None for each in _RATES}
+        rates.append(GroupRate(group=name, pairs=pairs, own_null=own, **figures))
+    return nulls, rates
+
+
+def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
+    """Whether a shift is the model's cosine on noise. Embeddings may come without a model."""
+    has_model = identity.model.get("weights_fingerprint") != ""
+    return shift == "noise" or (shift == "auto" and has_model)
+
+
+def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
+    """The shift to use and where it comes from."""
+    mismatched = manifest.distributions.mismatched
+    if isinstance(shift, float):
+        return shift, "given"
+    asks_model = asks_for_noise(shift, manifest.identity)
+    if not asks_model and mismatched.size:
+        return mismatched.mean, "shuffled"
+    if manifest.noise_shift is None and not asks_model:
+        return 0.0, "none"  # neither a model nor two pairs
+    if manifest.noise_shift is None:
+        raise InputError(
+            f"the shift {shift!r} is not known: the run was scored with another --shift. Give that "
+            "one, or score again without --finalize-only, which estimates it and keeps what is done"
+        )
+    # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
+    return manifest.noise_shift, "noise"
+
+
+def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
+    """The table with the columns that depend on the whole corpus filled."""
+    similarity, mask = _scored(table, "similarity")
+    weight = cleanliness_weight(similarity, calibration.shift, calibration.osa_function)
+    values: dict[str, torch.Tensor | None] = {
+        "osa_weight": weight,
+        "osa_noisy": weight == 0,
+        "noise_probability": None,
+        "null_p_value": None,
+        "clean_posterior": None,
+    }
+    masks: dict[str, np.ndarray] = {}
+    if calibration.null is not None:
+        values["noise_probability"], values["null_p_value"] = noise_columns(table, calibration)
+    if calibration.mixture is not None:
+        losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
+        values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
+    near_misses = calibration.near_misses
+    if "near_miss_score" in table.column_names and near_misses and not near_misses.cannot_tell:
+        near, without = _scored(table, "near_miss_score")
+        values["near_miss_probability"] = near_misses.null.noise_probability(near)
+        masks["near_miss_probability"] = without
+    for name, filled in values.items():
+        kind = table.schema.field(name).type
+        array = (
+            pa.nulls(len(table), kind)
+            if filled is None
+            else pa.array(filled.numpy(), kind, mask=masks.get(name, mask))
+        )
+        table = table.set_column(table.schema.get_field_index(name), name, array)
+    return table
+
+
+def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) noise probabilities and p-values of a table; without meaning where it has no scores.
+
+    Reads the score that was calibrated on, and `calibration_group`. The calibration has a null.
+    """
+    assert calibration.null is not None
+    score, _ = _scored(table, calibration.calibrated_on)
+    if calibration.calibrated_on != "similarity":
+        score = binned(score)
+    probability = calibration.null.noise_probability(score)
+    p_value = calibration.null.p_value(score)
+    for group, null in calibration.groups.items():
+        label = pc.fill_null(pc.equal(table.column("calibration_group"), group), False)
+        rows = torch.from_numpy(np.flatnonzero(label.to_numpy()))
+        probability[rows] = null.noise_probability(score[rows])
+        p_value[rows] = null.p_value(score[rows])
+    if calibration.audited is not None:
+        moved = calibration.audited.recalibration(probability.numpy())
+        probability = torch.from_numpy(moved).float()
+    return probability, p_value
+
+
+def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
+    """A column as a tensor with 0 for null, and where it is null."""
+    column = table.column(name).combine_chunks()
+    return torch.from_numpy(column.fill_null(0.0).to_numpy().copy()), np.asarray(column.is_null())

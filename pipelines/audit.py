@@ -1,0 +1,215 @@
+"""`ncclean audit`: a sample of a corpus to judge, and what the answers say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ncclean.errors import InputError
+from ncclean.options import Option, Reads, check_unset
+
+from .command import Command, Result
+from .display import Note, Shown, Table, file_size, share
+from .progress import SILENT, Progress
+from .shared_options import ImageRoot, MemoryLimit, Scores
+
+if TYPE_CHECKING:
+    from ncclean.auditing.intervals import Estimate
+    from ncclean.auditing.measure import Audit as Measured
+    from ncclean.auditing.measure import RuleAudit
+
+    from .jobs.audit import WrittenAudit
+
+_OF_PAGE = ("out", "shards", "image_root", "pairs", "seed", "title")
+_OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Command):
+    """Judge a sample of a corpus, and measure its noise rate and its rules.
+
+    With --out: draws pairs, more where the noise probability is unsure, and writes a page to judge
+    them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back) and
+    sample.parquet for other judges.
+
+    With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
+    intervals, next to what the calibration expected.
+
+    Example: `ncclean audit scores.parquet --shards shards/ --pairs 300 --out audit/`
+    """
+
+    name = "audit"
+    summary = "Judge a sample, and measure noise rate and rules by it."
+    is_stage = False  # a person answers in between
+
+    scores: Scores
+    out: Annotated[
+        str | None,
+        Option("Folder for the page, audit.html, and sample.parquet; may be a URL.", flags=("-o",)),
+    ] = None
+    shards: Annotated[
+        Sequence[str],
+        Option(
+            "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, "
+            "`@list.txt` or URL; may be given several times.",
+            reads=Reads.SHARDS,
+        ),
+    ] = ()
+    image_root: ImageRoot = None
+    pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
+    seed: Annotated[int, Option("Seed of the sample.", low=0)] = 0
+    title: Annotated[str | None, Option("Title of the page (default: name of the table).")] = None
+    answers: Annotated[
+        str | None,
+        Option("Measure: what the page saved, or any JSON or CSV with `uid` and `answer`.",
+               reads=Reads.PATH),
+    ] = None  # fmt: skip
+    sample: Annotated[
+        str | None,
+        Option(
+            "The sample.parquet that was judged, if the answers are another program's and the "
+            "table was calibrated again since.",
+            reads=Reads.TABLE,
+        ),
+    ] = None
+    selection: Annotated[
+        str | None,
+        Option("Measure this selection, too: what it keeps and drops.", reads=Reads.TABLE),
+    ] = None
+    partly: Annotated[
+        Literal["match", "mismatch", "leave-out"], Option("What `partly` counts as.")
+    ] = "match"
+    cannot_tell: Annotated[
+        Literal["leave-out", "match", "mismatch"], Option("What `cannot tell` counts as.")
+    ] = "leave-out"
+    apply: Annotated[
+        bool,
+        Option("Move the calibration of the table to the answers, as `score --calibrate-with`."),
+    ] = False
+    memory_limit: MemoryLimit = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.out is None) == (self.answers is None):
+            raise InputError(
+                "audit takes --out, to draw a sample and write the page, or --answers, to measure"
+            )
+        if self.answers is None:
+            check_unset(self, _OF_ANSWERS, "goes with --answers")
+        else:
+            check_unset(self, _OF_PAGE, "goes with --out")
+        if self.apply and len(self.scores) != 1:
+            raise InputError("--apply takes one score table, the --out of `ncclean score`")
+
+    def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
+        """Draw or measure; see `ncclean_pipelines.jobs.audit`."""
+        from .jobs import audit as job
+
+        if self.answers is None:
+            written = job.write_audit(self, progress)
+            return Result(
+                self.name,
+                written,
+                written.to_json(),
+                {"pairs": f"{written.pairs:,}", "pictures": f"{written.pictures:,}"},
+                (written.page, written.sample),
+                written.failed_shards,
+                _written_lines(written),
+            )
+        audit = job.measure_answers(self, progress)
+        rate = audit.noise
+        return Result(
+            self.name,
+            audit,
+            {**audit.to_json(), "applied": self.apply},
+            {"noise rate": _estimate(rate), "answers": f"{audit.counted:,}"},
+            (self.scores[0],) if self.apply else (),
+            shown=_measured_lines(audit, self.apply),
+        )
+
+
+def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
+    heads = ("noise probability", "pairs", "to judge", "each stands for")
+    rows = tuple(
+        (f"{low:.3f} to {high:.3f}", f"{pairs:,}", f"{drawn:,}", f"{pairs / drawn:,.1f}")
+        for low, high, pairs, drawn in written.strata
+        if drawn
+    )
+    yield Table("Strata", heads, rows)
+    yield f"{written.pairs:,} pairs to judge, {written.pictures:,} with a picture"
+    if not written.pictures:
+        yield Note(
+            "without --shards there are no pictures: the page shows captions and addresses; judges "
+            "with pictures of their own take sample.parquet"
+        )
+    if written.missing_shards:
+        missing = written.missing_shards
+        yield Note(f"{len(missing):,} shards are not among --shards (first: {missing[0]})")
+    yield f"written to {written.page} ({file_size(written.bytes)}) and {written.sample}"
+
+
+def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
+    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {_kinds(audit.given)}"
+    if audit.unknown:
+        yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
+    if audit.repeated:
+        yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
+    expected = audit.expected
+    is_alone = math.isnan(expected.low)
+    stated = share(expected.value) if is_alone else _estimate(expected)
+    yield Table(
+        "",
+        ("", "measured (95 % interval)", "expected"),
+        (("noise rate", _estimate(audit.noise), stated),),
+    )
+    rules = [*audit.rules, *([audit.selection] if audit.selection is not None else [])]
+    yield Table(
+        "Rules",
+        ("rule", "flags", "judged", "precision", "expected", "recall", "expected"),
+        tuple(map(_rule_row, rules)),
+    )
+    yield Table(
+        "Noise among the kept pairs",
+        ("kept by", "pairs", "measured noise rate", "expected"),
+        tuple(_kept_row(rule, audit.pairs) for rule in rules),
+    )
+    for sentence in audit.disagreements:
+        yield Note(sentence)
+    if not audit.disagreements:
+        yield "the calibration agrees with the audit"
+    if applied:
+        yield Note(
+            "the calibration was moved to the answers: its probabilities are audited", "aside"
+        )
+    elif audit.disagreements:
+        yield "--apply moves the calibration to these answers"
+
+
+def _rule_row(rule: RuleAudit) -> tuple[str, ...]:
+    return (
+        rule.name,
+        f"{rule.flagged:,}",
+        f"{rule.answers:,}",
+        _estimate(rule.precision),
+        share(rule.expected_precision),
+        _estimate(rule.recall),
+        share(rule.expected_recall),
+    )
+
+
+def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
+    name = "the selection" if rule.name == "dropped" else f"not: {rule.name}"
+    return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
+
+
+def _estimate(estimate: Estimate) -> str:
+    """`4.1% (2.9% to 5.6%)`, or `-` where the answers do not say."""
+    if estimate.value is None:
+        return "-"
+    return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
+
+
+def _kinds(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in given.items() if count)

@@ -1,0 +1,103 @@
+"""Answers of any judge: formats, words, and what cannot be read."""
+
+import json
+
+import pytest
+
+from ncclean.auditing.answers import ANSWERS, is_mismatched, read_answers
+from ncclean.errors import InputError
+
+LIST = [{"uid": "a", "answer": "mismatch"}, {"uid": "b", "answer": "match"}]
+
+
+def read(tmp_path, text, name="answers.json"):
+    path = tmp_path / name
+    path.write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
+    return read_answers(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", LIST),
+        ("a.json", {"answers": LIST}),
+        ("a.json", {"a": "mismatch", "b": "match"}),
+        ("a.json", "\n".join(map(json.dumps, LIST))),
+        ("a.jsonl", "\n".join(map(json.dumps, LIST))),
+        ("a.csv", "uid,answer\na,mismatch\nb,match\n"),
+        ("a.csv", "\ufeffjudge,answer,uid\nx,MISMATCH,a\nx, match ,b\nx,,c\n"),
+        ("a.tsv", "uid\tanswer\na\t3\nb\t1\n"),
+        ("a.json", [{"uid": "a", "answer": 3}, {"uid": "b", "answer": "1"}]),
+    ],
+)
+def test_formats(tmp_path, name, text):
+    assert read(tmp_path, text, name).by_pair == {("a", None): "mismatch", ("b", None): "match"}
+
+
+def test_words_and_numbers_are_the_same(tmp_path):
+    rows = [{"uid": str(n), "answer": n} for n in range(4)]
+    rows += [{"uid": "x", "answer": "Cannot_tell"}, {"uid": "y", "answer": "cannot-tell"}]
+    found = read(tmp_path, rows)
+    assert list(found.by_pair.values()) == [*ANSWERS, "cannot tell", "cannot tell"]
+
+
+def test_the_last_answer_holds(tmp_path):
+    found = read(tmp_path, [*LIST, {"uid": "a", "answer": "partly"}])
+    assert found.by_pair["a", None] == "partly"
+    assert found.repeated == 1
+
+
+def test_captions_of_one_image_are_pairs_of_their_own(tmp_path):
+    found = read(
+        tmp_path, "uid,caption_number,answer\na,0,match\na,1,mismatch\nb,,match\n", "a.csv"
+    )
+    assert found.key_of("a", 1) == ("a", 1)
+    assert found.key_of("b", 2) == ("b", None)
+    assert found.key_of("a", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("{\n{", "neither JSON nor JSON lines"),
+        ([], "has no answers"),
+        ({"answers": []}, "has no answers"),
+        ([{"uid": "a"}], "answer 1: it takes `uid` and `answer`"),
+        ([{"answer": 1}], "answer 1: it takes `uid` and `answer`"),
+        ([*LIST, "a"], "answer 3: it takes"),
+        ([{"uid": "a", "answer": "yes"}], "one of cannot tell, match, partly, mismatch, got 'yes'"),
+        ([{"uid": "a", "answer": True}], "got True"),
+        ([{"uid": "a", "answer": 4}], "got 4"),
+        ([{"uid": "a", "answer": 1, "caption_number": "x"}], "caption_number is 'x'"),
+        ({"answers": LIST, "design": {"bounds": [0.5]}}, "does not say how the sample was drawn"),
+        ({"answers": LIST, "design": {"bounds": [0.5, 0.1], "pairs": [1, 1, 1]}}, "wrong bounds"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_answers(str(tmp_path / "a.json"))
+    with pytest.raises(InputError, match="missing"):
+        read_answers(str(tmp_path / "missing.json"))
+
+
+def test_what_counts():
+    assert [is_mismatched(answer, "match", "leave-out") for answer in ANSWERS] == [
+        None, False, False, True,
+    ]  # fmt: skip
+    assert is_mismatched("partly", "mismatch", "match") is True
+    assert is_mismatched("partly", "leave-out", "match") is None
+    assert is_mismatched("cannot tell", "match", "mismatch") is True
+
+
+def test_the_digest_is_of_the_answers(tmp_path):
+    first, second = read(tmp_path, LIST), read(tmp_path, LIST[::-1])
+    assert first.digest() == second.digest()
+    assert first.digest() != read(tmp_path, LIST[:1]).digest()

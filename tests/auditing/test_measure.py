@@ -1,0 +1,232 @@
+"""What is drawn from a table, and what answers on it say."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.auditing.measure import measure
+from ncclean.auditing.sample import COLUMNS, draw_sample, read_design
+from ncclean.auditing.table import AuditTable
+from ncclean.errors import InputError
+from tests.auditing.audited import judge, truth_of, write_table
+from tests.report.tables import graded, write_scores
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return write_table(tmp_path_factory.mktemp("audit") / "scores.parquet")
+
+
+def sample_of(path, answers=300, seed=0):
+    with AuditTable.open([str(path)]) as opened:
+        return draw_sample(opened, answers, seed)
+
+
+def written(path, out, answers=300, seed=0):
+    sample = sample_of(path, answers, seed)
+    sample.write(UPath(out), seed)
+    return str(out)
+
+
+def test_a_sample_stands_for_the_corpus(table):
+    sample = sample_of(table)
+    rows = sample.rows
+    assert len(rows) == 300
+    assert len(set(rows.column("uid").to_pylist())) == 300
+    weight, stratum = (rows.column(name).to_numpy() for name in ("weight", "stratum"))
+    assert weight.sum() == pytest.approx(4_000)
+    assert np.bincount(stratum, weight) == pytest.approx(sample.design.pairs)
+    assert (sample.drawn() >= 1).all()
+    probability = rows.column("noise_probability").to_numpy()
+    bounds = sample.design.bounds
+    assert (np.searchsorted(bounds, probability, side="right") == stratum).all()
+
+
+def test_the_same_seed_draws_the_same_pairs_and_another_others(table, tmp_path):
+    first, again, other = (sample_of(table, seed=seed).rows for seed in (1, 1, 2))
+    assert first.equals(again)
+    both = set(first.column("uid").to_pylist()) & set(other.column("uid").to_pylist())
+    assert len(both) < 100
+    halves = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    rows = pq.read_table(table)
+    pq.write_table(rows.slice(2_000), halves[0])
+    pq.write_table(rows.slice(0, 2_000), halves[1])
+    with AuditTable.open([str(tmp_path)]) as opened:  # in files, and another order
+        moved = draw_sample(opened, 300, 1).rows
+    assert set(moved.column("uid").to_pylist()) == set(first.column("uid").to_pylist())
+
+
+def test_who_stops_early_has_judged_every_stratum(table):
+    sample = sample_of(table)
+    stratum = sample.rows.column("stratum").to_numpy()
+    for judged in (60, 100, 200):
+        first = np.bincount(stratum[:judged], minlength=len(sample.drawn()))
+        assert np.abs(first - sample.drawn() * judged / 300).max() <= 1.5
+
+
+def test_each_pair_of_a_stratum_is_as_likely(tmp_path):
+    draws = 60
+    table = write_table(tmp_path / "scores.parquet", pairs=400)
+    counts = dict.fromkeys(truth_of(table), 0)
+    with AuditTable.open([str(table)]) as opened:
+        for seed in range(draws):
+            for uid in draw_sample(opened, 100, seed).rows.column("uid").to_pylist():
+                counts[uid] += 1
+        every = draw_sample(opened, 400, 0).rows
+    by_stratum = {}
+    columns = (every.column(name).to_pylist() for name in ("uid", "stratum"))
+    for uid, stratum in zip(*columns, strict=True):
+        by_stratum.setdefault(stratum, []).append(counts[uid])
+    excess = []
+    for drawn in by_stratum.values():
+        rate = np.mean(drawn) / draws
+        if len(drawn) > 10:
+            expected = draws * rate * (1 - rate)  # draws are independent
+            excess += [(count - draws * rate) ** 2 / expected for count in drawn]
+    assert len(excess) > 300
+    assert 0.8 < np.mean(excess) < 1.2
+
+
+def test_the_file_tells_other_judges_what_they_need(table, tmp_path):
+    path = written(table, tmp_path / "sample.parquet")
+    file = pq.read_table(path)
+    assert file.column_names == list(COLUMNS)
+    design = read_design(path)
+    assert design.pairs.sum() == 4_000
+    with pytest.raises(InputError, match=r"is not a sample.parquet"):
+        read_design(str(table))
+
+
+def test_everything_judged_gives_the_truth(tmp_path):
+    table = write_table(tmp_path / "scores.parquet", pairs=300)
+    truth = truth_of(table)
+    sample = written(table, tmp_path / "sample.parquet")
+    audit = measure([str(table)], judge(sample, truth, tmp_path / "a.csv"))
+    noise = audit.noise
+    assert noise.value == noise.low == noise.high == pytest.approx(np.mean(list(truth.values())))
+    rows = pq.read_table(table).to_pylist()
+    rule = next(rule for rule in audit.rules if rule.name == "osa_noisy")
+    flagged = [row["is_noisy"] for row in rows if row["osa_noisy"]]
+    assert rule.flagged == len(flagged)
+    assert rule.precision.value == pytest.approx(np.mean(flagged))
+    assert rule.recall.value == pytest.approx(sum(flagged) / sum(truth.values()))
+    assert rule.kept.value == pytest.approx(
+        np.mean([row["is_noisy"] for row in rows if not row["osa_noisy"]])
+    )
+    assert rule.expected_precision == pytest.approx(
+        np.mean([row["noise_probability"] for row in rows if row["osa_noisy"]])
+    )
+
+
+def test_a_right_calibration_agrees_and_near_misses_do_not(table, tmp_path):
+    sample = written(table, tmp_path / "sample.parquet")
+    audit = measure([str(table)], judge(sample, truth_of(table), tmp_path / "a.csv"))
+    assert audit.noise.low < 0.2 < audit.noise.high
+    assert audit.to_json()["agrees"]
+    near = write_table(tmp_path / "near.parquet", near=0.5)
+    sample = written(near, tmp_path / "near_sample.parquet")
+    audit = measure([str(near)], judge(sample, truth_of(near), tmp_path / "near.csv"))
+    assert audit.noise.low < 0.2 < audit.noise.high
+    assert "less than the audit measures" in audit.disagreements[0]
+
+
+def test_a_uid_and_an_answer_are_enough(table, tmp_path):
+    """The strata depend on the table alone, so they need not be said again."""
+    truth = truth_of(table)
+    sample = written(table, tmp_path / "sample.parquet")
+    alone = measure([str(table)], judge(sample, truth, tmp_path / "a.json"))
+    named = measure([str(table)], judge(sample, truth, tmp_path / "a.csv"), sample=sample)
+    assert alone.to_json() == named.to_json()
+
+
+def test_a_part_of_the_answers_is_weighted_anew(table, tmp_path):
+    sample = written(table, tmp_path / "sample.parquet")
+    audit = measure([str(table)], judge(sample, truth_of(table), tmp_path / "a.csv", most=120))
+    assert audit.counted == 120
+    assert audit.judged.weight.sum() == pytest.approx(4_000)
+    assert audit.noise.low < 0.2 < audit.noise.high
+
+
+def test_partly_and_cannot_tell_count_as_one_says(table, tmp_path):
+    uids = sample_of(table).rows.column("uid").to_pylist()
+    rows = [{"uid": uid, "answer": n % 4} for n, uid in enumerate(uids)]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rows))
+
+    def counted(**options):
+        audit = measure([str(table)], str(path), **options)
+        return audit.counted, int(audit.judged.mismatched.sum())
+
+    assert counted() == (225, 75)
+    assert counted(partly="mismatch") == (225, 150)
+    assert counted(partly="leave-out") == (150, 75)
+    assert counted(cannot_tell="mismatch") == (300, 150)
+
+
+def test_a_table_that_was_calibrated_again_is_refused(table, tmp_path):
+    sample = written(table, tmp_path / "sample.parquet")
+    answers = judge(sample, truth_of(table), tmp_path / "a.csv")
+    rows = pq.read_table(table)
+    other = write_table(tmp_path / "other.parquet", rate=0.1)
+    assert rows.num_rows == pq.read_metadata(other).num_rows
+    with pytest.raises(InputError, match="Draw a new sample"):
+        measure([str(other)], answers, sample=sample)
+
+
+def test_answers_on_other_pairs_are_counted_or_refused(table, tmp_path):
+    uid = sample_of(table).rows.column("uid").to_pylist()[0]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({uid: "match", "nobody": "mismatch"}))
+    audit = measure([str(table)], str(path))
+    assert (audit.counted, audit.unknown) == (1, 1)
+    path.write_text(json.dumps({"nobody": "mismatch"}))
+    with pytest.raises(InputError, match="no answer that counts on a pair"):
+        measure([str(table)], str(path))
+
+
+def test_captions_of_one_image_are_told_apart(tmp_path):
+    rows = [
+        {**row, "uid": f"u{n // 2}", "caption_number": n % 2} for n, row in enumerate(graded(80))
+    ]
+    table = write_scores(tmp_path / "scores.parquet", rows)
+    path = tmp_path / "a.json"
+    answers = [{"uid": "u3", "caption_number": 1, "answer": "match"}]
+    path.write_text(json.dumps(answers))
+    audit = measure([str(table)], str(path))
+    assert audit.counted == 1
+    path.write_text(json.dumps([{"uid": "u3", "answer": "match"}]))
+    with pytest.raises(InputError, match="several captions: answers need `caption_number`"):
+        measure([str(table)], str(path))
+
+
+def test_tables_without_noise_probabilities_are_refused(tmp_path):
+    rows = [{"similarity": 0.1, "noise_probability": None}]
+    with pytest.raises(InputError, match="has no noise probabilities"):
+        AuditTable.open([str(write_scores(tmp_path / "scores.parquet", rows))])
+    pq.write_table(
+        pq.read_table(tmp_path / "scores.parquet").select(["uid"]), tmp_path / "x.parquet"
+    )
+    with pytest.raises(InputError, match="is not a score table"):
+        AuditTable.open([str(tmp_path / "x.parquet")])
+
+
+def test_pairs_that_could_not_be_scored_are_no_part_of_it(tmp_path):
+    rows = [*graded(40), {"status": "image_corrupt"}, {"similarity": 0.1}]
+    table = write_scores(tmp_path / "scores.parquet", rows)
+    assert sample_of(table, 100).rows.num_rows == 40
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_all_matched_and_all_mismatched(tmp_path, rate):
+    table = write_table(tmp_path / "scores.parquet", pairs=500, rate=0.2)
+    truth = dict.fromkeys(truth_of(table), bool(rate))
+    sample = written(table, tmp_path / "sample.parquet", 100)
+    audit = measure([str(table)], judge(sample, truth, tmp_path / "a.csv"))
+    assert audit.noise.value == rate
+    assert audit.noise.low <= rate <= audit.noise.high
+    recalls = [rule.recall.value for rule in audit.rules if rule.flagged]
+    assert all(recall is None if rate == 0 else 0 <= recall <= 1 for recall in recalls)
+    json.dumps(audit.to_json())

@@ -1,0 +1,91 @@
+"""Records of audits as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from record_tables import heading, line, percent
+
+Record = Mapping[str, Any]
+_RULES = ("p >= 0.5", "worst tenth")
+_FIGURES = ("precision", "recall", "kept")
+
+
+def coverage_table(record: Record) -> Iterator[str]:
+    """`audit_coverage.py`: how many intervals hold the truth, a corpus a line."""
+    names = [f"{rule}: {figure}" for rule in _RULES for figure in _FIGURES]
+    yield from heading(
+        "calibration", "mismatched", "strata without", "noise rate", *(f"`{n}`" for n in names)
+    )
+    rows = record["rows"]
+    for near_misses in dict.fromkeys(row["near_misses"] for row in rows):
+        for rate in dict.fromkeys(row["rate"] for row in rows):
+            of_corpus = {
+                row["figure"]: row
+                for row in rows
+                if (row["near_misses"], row["rate"]) == (near_misses, rate)
+            }
+            first = of_corpus["noise_rate"]
+            without = f"{first['strata_without_mismatch']:.1f} of {first['strata']}"
+            covered = [
+                str(of_corpus[name]["covered"]) if name in of_corpus else ""
+                for name in ("noise_rate", *names)
+            ]
+            kind = "blind to near misses" if near_misses else "right"
+            yield line(kind, percent(rate), without, *covered)
+
+
+_LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}
+
+
+def human_scores_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: AUROC of each score by label set, average precision in parentheses."""
+    rows = record["detection"]
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    yield from heading("score", *(_LABELS[label] for label in labels))
+    for score in dict.fromkeys(row["score"] for row in rows):
+        of_score = {row["label"]: row for row in rows if row["score"] == score}
+        cells = [
+            f"{of_score[label]['auroc']:.3f} ({of_score[label]['average_precision']:.3f})"
+            for label in labels
+        ]
+        yield line("cleanlab, same embeddings" if score == "cleanlab" else f"`{score}`", *cells)
+
+
+def human_rate_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: the noise rate that random mismatches let one see."""
+    yield from heading(
+        "labels", "calibrated on", "true", "estimated (95 % interval)", "calibration error",
+        "kept at .5: expected wrong", "wrong",
+    )  # fmt: skip
+    for row in record["rows"]:
+        estimated = f"{percent(row['estimated'])} ({percent(row['low'])} to {percent(row['high'])})"
+        yield line(
+            _LABELS[row["label"]],
+            f"`{row['calibrated_on']}`",
+            percent(row["true"]),
+            estimated,
+            f"{row['calibration_error']:.3f}",
+            f"{row['expected_kept']:,.0f}",
+            f"{row['mismatched_kept']:,}",
+        )
+
+
+def human_audit_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: audits by the true labels."""
+    yield from heading(
+        "labels", "answers", "true", "interval holds it", "its width in points",
+        "calibration error before", "after", "worst tenth of the draws",
+    )  # fmt: skip
+    for row in record["audits"]:
+        yield line(
+            _LABELS[row["label"]],
+            f"{row['answers']:,}",
+            percent(row["true"]),
+            f"{row['covered']['noise_rate']} of {row['draws']}",
+            f"{100 * row['width']['noise_rate']:.1f}",
+            f"{row['error_before']:.3f}",
+            f"{row['error_after']:.3f}",
+            f"from {row['error_after_90']:.3f}",
+        )

@@ -1,0 +1,113 @@
+"""The search by list against FAISS in memory, at the same lists and probes.
+
+    python tests/benchmarks/neighbours_equal.py [--pairs 300_000] [--dim 512]
+
+The corpus of `neighbours.py` is searched with little memory, so in many tasks. Then FAISS gets the
+same lists and, for a sample of queries, the same probes: the cosines must be the same up to
+rounding, and the neighbours but for ties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import faiss
+import numpy as np
+from faiss.contrib.ivf_tools import add_preassigned, search_preassigned
+from neighbours import Simulation
+from records import make_record, write_record
+
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.execution.neighbours.corpus import find_neighbours
+from ncclean.execution.neighbours.lists import Vectors
+from ncclean.execution.neighbours.passes import ACROSS, WITHIN, Direction
+from ncclean.execution.neighbours.searches import nearest_of
+from ncclean.execution.neighbours.sources import embedded_blocks
+from ncclean.runner import InProcess
+from ncclean.scoring.neighbours.centroids import Centroids
+from ncclean.scoring.neighbours.options import NeighbourOptions
+from ncclean.storage.array_files import ArrayFolder
+
+_K = 30
+_QUERIES = 20_000
+_CHUNK = 50_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=300_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="write a record")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
+        folder = Path(name)
+        Simulation(args.pairs, args.dim, args.seed).write(folder / "e")
+        work = ArrayFolder(str(folder / "work"))
+        begin = time.process_time()
+        find_neighbours(
+            embedded_blocks(resolve_embeddings([str(folder / "e")])),
+            NeighbourOptions(index="ivf", k=_K), work, InProcess(), memory_bytes=256 << 20,
+        )  # fmt: skip
+        print(f"searched in {time.process_time() - begin:.0f} s of processor time", flush=True)
+        results = [compared(work, one, args.dim) for one in (*WITHIN, *ACROSS)]
+    if args.json is not None:
+        settings = {name: getattr(args, name) for name in ("pairs", "dim")}
+        write_record(args.json, make_record(results, settings=settings, seeds=[args.seed]))
+
+
+def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, object]:
+    """How the neighbours of one direction differ from those of FAISS."""
+    index_side, query_side = Vectors(work, direction.index), Vectors(work, direction.query)
+    lists = Centroids.of(work.load("learnt"), f"{direction.index}_")
+    probes = int(work.load("route-0")[f"{direction.name}_rank"].max()) + 1
+    quantizer = faiss.IndexFlatIP(dim)
+    quantizer.add(lists.lists)
+    half = faiss.ScalarQuantizer.QT_fp16  # as the vectors are stored
+    index = faiss.IndexIVFScalarQuantizer(
+        quantizer, dim, len(lists), half, faiss.METRIC_INNER_PRODUCT, False
+    )
+    index.is_trained = True
+    index.nprobe = probes
+    count = int(index_side.bounds[-1])
+    of_row = np.concatenate([
+        work.load(f"assign-{block}")[f"{direction.index}_list"]
+        for block in range(len(index_side.files))
+    ]).astype(np.int64)  # fmt: skip
+    for start in range(0, count, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, count))
+        add_preassigned(index, index_side.take(rows), of_row[rows])
+    rng = np.random.default_rng(1)
+    total = int(query_side.bounds[-1])
+    asked = np.sort(rng.choice(total, min(_QUERIES, total), replace=False))
+    queries = query_side.take(asked)
+    routes = lists.route(queries, probes).astype(np.int64)
+    coarse = np.take_along_axis(queries @ lists.lists.T, routes, axis=1).astype(np.float32)
+    k = _K + direction.is_within
+    expected, ids = search_preassigned(index, queries, k, routes, coarse)
+    if direction.is_within:
+        keep = np.argsort(ids == asked[:, None], axis=1, kind="stable")[:, :_K]
+        expected, ids = (np.take_along_axis(one, keep, axis=1) for one in (expected, ids))
+    found = np.full(ids.shape, -1)
+    cosines = np.full(ids.shape, np.nan, np.float32)
+    groups = len(work.load("groups")[direction.index]) - 1
+    for group in range(groups):
+        rows, nearest = nearest_of(work, direction, group)
+        chosen = np.flatnonzero(np.isin(asked, rows))
+        places = np.searchsorted(rows, asked[chosen])
+        found[chosen], cosines[chosen] = nearest.ids[places], nearest.cosines[places]
+    result = {
+        "direction": direction.name, "lists": len(lists), "probes": probes, "tasks": groups,
+        "queries": len(asked), "same_neighbours": float((found == ids).mean()),
+        "largest_difference": float(np.abs(cosines - expected).max()),
+    }  # fmt: skip
+    print(result, flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    main()

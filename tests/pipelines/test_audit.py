@@ -1,0 +1,219 @@
+"""`ncclean audit` as people run it: draw, judge, measure, move the calibration, use it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ncclean_cli.app import app
+from ncclean_pipelines.audit import Audit
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
+from ncclean_pipelines.select import Select
+from typer.testing import CliRunner
+
+import ncclean
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError
+from ncclean.report.run_facts import read_facts
+from ncclean.selection.policy import Policy
+from tests.auditing.audited import judge, truth_of
+
+ANSWERS = 200
+
+
+@pytest.fixture
+def run(scored, tmp_path):
+    """A scored corpus of one's own, a sample of it, and answers that find more than the null."""
+    scores = tmp_path / "scores.parquet"
+    shutil.copy(scored / "scores.parquet", scores)
+    shutil.copytree(scored / "scores.parquet.work", f"{scores}.work")
+    Audit(scores=[str(scores)], out=str(tmp_path / "audit"), pairs=ANSWERS).run()
+    truth = truth_of(scores)
+    probability = dict(zip(*columns(scores, "uid", "noise_probability"), strict=True))
+    rng = np.random.default_rng(0)
+    for uid in truth:  # near misses, which look matched
+        truth[uid] = truth[uid] or (probability[uid] is not None and rng.random() < 0.2)
+    answers = judge(tmp_path / "audit" / "sample.parquet", truth, tmp_path / "answers.csv")
+    return scores, answers, {uid: truth[uid] for uid in truth if probability[uid] is not None}
+
+
+def columns(path, *names):
+    table = pq.read_table(path, columns=list(names))
+    return [table.column(name).to_pylist() for name in names]
+
+
+def calibration_error(scores, truth):
+    """Mean distance of predicted and true share in tenths, as `evaluate noise` has it."""
+    uids, probability = columns(scores, "uid", "noise_probability")
+    p = np.array([value for value in probability if value is not None])
+    y = np.array([truth[uid] for uid, v in zip(uids, probability, strict=True) if v is not None])
+    tenth = np.minimum((10 * p).astype(int), 9)
+    gaps = [abs(p[tenth == t].sum() - y[tenth == t].sum()) for t in range(10)]
+    return sum(gaps) / len(p)
+
+
+def test_answers_measure_what_the_null_does_not_see(run):
+    scores, answers, truth = run
+    audit = Audit(scores=[str(scores)], answers=answers).run()
+    true = np.mean(list(truth.values()))
+    assert audit["noise_rate_low"] < true < audit["noise_rate_high"]
+    assert audit["expected_noise_rate"] < audit["noise_rate_low"]
+    assert not audit["agrees"]
+    assert audit["rules"]["noise_probability >= 0.5"]["precision"] > 0.8
+    for rule in audit["rules"].values():
+        for figure in ("precision", "recall", "noise_rate"):
+            assert 0 <= rule[f"{figure}_low"] <= rule[f"{figure}_high"] <= 1
+    json.dumps(audit.to_json())
+
+
+@pytest.mark.parametrize("by", ["score", "audit"])
+def test_the_calibration_moves_to_the_answers(run, by):
+    scores, answers, truth = run
+    before = calibration_error(scores, truth)
+    cosine = np.array(columns(scores, "similarity")[0], dtype=float)
+    order = [place for place in cosine.argsort() if np.isfinite(cosine[place])]
+    if by == "score":
+        command = Score(
+            shards=(), out=str(scores), finalize_only=True, calibrate_with=answers, shift=0.2
+        )
+        summary = command.run().summary
+        assert summary.audited == ANSWERS
+    else:
+        Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    assert before > 0.1
+    assert calibration_error(scores, truth) < before / 2
+    moved = columns(scores, "noise_probability")[0]
+    found = [moved[place] for place in order]
+    assert all(np.diff(found) <= 1e-7)
+    facts = read_facts([str(scores)])
+    assert facts.audited is not None
+    assert facts.audited.answers == ANSWERS
+    assert facts.shift == 0.2  # as it was
+    true = np.mean(list(truth.values()))
+    assert facts.noise_rate_low < true < facts.noise_rate_high
+    assert np.mean(found) == pytest.approx(facts.noise_rate, abs=0.03)
+
+
+def test_an_audited_table_agrees_with_its_audit_and_stays_so(run):
+    scores, answers, _ = run
+    first = Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    moved = columns(scores, "noise_probability")[0]
+    # The strata of the answers are found again, though the probabilities have moved.
+    again = Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    assert again["agrees"]
+    assert again["audited"]
+    assert again["noise_rate"] == pytest.approx(first["noise_rate"], abs=1e-9)
+    for rule in ("osa_noisy", "not disncl_clean"):
+        assert again["rules"][rule]["recall"] == pytest.approx(first["rules"][rule]["recall"])
+    assert columns(scores, "noise_probability")[0] == pytest.approx(moved, nan_ok=True, abs=1e-6)
+    sample = str(scores.parent / "audit" / "sample.parquet")
+    named = Audit(scores=[str(scores)], answers=answers, sample=sample).run()
+    assert named["noise_rate"] == pytest.approx(first["noise_rate"], abs=1e-9)
+
+
+def test_an_audited_table_can_be_audited_anew(run, tmp_path):
+    scores, answers, truth = run
+    Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    Audit(scores=[str(scores)], out=str(tmp_path / "second"), pairs=ANSWERS, seed=5).run()
+    second = judge(tmp_path / "second" / "sample.parquet", truth, tmp_path / "second.csv")
+    audit = Audit(scores=[str(scores)], answers=second, apply=True).run()
+    true = np.mean(list(truth.values()))
+    assert audit["noise_rate_low"] < true < audit["noise_rate_high"]
+    assert calibration_error(scores, truth) < 0.09
+
+
+def test_scoring_again_takes_the_audit_off(run):
+    scores, answers, _ = run
+    before = columns(scores, "noise_probability")[0]
+    Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    Score(shards=(), out=str(scores), finalize_only=True, shift=0.2).run()
+    assert columns(scores, "noise_probability")[0] == before
+    assert read_facts([str(scores)]).audited is None
+
+
+def test_select_and_report_say_what_was_measured(run, tmp_path):
+    scores, answers, truth = run
+    out = tmp_path / "selection.parquet"
+    policy = Policy(method="noise-probability")
+    selected = Select(scores=[str(scores)], out=str(out), policy=policy, audit=answers).run()
+    kept = columns(out, "uid")[0]
+    true = np.mean([truth[uid] for uid in kept])
+    summary = selected.summary
+    assert summary.measured_noise_kept_low < true < summary.measured_noise_kept_high
+    assert any("among the kept, by the audit" in str(line) for line in selected.shown)
+    audit = Audit(scores=[str(scores)], answers=answers, selection=str(out)).run()
+    assert audit["selection"]["noise_rate"] == pytest.approx(summary.measured_noise_kept)
+    assert audit["selection"]["flagged"] == len(truth) - len(kept)
+    page = tmp_path / "report.html"
+    written = Report(scores=[str(scores)], out=str(page), pairs=2, audit=answers).run()
+    assert written["audit"]["noise_rate"] == audit["noise_rate"]
+    assert "What the audit measured" in page.read_text("utf-8")
+    Audit(scores=[str(scores)], answers=answers, apply=True).run()
+    Report(scores=[str(scores)], out=str(page), pairs=2).run()
+    assert "The noise probabilities are audited" in page.read_text("utf-8")
+
+
+def test_scores_from_embeddings_in_a_folder(scored, tmp_path):
+    out = tmp_path / "scores"
+    options = ScoreOptions()
+    Score(shards=[str(scored / "embeddings")], out=str(out), shift=0.2, options=options).run()
+    drawn = ncclean.audit([str(out)], out=str(tmp_path / "audit"), pairs=100)
+    assert drawn["pairs"] == 100
+    assert (tmp_path / "audit" / "audit.html").exists()
+    truth = truth_of(out)
+    answers = judge(tmp_path / "audit" / "sample.parquet", truth, tmp_path / "answers.json")
+    audit = ncclean.audit([str(out)], answers=answers, apply=True)
+    known = [truth[uid] for uid in truth if truth[uid] is not None]
+    assert audit["noise_rate_low"] <= np.mean(known) <= audit["noise_rate_high"]
+    assert all(read_facts([str(part)]).audited for part in out.glob("*.parquet"))
+
+
+def test_the_same_command_writes_the_same_files(run, tmp_path):
+    scores, _, _ = run
+    for folder in ("a", "b"):
+        Audit(scores=[str(scores)], out=str(tmp_path / folder), pairs=50, seed=3).run()
+    for name in ("audit.html", "sample.parquet"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "audit takes --out"),
+        ({"out": "a", "answers": "b"}, "audit takes --out"),
+        ({"out": "a", "apply": True}, "--apply goes with --answers"),
+        ({"answers": "a", "pairs": 20}, "--pairs goes with --out"),
+        ({"answers": "a", "apply": True, "scores": ["a", "b"]}, "--apply takes one score table"),
+        ({"out": "a", "pairs": 3}, "--pairs must be at least 10"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(InputError, match=message):
+        Audit(**{"scores": ["x.parquet"], **options})
+
+
+def test_too_few_answers_and_an_unscored_table_are_refused(run, tmp_path):
+    scores, answers, truth = run
+    sample = tmp_path / "audit" / "sample.parquet"
+    few = judge(sample, truth, tmp_path / "few.csv", most=20)
+    with pytest.raises(InputError, match="20 answers are too few to move a calibration"):
+        Audit(scores=[str(scores)], answers=few, apply=True).run()
+    with pytest.raises(InputError, match="--calibrate-with goes with --finalize-only"):
+        Score(shards=["x"], out="y", calibrate_with=answers)
+    shutil.rmtree(f"{scores}.work")
+    with pytest.raises(InputError, match="nothing has been scored to"):
+        Audit(scores=[str(scores)], answers=answers, apply=True).run()
+
+
+def test_the_command_line(run):
+    scores, answers, _ = run
+    result = CliRunner().invoke(app, ["audit", str(scores), "--answers", answers, "--json"])
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert printed["noise_rate_low"] < printed["noise_rate"] < printed["noise_rate_high"]
+    shown = CliRunner().invoke(app, ["audit", str(scores), "--answers", answers])
+    assert "less than the audit measures" in shown.output.replace("\n", " ")

@@ -1,0 +1,101 @@
+"""The noise probability on another score than the cosine."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.report import Report
+from ncclean_pipelines.score import Score
+
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError
+from tests.pipelines.test_calibrate_by import RATES, corpus
+
+ON = "neg_clip_loss"
+
+
+@pytest.fixture(scope="module")
+def embeddings(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("groups") / "e", files=3)
+
+
+def score(source, out, by=None, on=ON, **options):
+    request = Score(
+        shards=[str(source)],
+        out=str(out),
+        options=ScoreOptions(calibrate_by=by),
+        calibrate_on=on,
+        scale=20.0,
+        **options,
+    )
+    return request.run().summary
+
+
+def test_the_probability_follows_the_score_and_is_calibrated(embeddings, tmp_path):
+    out = tmp_path / "s.parquet"
+    summary = score(embeddings, out, by="language")
+    for group in summary.groups:
+        assert group.noise_rate_low <= RATES[group.group] <= group.noise_rate_high, group
+    table = pq.read_table(out)
+    assert table.schema.metadata[b"calibrated_on"] == ON.encode()
+    rows = table.to_pandas()
+    for _, group in rows.groupby("calibration_group"):
+        ordered = group.sort_values(ON)
+        assert (np.diff(ordered.noise_probability) <= 1e-6).all()
+        assert (np.diff(ordered.null_p_value) <= 1e-6).all()
+    assert rows.noise_probability.sum() == pytest.approx(rows.is_noisy.sum(), rel=0.06)
+    kept = rows[rows.noise_probability < 0.5]
+    assert kept.noise_probability.sum() == pytest.approx(kept.is_noisy.sum(), abs=60)
+    assert len(Report(scores=[str(out)], out=str(tmp_path / "r.html")).run().summary.pairs)
+
+
+def test_the_rest_of_the_table_is_the_same(embeddings, tmp_path):
+    score(embeddings, tmp_path / "a.parquet")
+    score(embeddings, tmp_path / "b.parquet", on="similarity")
+    found, plain = (pq.read_table(tmp_path / f"{name}.parquet") for name in "ab")
+    different = [n for n in found.column_names if not found[n].equals(plain[n])]
+    assert different == ["noise_probability", "null_p_value"]
+
+
+def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
+    out, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    score(embeddings, out)
+    score(embeddings, other, on="similarity")
+    Score(shards=[], out=str(out), calibrate_on="similarity", finalize_only=True).run()
+    assert pq.read_table(out).equals(pq.read_table(other))
+
+
+def test_auto_takes_the_score_that_is_expected_to_be_wrong_less_often(tmp_path):
+    source = corpus(tmp_path / "e", sizes=(3000, 0, 0))
+    found = {}
+    for on in ("auto", "similarity", ON):
+        summary = score(source, tmp_path / f"{on}.parquet", on=on)
+        rows = pq.read_table(tmp_path / f"{on}.parquet").to_pandas()
+        doubt = np.minimum(rows.noise_probability, 1 - rows.noise_probability).sum()
+        found[on] = summary.calibrated_on, doubt
+    (auto, doubt), *alone = found.values()
+    assert doubt == min(each for _, each in alone)
+    assert auto in [score for score, each in alone if each == doubt]
+
+
+def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):
+    """Three languages with one null: with neg_clip_loss nothing seems to be wrong."""
+    summaries = [score(embeddings, tmp_path / f"{on}", on=on) for on in ("similarity", ON)]
+    assert summaries[1].noise_rate_high < summaries[0].noise_rate_low
+    assert score(embeddings, tmp_path / "auto", on="auto").calibrated_on == "similarity"
+
+
+def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path):
+    """Runs of older versions have no histograms of neg_clip_loss."""
+    out = tmp_path / "scores"
+    before = score(embeddings, out, on="similarity")
+    record = next(tmp_path.rglob("manifest.jsonl"))
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    for line in lines:
+        line.get("distributions", line).pop("scores", None)
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = Score(shards=[], out=str(out), finalize_only=True).run().summary
+    assert (again.calibrated_on, again.noise_rate) == ("similarity", before.noise_rate)
+    with pytest.raises(InputError, match="older version"):
+        Score(shards=[], out=str(out), calibrate_on=ON, finalize_only=True).run()

@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncclean.scoring.neighbours import search
+from ncclean.scoring.neighbours.search import (
+    Candidates,
+    Nearest,
+    NearestCandidates,
+    merge_nearest,
+    nearest_in_list,
+    ranks,
+    reaching,
+    recall_by_value,
+)
+from tests.scoring.neighbours.simulated import clustered
+
+
+def exact(queries, members, ids, k):
+    """By cosine, then by id."""
+    cosines = queries @ members.T
+    order = np.stack([np.lexsort((ids, -row)) for row in cosines])[:, :k]
+    return np.take_along_axis(cosines, order, axis=1), ids[order]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 500), st.integers(1, 12), st.integers(1, 6))
+def test_lists_together_give_the_exact_neighbours(seed, k, lists):
+    """The nearest list first, then what reaches the floor: whatever the lists are."""
+    rng = np.random.default_rng(seed)
+    members = clustered(90, 8, seed).astype(np.float32)
+    members[rng.integers(0, 90, 10)] = members[0]  # ties
+    ids = rng.permutation(90).astype(np.int32)
+    queries = clustered(25, 8, seed + 1).astype(np.float32)
+    query_ids = np.arange(25, dtype=np.int32)
+    of_list = rng.integers(0, lists, 90)
+    home = rng.integers(0, lists, 25)
+    cosines = np.full((25, k), -np.inf, np.float32)
+    near = np.full((25, k), -1, np.int32)
+    for number in range(lists):
+        here, there = home == number, of_list == number
+        found = nearest_in_list(queries[here], members[there], ids[there], k, None)
+        cosines[here], near[here] = found.cosines, found.ids
+    floors = cosines.min(axis=1)
+    further = NearestCandidates(k)
+    for number in rng.permutation(lists):
+        away, there = home != number, of_list == number
+        for one in reaching(
+            queries[away], query_ids[away], floors[away], members[there], ids[there]
+        ):
+            further.add(one)
+    best = merge_nearest(query_ids, Nearest(cosines, near), further.result())
+    expected, expected_ids = exact(queries, members, ids, k)
+    np.testing.assert_allclose(best.cosines, expected, atol=1e-6)
+    distinct = np.diff(expected, axis=1) < -1e-6
+    agree = best.ids == expected_ids
+    assert agree[:, :-1][distinct & np.pad(distinct, ((0, 0), (1, 0)))[:, :-1]].all()
+
+
+def test_a_query_is_not_its_own_neighbour():
+    members = clustered(20, 8).astype(np.float32)
+    ids = np.arange(100, 120, dtype=np.int32)
+    found = nearest_in_list(members[[3, 7]], members, ids, 19, ids[[3, 7]])
+    assert 103 not in found.ids[0]
+    assert sorted(found.ids[1]) == [one for one in ids if one != 107]
+    few = nearest_in_list(members[:1], members[:3], ids[:3], 5, ids[:1])
+    assert few.ids[0].tolist().count(-1) == 3
+
+
+def test_ties_are_in_the_order_of_ids_whatever_came_first():
+    ids = np.array([5, 2, 9, 4], np.int32)
+    same = Candidates(np.zeros(4, np.int32), ids, np.full(4, 0.5, np.float32))
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
+        best = NearestCandidates(3)
+        best.add(same.at(np.array(order)))
+        assert best.result().ids.tolist() == [2, 4, 5]
+
+
+def test_negative_cosines_are_in_order():
+    values = np.array([-0.5, 0.25, -0.25, 0.0, 0.5], np.float32)
+    best = NearestCandidates(5)
+    best.add(Candidates(np.zeros(5, np.int32), np.arange(5, dtype=np.int32), values))
+    assert best.result().ids.tolist() == [4, 1, 3, 2, 0]
+
+
+def test_candidates_that_cannot_count_are_dropped_on_the_way(monkeypatch):
+    monkeypatch.setattr(search, "_BUFFERED", 10)
+    rng = np.random.default_rng(0)
+    best, kept = NearestCandidates(2), []
+    for _ in range(20):
+        one = Candidates(
+            rng.integers(0, 3, 7).astype(np.int32),
+            rng.integers(0, 1000, 7).astype(np.int32),
+            rng.random(7).astype(np.float32),
+        )
+        kept.append(one)
+        best.add(one)
+        assert sum(map(len, best._held)) <= 17
+    whole = NearestCandidates(2)
+    whole._held = kept
+    np.testing.assert_array_equal(best.result().ids, whole.result().ids)
+
+
+def test_ranks():
+    assert ranks(np.array([1, 1, 4, 4, 4])).tolist() == [0, 1, 0, 1, 2]
+    assert ranks(np.array([], np.int32)).tolist() == []
+
+
+def test_recall_counts_ties_as_found():
+    truth = np.array([[0.9, 0.8, 0.8]], np.float32)
+    assert recall_by_value(np.array([[0.9, 0.8, 0.7]], np.float32), truth) == pytest.approx(2 / 3)
+    assert recall_by_value(truth, truth) == 1

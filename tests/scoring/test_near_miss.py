@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+
+from ncclean.scoring.near_miss import Exchanges, ExpectedSimilarity, NearMisses, margin_after
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
+
+
+def corpus(pairs=60, dim=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randn(pairs, dim, generator=generator).double()
+    noise = torch.randn(pairs, generator=generator).double()
+    return text, 0.3 + 0.1 * text[:, 0] + 0.02 * noise
+
+
+def test_a_pair_is_left_out_of_its_own_fit():
+    """The residual is that of a ridge regression without the pair, at the penalty of all."""
+    text, similarity = corpus()
+    fit = ExpectedSimilarity.fit(text, similarity)
+    others = torch.arange(len(text)) != 7
+    centred = text - text.mean(dim=0)
+    # The mean is a feature without a penalty; the others are penalised around the mean of all.
+    design = torch.cat([centred, torch.ones(len(text), 1)], dim=1).double()
+    losses = []
+    unit = torch.linalg.eigvalsh(centred.T @ centred).mean()
+    for ridge in 10.0 ** np.arange(-3, 4):
+        penalty = torch.diag(torch.tensor([ridge * unit] * text.shape[1] + [0.0])).double()
+        kept = design[others]
+        weights = torch.linalg.solve(kept.T @ kept + penalty, kept.T @ similarity[others])
+        losses.append(float(similarity[7] - design[7] @ weights))
+    assert min(abs(loss - float(fit.residual[7])) for loss in losses) < 1e-9
+    assert fit.residual.square().mean() < similarity.var() / 10
+
+
+def test_another_caption_of_the_pair_is_judged_without_it_too():
+    text, similarity = corpus()
+    fit = ExpectedSimilarity.fit(text, similarity)
+    rows = torch.tensor([3, 11])
+    again = fit.residual_of(text[rows], similarity[rows], rows)
+    assert torch.allclose(again, fit.residual[rows])
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_next_to_no_pairs(pairs):
+    fit = ExpectedSimilarity.fit(*corpus(pairs))
+    assert torch.isfinite(fit.residual).all()
+
+
+EXCHANGES = Exchanges(np.array([0, 0, 9, 9]), np.array([0.1, -0.2, 0.3, -0.4]))
+
+
+def test_the_best_exchanges_come_first():
+    assert EXCHANGES.best(3).tolist() == [2, 0, 1]
+
+
+def test_the_way_back_undoes_the_exchange():
+    after, numbers, undone = EXCHANGES.after(1)
+    assert numbers.tolist() == [0, 2, 3, -1]
+    assert undone.tolist() == [True, False, False, True]
+    assert np.allclose(after.gains, [0.3, 0.3, -0.4, 0.2])
+
+
+def test_margin_of_a_known_near_miss():
+    """Of caption 1: the way back has the caption's own cosine, other words change as before."""
+    tried, cosines = np.array([2, 0]), np.array([0.24, 0.33])
+    margin = margin_after(EXCHANGES, 1, tried, cosines, 0.30, 0.20, 4)
+    assert margin == pytest.approx(0.20 - max(0.30, 0.33, 0.24 - 0.10))
+    # The two best are exchange 0, and 2 with what the draw changed.
+    margin = margin_after(EXCHANGES, 1, tried, cosines, 0.30, 0.20, 2)
+    assert margin == pytest.approx(0.20 - 0.33)
+    assert margin_after(EXCHANGES, 1, np.array([3]), np.array([0.1]), 0.3, 0.2, 1) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.2])
+def test_the_rate_counts_near_misses_that_no_longer_look_matched(share):
+    generator = np.random.default_rng(0)
+    right, wrong = (generator.normal(mean, 0.05, 40_000) for mean in (0.1, -0.1))
+    seen = int(20_000 * share / 2)  # half of the near misses are left
+    pairs = np.concatenate([right[: int(20_000 * (1 - share))], wrong[:seen]])
+    scores = Distributions(
+        matched=Histogram.of(torch.from_numpy(pairs)),
+        mismatched=Histogram.of(torch.from_numpy(wrong[20_000 : 20_000 + len(pairs) // 2])),
+    )
+    found = NearMisses.fit(scores)
+    assert found.low - 0.01 <= share <= found.high + 0.01
+    assert found.rate == pytest.approx(share, abs=0.02)
+
+
+def test_too_few_tell_nothing():
+    assert NearMisses.fit(Distributions()) is None

@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from ncclean.scoring.noise_rate import cell_counts, noise_rate, why_vague
+
+EDGES = np.linspace(-1, 1, 4097)
+
+
+def of_pairs(matched, rate, pairs=4000, seed=0):
+    """The estimate for cosines of pairs, `matched(rng, n)` of them, and the share in truth.
+
+    Mismatched cosines are skewed: the estimate must not depend on their shape.
+    """
+    rng = np.random.default_rng(seed)
+
+    def cosine(x):
+        return 0.15 + 0.05 * (np.exp(0.3 * x) - 1) / 0.3
+
+    mismatched = round(rate * pairs)
+    x = np.concatenate([rng.standard_normal(mismatched), matched(rng, pairs - mismatched)])
+    null = cosine(rng.standard_normal(400_000))
+    counts = [np.histogram(values, EDGES)[0].astype(float) for values in (cosine(x), null)]
+    return noise_rate(cell_counts(*counts, EDGES), 0.002), mismatched / pairs
+
+
+def normal(mu, sigma):
+    return lambda rng, n: rng.normal(mu, sigma, n)
+
+
+def half_learnt(rng, n):
+    """Most pairs well above the mismatches, some hardly: no single shape."""
+    return np.where(rng.random(n) < 0.3, rng.normal(1.0, 0.7, n), rng.normal(3.0, 0.6, n))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.4])
+@pytest.mark.parametrize(
+    ("matched", "auroc"),
+    [
+        (normal(0.85, 0.85), 0.74),
+        (normal(1.3, 0.75), 0.85),
+        (normal(2.0, 0.6), 0.957),
+        (normal(3.5, 0.5), 0.9991),
+        (half_learnt, 0.93),
+    ],
+    ids=["AUROC .74", ".85", ".957", ".999", "half learnt"],
+)
+def test_from_weak_to_strong_estimators(matched, auroc, rate):
+    found = [of_pairs(matched, rate, seed=seed) for seed in range(10)]
+    covered = sum(each.low <= truth <= each.high for each, truth in found)
+    assert covered >= 8
+    rates = [each.rate for each, _ in found]
+    assert np.mean(rates) == pytest.approx(rate, abs=0.03 if auroc < 0.8 else 0.012)
+    separations = [each.separation for each, _ in found]
+    assert np.mean(separations) == pytest.approx(auroc, abs=0.02)
+
+
+def test_an_estimator_that_cannot_tell_says_so():
+    found, truth = of_pairs(normal(0.5, 0.9), 0.4, pairs=1000)
+    assert found.high - found.low > 0.3
+    assert found.low <= truth <= found.high
+    sentence = why_vague(found.low, found.high, found.separation)
+    assert "cannot tell how noisy" in sentence
+    assert "stronger model" in sentence
+    assert why_vague(0.1, 0.2, 0.9) is None
+    assert why_vague(None, None, None) is None
+
+
+def test_more_pairs_and_stronger_estimators_say_more():
+    few, many = (of_pairs(normal(1.3, 0.75), 0.2, pairs=n)[0] for n in (1000, 100_000))
+    strong, _ = of_pairs(normal(3.5, 0.5), 0.2, pairs=1000)
+    assert many.high - many.low < (few.high - few.low) / 3
+    assert strong.high - strong.low < (few.high - few.low) / 1.8
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 10, 50_000_000])
+def test_any_number_of_pairs(pairs):
+    null = np.round(1e9 * np.diff(np.arctan(EDGES * 20)))
+    counts = cell_counts(null / null.sum() * pairs, null, EDGES)
+    found = noise_rate(counts, 0.01)
+    assert 0 <= found.low <= found.rate <= found.high <= 1
+    if pairs > 10:
+        assert found.rate > 0.9  # all are like the known mismatches

@@ -1,0 +1,79 @@
+"""Selections of images with two captions: near-duplicates, draws, and exports of one of several."""
+
+import io
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from upath import UPath
+
+from ncclean.data.selection import SelectionReader
+from ncclean.data.sources import resolve_pairs
+from ncclean.selection.export import export_shards
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
+
+KEYS = [key for key in "abcd" for _ in range(2)]
+NUMBERS = pa.array([0, 1] * 4, pa.int16())
+
+
+def chosen(folder, dedup=None, **options):
+    """The summary and the selection from a table of four images with two captions each."""
+    table = pa.table({
+        "uid": KEYS, "shard": ["t"] * 8, "key": KEYS, "caption_number": NUMBERS,
+        "row": pa.array(["abcd".index(key) for key in KEYS], pa.int32()), "status": ["ok"] * 8,
+        "similarity": pa.array(np.random.default_rng(0).random(8), pa.float32()),
+    })  # fmt: skip
+    pq.write_table(table, folder / "s.parquet")
+    out = folder / "selection.parquet"
+    summary = select([str(folder / "s.parquet")], UPath(out), Policy(**options), dedup=dedup)
+    return summary, pq.read_table(out)
+
+
+def test_near_duplicate_images_leave_all_captions_of_the_best(tmp_path):
+    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "image_group": ["a"] * 8})
+    pq.write_table(neighbours, tmp_path / "n.parquet")
+    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"), dedup_by="image")
+    assert summary.kept == 2
+    assert len(set(kept["key"].to_pylist())) == 1
+    assert kept["caption_number"].to_pylist() == [0, 1]
+
+
+def test_draws_of_a_caption_share_its_rank(tmp_path):
+    _, drawn = chosen(tmp_path, score="similarity", sample="soft-cap", size=40)
+    ranks = Counter(zip(*(drawn[name].to_pylist() for name in
+                          ("key", "caption_number", "caption_rank")), strict=True))  # fmt: skip
+    assert sum(ranks.values()) == 40
+    assert len(ranks) == 8
+    assert {rank for _, _, rank in ranks} == {0, 1}
+    for captions in ("all", "best", "sample"):
+        reader = SelectionReader(str(tmp_path / "selection.parquet"), captions)
+        best = sum(count for (_, _, rank), count in ranks.items() if rank == 0)
+        assert reader.counts() == {"t": 40 if captions == "all" else best}
+
+
+def test_as_many_draws_as_are_asked_for(tmp_path):
+    summary, drawn = chosen(tmp_path, score="similarity", sample="soft-cap", size=70_000, penalty=0)
+    assert summary.drawn == len(drawn) == 70_000
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_caption_of_another_name_is_exported_from_a_table(tmp_path, repeat):
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "JPEG")
+    columns = {"image": [buffer.getvalue()] * 4, "alt": ["w", "x", "y", "z"], "key": list("abcd")}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    keys = ["a", "a", "b", "d"]  # drawn, of one caption each
+    selection = pa.table({
+        "uid": keys, "shard": ["t"] * 4, "key": keys, "weight": pa.array([1.0] * 4, pa.float32()),
+        "split": pa.nulls(4, pa.string()),
+    })  # fmt: skip
+    pq.write_table(selection, tmp_path / "selection.parquet")
+    summary = export_shards(
+        str(tmp_path / "selection.parquet"), resolve_pairs([str(tmp_path / "t.parquet")]),
+        UPath(tmp_path / "out"), caption_key=("alt",), repeat=repeat,
+    )  # fmt: skip
+    assert (summary.samples, summary.missing) == (4, {})
