@@ -57,6 +57,7 @@ def score(
     batch_size: int = 256,
     block_size: int = 2048,
     forget_percent: float = 10.0,
+    pool: int | None = None,
     decode_threads: int = ...,
     decode_on: Literal['cpu', 'device'] = 'cpu',
     max_pixels: int = 89478485,

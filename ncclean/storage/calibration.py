@@ -29,6 +29,10 @@ _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
+# The cosine is calibrated on where it expects errors on fewer than this share of the pairs on which
+# `neg_clip_loss` does. On permuted captions that ranks better wherever errors are few, and
+# differences in what two fits expect are chance.
+_CLEARLY = 0.8
 
 
 @dataclass(frozen=True)
@@ -137,13 +141,14 @@ def calibrate(
     """From the histograms of all parts, fit what depends on the whole corpus.
 
     `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
-    `calibrate_on` is the score of `noise_probability`, `auto` the one that is expected to be on the
-    wrong side of one half for fewer pairs; the cosine where the two noise rates contradict.
+    `calibrate_on` is the score of `noise_probability`. `auto` takes `neg_clip_loss`, and the cosine
+    where that is expected to be on the wrong side of one half for clearly fewer pairs or the two
+    noise rates contradict.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
     """
-    score, null = _calibrated_on(manifest.distributions, calibrate_on)
+    score, null = fit_null(manifest.distributions, calibrate_on)
     distributions = manifest.distributions.score(score)
     value, source = _shift(manifest, shift)
     losses = manifest.distributions.losses
@@ -162,10 +167,10 @@ def calibrate(
     )
 
 
-def _calibrated_on(
+def fit_null(
     distributions: Distributions, asked: CalibrateOn
 ) -> tuple[CalibratedOn, NullModel | None]:
-    """The score to calibrate on, and its null if there is one."""
+    """The score to calibrate on, as `calibrate` says, and its null if there is one."""
     scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
     nulls: dict[CalibratedOn, NullModel] = {}
     for score in scores:
@@ -181,10 +186,14 @@ def _calibrated_on(
                 "its known mismatches; score again"
             )
         return scores[0], None
-    best = min(nulls, key=lambda score: nulls[score].expected_error)
-    cosine = nulls.get("similarity")
-    if cosine is not None and not cosine.agrees_with(nulls[best]):
-        best = "similarity"  # a rate that is wrong expects few errors
+    if len(nulls) == 1:
+        return next(iter(nulls.items()))
+    cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
+    # A rate that is wrong expects few errors, so the two must agree on it.
+    is_clear = cosine.expected_error < _CLEARLY * other.expected_error
+    best: CalibratedOn = (
+        "similarity" if is_clear or not cosine.agrees_with(other) else "neg_clip_loss"
+    )
     return best, nulls[best]
 
 

@@ -27,6 +27,7 @@ from ncclean.errors import InputError
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.embedded import embedding_request
 from ncclean.execution.engine import (
+    EmbeddingRequest,
     Engine,
     EngineRequest,
     ModelRequest,
@@ -35,6 +36,7 @@ from ncclean.execution.engine import (
     ShardTask,
 )
 from ncclean.execution.further_columns import FurtherColumns
+from ncclean.execution.pool import ensure_pool, remove_pool
 from ncclean.models.estimator import ModelIdentity
 from ncclean.options import check_unset
 from ncclean.storage.calibration import asks_for_noise, calibrate
@@ -89,12 +91,14 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
     if command.options.calibrate_by is not None:
         check_grouping(command.options.calibrate_by)
     further = FurtherColumns(command.options)
-    engine = _open_engine(command, _request(command, shards), further, progress)
+    request = _request(command, shards)
+    engine = _open_engine(command, request, further, progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.
         manifest = _open_manifest(command, shards, engine.identity, further)
         try:
             pending = manifest.pending()
+            _draw_pool(command, shards, request, progress)
             if manifest.change is not None and (counts := manifest.change.counts()):
                 progress.say(counts)
             start = time.perf_counter()
@@ -222,6 +226,11 @@ def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
     """What opens an engine for shards of images or of embeddings."""
     if not are_embeddings(shards):
         check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
+        if command.options.pool is not None:
+            raise InputError(
+                "--pool is for embeddings, of which any pair can be read at once: score with "
+                "--embeddings first, then those"
+            )
         return model_request(command)
     check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
     if "image" in (command.options.signals or ()):
@@ -312,6 +321,20 @@ def _score_pending(
     except OSError as error:
         raise InputError(stores.explain(_layout(command).work, error)) from error
     return scored
+
+
+def _draw_pool(
+    command: Score, shards: list[ShardRef], request: EngineRequest, progress: Progress
+) -> None:
+    """The pool of `--pool`, before anything is scored."""
+    size = command.options.pool
+    if size is None or not isinstance(request, EmbeddingRequest):
+        return
+    work = _layout(command).work
+    if command.overwrite:
+        remove_pool(work)
+    progress.say(f"drawing a pool of {size:,} pairs")
+    ensure_pool(work, shards, request.keys, request.dim, size)
 
 
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:

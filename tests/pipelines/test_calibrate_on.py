@@ -5,11 +5,15 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
+from ncclean.storage.calibration import fit_null
 from tests.pipelines.test_calibrate_by import RATES, corpus
 
 ON = "neg_clip_loss"
@@ -66,17 +70,27 @@ def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(other))
 
 
-def test_auto_takes_the_score_that_is_expected_to_be_wrong_less_often(tmp_path):
-    source = corpus(tmp_path / "e", sizes=(3000, 0, 0))
-    found = {}
-    for on in ("auto", "similarity", ON):
-        summary = score(source, tmp_path / f"{on}.parquet", on=on)
-        rows = pq.read_table(tmp_path / f"{on}.parquet").to_pandas()
-        doubt = np.minimum(rows.noise_probability, 1 - rows.noise_probability).sum()
-        found[on] = summary.calibrated_on, doubt
-    (auto, doubt), *alone = found.values()
-    assert doubt == min(each for _, each in alone)
-    assert auto in [score for score, each in alone if each == doubt]
+def separated(by, rng):
+    """A score of 20,000 pairs, of which a fifth are mismatched the others `by` sigmas off."""
+    own = rng.normal(size=20_000)
+    own[4_000:] += by
+    return Distributions(
+        matched=Histogram.of(torch.from_numpy(0.05 * own)),
+        mismatched=Histogram.of(torch.from_numpy(0.05 * rng.normal(size=400_000))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cosine", "other", "taken"),
+    [(3.0, 3.0, ON), (3.1, 3.0, ON), (3.5, 3.0, "similarity"), (3.0, 3.5, ON)],
+)
+def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, taken):
+    rng = np.random.default_rng(0)
+    distributions = separated(cosine, rng)
+    distributions.scores[ON] = separated(other, rng)
+    score, null = fit_null(distributions, "auto")
+    assert score == taken
+    assert null.expected_error == fit_null(distributions, taken)[1].expected_error
 
 
 def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):

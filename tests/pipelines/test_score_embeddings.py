@@ -105,6 +105,62 @@ def test_metadata_that_names_no_shard(scored, expected, tmp_path):
     assert table.column("row").to_pylist() == list(range(len(expected)))
 
 
+@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+def test_a_table_is_calibrated_again_whatever_shards_its_rows_name(scored, tmp_path, name):
+    """Also of several files whose rows name the same shard, with the parts gone."""
+    for copy in ("a", "b"):
+        shutil.copytree(scored / "embeddings", tmp_path / copy)
+    sources, out = [str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / name
+    Score(shards=sources, out=str(out), scale=20.0).run()
+    first = read(out)
+    Score(shards=[], out=str(out), finalize_only=True, shift=0.1).run()
+    again = read(out)
+    assert again.column("uid").equals(first.column("uid"))
+    assert again.column("noise_probability").equals(first.column("noise_probability"))
+    assert not again.column("osa_weight").equals(first.column("osa_weight"))
+
+
+def test_a_pool_of_the_corpus_makes_small_shards_as_good_as_large_ones(scored, tmp_path):
+    whole = together(scored, tmp_path / "e", shards=False)
+    one_batch, pooled = tmp_path / "one.parquet", tmp_path / "pooled.parquet"
+    score(whole, one_batch, options=ScoreOptions(block_size=10_000))
+    options = ScoreOptions(block_size=30, pool=10_000)
+    score(scored / "embeddings", pooled, options=options)
+    one = read(one_batch).to_pandas().neg_clip_loss
+    table = read(pooled)
+    assert np.asarray(table.column("neg_clip_loss")) == pytest.approx(one.to_numpy(), abs=1e-5)
+    assert table.schema.metadata[b"pool"] == b"10000"
+
+
+def test_the_pool_stays_until_the_run_begins_anew(scored, tmp_path):
+    files = sorted((scored / "embeddings" / "img_emb").iterdir())
+    assert len(files) > 1
+    grown, out = tmp_path / "e", tmp_path / "s.parquet"
+    shutil.copytree(scored / "embeddings", grown)
+    later = [
+        grown / kind / file.name
+        for kind in ("img_emb", "text_emb", "metadata")
+        for file in sorted((grown / kind).iterdir())[1:]
+    ]
+    aside = [path.rename(tmp_path / f"{path.parent.name}-{path.name}") for path in later]
+    options = ScoreOptions(pool=40)
+    score(grown, out, options=options)
+    first = read(out)
+    for path, was in zip(aside, later, strict=True):
+        path.rename(was)
+    score(grown, out, options=options)
+    rows = read(out).slice(0, len(first))
+    assert rows.column("neg_clip_loss").equals(first.column("neg_clip_loss"))
+    score(grown, out, options=options, overwrite=True)
+    assert (
+        not read(out)
+        .slice(0, len(first))
+        .column("neg_clip_loss")
+        .equals(first.column("neg_clip_loss"))
+    )
+    assert score(grown, out, options=options, dry_run=True).samples_per_second > 0
+
+
 def test_other_layouts_have_the_same_scores(scored, expected, scale, tmp_path):
     whole = together(scored, tmp_path / "e")
     image, text = (np.load(whole / k / f"{k}_0.npy") for k in ("img_emb", "text_emb"))
@@ -182,6 +238,7 @@ def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message)
     [
         ({"scale": 100.0}, "--scale is for embeddings; these are images"),
         ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
+        ({"options": ScoreOptions(pool=10)}, "--pool is for embeddings"),
     ],
 )
 def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
