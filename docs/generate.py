@@ -75,11 +75,11 @@ of captions with a wrong word, of those that are not mismatched, and its 95 % in
 Compression is zstd. Row groups hold about 100,000 rows. {dictionary} are dictionary-encoded.
 """
 
-_WORDS = """\
+_OPTIONAL = """\
 
-## Words
+## Columns of options
 
-A table that was scored with `--words` has these columns, too ([Scores](scores.md)):
+A table that was scored with `--canonical` or `--words` has these columns too:
 """
 
 _EMBEDDINGS = """\
@@ -144,8 +144,8 @@ def schema_page() -> str:
         _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
         _table(("column", "type", "meaning", "phase", "computed by"), rows),
         _SCHEMA_METADATA.format(dictionary=dictionary),
-        _WORDS,
-        _columns(schema.WORD_COLUMNS),
+        _OPTIONAL,
+        _columns(schema.OPTIONAL_COLUMNS),
         _EMBEDDINGS,
         _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
         _NEIGHBOURS,

@@ -47,6 +47,10 @@ class ScoreOptions(Options):
             low=2,
         ),
     ] = None
+    canonical: Annotated[
+        bool,
+        Option("Of embeddings: also canonical_similarity, for an estimator that knows little."),
+    ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
         Literal["cpu", "device"],

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean import schema
 from ncclean.columns import PairBatch
 from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.pairs import (
@@ -35,9 +36,9 @@ from ncclean.execution.engine import (
     ShardTask,
     Speed,
 )
+from ncclean.execution.first_pass import CorpusFacts
 from ncclean.execution.further_columns import BatchColumns, FurtherColumns, batches
 from ncclean.execution.in_process import InProcessEngine, one_behind
-from ncclean.execution.pool import load_pool
 from ncclean.execution.shard_rows import (
     check_counts,
     exported,
@@ -97,7 +98,7 @@ class EmbeddingEngine(InProcessEngine):
         self._cores = torch.get_num_threads()
         self._further = further or FurtherColumns(options)
         self._further.check_dim(request.dim)
-        self._pool: Pool | None = None
+        self._corpus: CorpusFacts | None = None
         if self._further.words is not None:
             raise InputError(
                 "--words encodes captions with other words, embeddings alone cannot tell: score "
@@ -118,8 +119,8 @@ class EmbeddingEngine(InProcessEngine):
     ) -> None:
         """Score the shards in order, the next one read and the last one written meanwhile."""
         finished = 0
-        if self._options.pool is not None and self._pool is None:
-            self._pool = load_pool(writer.work)
+        if self._corpus is None:
+            self._corpus = CorpusFacts.load(writer.work, self._options)
 
         def finish(task: ShardTask, result: ShardResult) -> None:
             on_done(task.shard, writer.write(task, result))
@@ -168,7 +169,7 @@ class EmbeddingEngine(InProcessEngine):
             vectors,
         )
         if self._options.pool is not None:
-            self._pool = _random_pool(self._options.pool, dim)
+            self._corpus = CorpusFacts(_random_pool(self._options.pool, dim))
         self._scores(pairs)
         start = time.perf_counter()
         self._scores(pairs)
@@ -269,7 +270,12 @@ class EmbeddingEngine(InProcessEngine):
                 lambda of_piece=of_piece: of_piece,  # type: ignore[misc]
             )
             columns.add(range(piece.start, piece.stop), batch)
-        return columns.in_order() | self._further.of_pairs(image, captions, None)
+        values = columns.in_order() | self._further.of_pairs(image, captions, None)
+        if self._options.canonical and self._corpus is not None:
+            cosines = self._corpus.canonical_similarity(pairs)
+            if cosines is not None:
+                values[schema.CANONICAL.name] = pa.array(cosines)
+        return values
 
     @staticmethod
     def _groups(pairs: EmbeddedPairs, further: Mapping[str, pa.Array], sql: str) -> pa.Array:
@@ -296,7 +302,8 @@ class EmbeddingEngine(InProcessEngine):
         images = images_of(pairs.facts.filter(pa.array(pairs.ok)))
         of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
-        pool, samples = self._pool, np.empty(0, np.uint64)
+        pool = self._corpus.pool if self._corpus is not None else None
+        samples = np.empty(0, np.uint64)
         if pool is not None:
             uids = pairs.facts.column("uid").filter(pa.array(pairs.ok))
             samples = sample_numbers(uids.to_pylist())

@@ -24,6 +24,7 @@ from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
+from ncclean.execution import first_pass
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.embedded import embedding_request
 from ncclean.execution.engine import (
@@ -36,7 +37,6 @@ from ncclean.execution.engine import (
     ShardTask,
 )
 from ncclean.execution.further_columns import FurtherColumns
-from ncclean.execution.pool import ensure_pool, remove_pool
 from ncclean.models.estimator import ModelIdentity
 from ncclean.options import check_unset
 from ncclean.storage.calibration import asks_for_noise, calibrate
@@ -98,7 +98,7 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
         manifest = _open_manifest(command, shards, engine.identity, further)
         try:
             pending = manifest.pending()
-            _draw_pool(command, shards, request, progress)
+            _first_pass(command, shards, request, progress)
             if manifest.change is not None and (counts := manifest.change.counts()):
                 progress.say(counts)
             start = time.perf_counter()
@@ -226,11 +226,12 @@ def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
     """What opens an engine for shards of images or of embeddings."""
     if not are_embeddings(shards):
         check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
-        if command.options.pool is not None:
-            raise InputError(
-                "--pool is for embeddings, of which any pair can be read at once: score with "
-                "--embeddings first, then those"
-            )
+        for name in ("pool", "canonical"):
+            if getattr(command.options, name):
+                raise InputError(
+                    f"--{name} is for embeddings, which can be read twice: score with --embeddings "
+                    "first, then those"
+                )
         return model_request(command)
     check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
     if "image" in (command.options.signals or ()):
@@ -323,18 +324,19 @@ def _score_pending(
     return scored
 
 
-def _draw_pool(
+def _first_pass(
     command: Score, shards: list[ShardRef], request: EngineRequest, progress: Progress
 ) -> None:
-    """The pool of `--pool`, before anything is scored."""
-    size = command.options.pool
-    if size is None or not isinstance(request, EmbeddingRequest):
-        return
-    work = _layout(command).work
-    if command.overwrite:
-        remove_pool(work)
-    progress.say(f"drawing a pool of {size:,} pairs")
-    ensure_pool(work, shards, request.keys, request.dim, size)
+    """What `--pool` and `--canonical` need of the whole corpus, before anything is scored."""
+    options = command.options
+    if isinstance(request, EmbeddingRequest) and (options.pool is not None or options.canonical):
+        progress.say("reading the whole corpus first")
+        work = _layout(command).work
+        found = first_pass.begin(
+            work, shards, request.keys, request.dim, options, command.overwrite
+        )
+        if found is not None:
+            progress.say(found)
 
 
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:

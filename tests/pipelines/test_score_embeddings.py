@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,10 @@ from ncclean_pipelines.select import Select
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
+from ncclean.scoring.canonical import Moments, Projection, halves
 from ncclean.selection.policy import Policy
 from tests.pipelines.score_tables import read
+from tests.scoring.test_canonical import corpus as canonical_corpus
 
 BLOCK_COLUMNS = (
     "ncu_confidence", "ncu_split", "disncl_clean", "neg_clip_loss", "i2t_rank", "t2i_rank", "block",
@@ -239,6 +242,7 @@ def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message)
         ({"scale": 100.0}, "--scale is for embeddings; these are images"),
         ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
         ({"options": ScoreOptions(pool=10)}, "--pool is for embeddings"),
+        ({"options": ScoreOptions(canonical=True)}, "--canonical is for embeddings"),
     ],
 )
 def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
@@ -274,3 +278,43 @@ def test_an_estimate_of_the_job(scored, tmp_path):
     plan = score(scored / "embeddings", tmp_path / "s.parquet", dry_run=True)
     assert plan.pairs == pq.read_table(scored / "embeddings" / "metadata").num_rows
     assert plan.samples_per_second > 0
+
+
+def test_canonical_similarity_of_a_pair_is_by_the_other_half(tmp_path):
+    image, text, moved = canonical_corpus(2400)
+    source = tmp_path / "e"
+    for number, rows in enumerate((slice(0, 900), slice(900, 2400))):
+        for kind, side in (("img_emb", image), ("text_emb", text)):
+            (source / kind).mkdir(parents=True, exist_ok=True)
+            np.save(source / kind / f"{kind}_{number}.npy", side[rows])
+        (source / "metadata").mkdir(exist_ok=True)
+        captions = [f"caption {row}" for row in range(len(image[rows]))]
+        place = source / "metadata" / f"metadata_{number}.parquet"
+        pq.write_table(pa.table({"caption": captions, "is_noisy": moved[rows]}), place)
+    options = ScoreOptions(canonical=True)
+    score(source, tmp_path / "s.parquet", options=options)
+    table = read(tmp_path / "s.parquet")
+    found = np.asarray(table.column("canonical_similarity"))
+    half = halves(table.column("shard").to_pylist(), np.asarray(table.column("row")))
+    for own in (half, ~half):
+        moments = Moments(image.shape[1])
+        moments.add(image[~own], text[~own], np.random.default_rng(0))
+        expected = Projection.fit(moments).cosines(image[own], text[own])
+        assert found[own] == pytest.approx(expected, abs=1e-4)
+    evaluated = EvaluateNoise(scores=[str(tmp_path / "s.parquet")]).run().summary
+    auroc = {each.column: each.kinds[0].report.auroc for each in evaluated.scores}
+    assert auroc["canonical_similarity"] > auroc["similarity"] + 0.1
+    first = read(tmp_path / "s.parquet")
+    score(source, tmp_path / "s.parquet", options=options)
+    assert read(tmp_path / "s.parquet").equals(first)
+
+
+def test_canonical_similarity_of_few_pairs_is_null(scored, tmp_path):
+    said = []
+    command = Score(
+        shards=[str(scored / "embeddings")], out=str(tmp_path / "s.parquet"), scale=20.0,
+        options=ScoreOptions(canonical=True),
+    )  # fmt: skip
+    command.run(SimpleNamespace(say=said.append, advance=lambda *_, **__: None))
+    assert read(tmp_path / "s.parquet").column("canonical_similarity").null_count == 591
+    assert any("canonical_similarity is null: of 128 dimensions" in line for line in said)
