@@ -24,7 +24,7 @@ UNMEASURED = {
     ("README.md", "| tool | what it is made for | image-text match |"),
     ("architecture.md", "| to add | touch |"),
     ("audit.md", "| key | button | means |"),
-    ("architecture.md", "| step | module | from | to |"),
+    ("architecture.md", "| step | module | gives |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
     ("disentanglement.md", "| | paper | here | why |"),
@@ -48,7 +48,6 @@ UNMEASURED = {
     ("noise.md", "| figure | meaning |"),
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
-    ("recipes.md", "| recipe | |"),
     ("scores.md", "| you want to | use |"),
     ("select.md", "| `--method` | keeps | weight |"),
 }
