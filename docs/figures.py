@@ -113,6 +113,7 @@ FIGURES = {
     "robust-colour": Figure(("robust",), over_noise("colour")),
     "robust-rsum": Figure(("robust",), over_noise("rsum")),
     "score-candidates": Figure(("score-candidates",), tables.candidates_table),
+    "score-choice": Figure(("score-candidates",), tables.rendered_half_table),
     "scale": Figure(("scale",), tables.scale_table),
     "selection": Figure(("selection",), tables.selection_table),
     "training-steps": Figure(("training",), tables.training_table),

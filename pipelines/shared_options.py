@@ -102,4 +102,5 @@ def plot_option(inside: str | None = None) -> Option:
         metavar="PATH",
         endings=(".png", ".svg", ".pdf"),
         inside=inside,
+        extra="plots",
     )

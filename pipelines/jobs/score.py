@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
 from typing import cast, get_args
-
-import torch
 
 import ncclean
 from ncclean import stores
@@ -15,18 +12,13 @@ from ncclean.auditing.measure import Audit, measure
 from ncclean.auditing.move import moved
 from ncclean.config import (
     CalibratedOn,
-    ClusterOptions,
     ScoreOptions,
     WeightFunction,
-    parse_keys,
 )
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
-from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
 from ncclean.execution import first_pass
-from ncclean.execution.cost import Rates, estimate
-from ncclean.execution.embedded import embedding_request
 from ncclean.execution.engine import (
     EmbeddingRequest,
     Engine,
@@ -38,7 +30,6 @@ from ncclean.execution.engine import (
 )
 from ncclean.execution.further_columns import FurtherColumns
 from ncclean.models.estimator import ModelIdentity
-from ncclean.options import check_unset
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
@@ -49,34 +40,11 @@ from ncclean.storage.tables import table_files, table_metadata
 
 from ..progress import Progress
 from ..score import Score
+from .score_request import engine_request, model_request, uses_ray
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
-_CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
-_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels", "image_root")
-
-
-@dataclass(frozen=True)
-class ScorePlan:
-    """What `--dry-run` tells: the size of the job and what it would take.
-
-    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, `hours` what a clock would show.
-    """
-
-    shards: int
-    bytes: int
-    pairs: int
-    device: str
-    precision: str
-    samples_per_second: float
-    workers: int
-    worker_hours: float
-    hours: float
-    gpu_hours: float | None
-    bytes_written: int
-    read_bytes_per_second: float
 
 
 def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSummary:
@@ -91,7 +59,7 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
     if command.options.calibrate_by is not None:
         check_grouping(command.options.calibrate_by)
     further = FurtherColumns(command.options)
-    request = _request(command, shards)
+    request = engine_request(command, shards)
     engine = _open_engine(command, request, further, progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.
@@ -138,7 +106,7 @@ def finalize_only(command: Score, progress: Progress, audit: Audit | None = None
             command = _as_it_is(command)
         request = model_request(command)  # no worker opens it
         further = FurtherColumns(ScoreOptions())
-        engine = _open_engine(command, request, further, progress) if _uses_ray(command) else None
+        engine = _open_engine(command, request, further, progress) if uses_ray(command) else None
         try:
             return _finalize(command, manifest, engine, progress, begin, None, audit)
         finally:
@@ -164,92 +132,14 @@ def _as_it_is(command: Score) -> Score:
     return command
 
 
-def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
-    """Estimate the job: counts from the first samples, the speed from one batch on the model.
-
-    The model is tried on this machine, also where `--workers` will do the work.
-    """
-    pairs = estimate_samples(shards)
-    request = _request(command, shards)
-    progress.say("measuring the speed")
-    speed = request.engine(command.options).speed()
-    size = sum(shard.size for shard in shards)
-    rates = Rates(
-        pairs_per_second=speed.pairs_per_second,
-        input_bytes=size / max(pairs, 1),
-        embedding_dim=speed.embedding_dim if command.options.embeddings else 0,
-    )
-    workers = command.cluster.workers or 1
-    cost = estimate(pairs, rates, shards=len(shards), workers=workers)
-    return ScorePlan(
-        shards=len(shards),
-        bytes=size,
-        pairs=pairs,
-        device=speed.device,
-        precision=speed.precision,
-        samples_per_second=round(speed.pairs_per_second, 1),
-        workers=workers,
-        worker_hours=round(cost.worker_hours, 4),
-        hours=round(cost.hours, 4),
-        gpu_hours=round(cost.worker_hours, 4) if speed.device.startswith("cuda") else None,
-        bytes_written=cost.bytes_written,
-        read_bytes_per_second=round(cost.read_bytes_per_second, 1),
-    )
-
-
-def model_request(command: Score) -> ModelRequest:
-    """The model that scores."""
-    return ModelRequest(
-        model=command.model,
-        pretrained=command.pretrained,
-        precision=command.precision,
-        device=command.device,
-        compiled=command.compiled,
-        space="auto",
-    )
-
-
 def _layout(command: Score) -> ScoreLayout:
     return ScoreLayout(stores.location(command.out))
-
-
-def _uses_ray(command: Score) -> bool:
-    """`auto` takes Ray when an address is given or several GPUs are visible."""
-    if command.engine != "auto":
-        return command.engine == "ray"
-    if command.cluster != ClusterOptions():
-        return True
-    return command.device == "auto" and torch.cuda.device_count() > 1
-
-
-def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
-    """What opens an engine for shards of images or of embeddings."""
-    if not are_embeddings(shards):
-        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
-        for name in ("pool", "canonical"):
-            if getattr(command.options, name):
-                raise InputError(
-                    f"--{name} is for embeddings, which can be read twice: score with --embeddings "
-                    "first, then those"
-                )
-        return model_request(command)
-    check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
-    if "image" in (command.options.signals or ()):
-        raise InputError("--signals image is for images; these are embeddings")
-    scale: float | ModelRequest = _CLIP_SCALE
-    if isinstance(command.scale, str):
-        scale = ModelRequest(model=command.scale, pretrained=command.pretrained, space="auto")
-    elif command.scale is not None:
-        scale = command.scale
-    if command.shift == "noise" and not isinstance(scale, ModelRequest):
-        raise InputError("--shift noise takes a model to ask, and --scale names none")
-    return embedding_request(shards, parse_keys(command.embedding_keys), scale, command.device)
 
 
 def _open_engine(
     command: Score, request: EngineRequest, further: FurtherColumns, progress: Progress
 ) -> Engine:
-    if not _uses_ray(command):
+    if not uses_ray(command):
         if isinstance(request, ModelRequest):
             progress.say(f"loading {request.model}")
         return request.engine(command.options, further)

@@ -214,6 +214,19 @@ def candidates_table(record: Record) -> Iterator[str]:
         yield line(name, *cells)
 
 
+def rendered_half_table(record: Record) -> Iterator[str]:
+    """`score_candidates.py`: which share of the pairs is on the wrong side of one half."""
+    yield from heading(
+        "estimator", "noise", "`similarity`: wrong", "`neg_clip_loss`: wrong", "`auto`: wrong"
+    )
+    for row in record["rows"]:
+        if "at_half" in row:
+            wrong = {score: percent(found["error"]) for score, found in row["at_half"].items()}
+            name = row["corpus"].removeprefix("rendered, ")
+            shown = (wrong[score] for score in ("similarity", "neg_clip_loss", "auto"))
+            yield line(f"`{name}`", _KINDS[row["noise"]], *shown)
+
+
 def real_rule_table(record: Record) -> Iterator[str]:
     """`real_clip.py`: shares of the matched and of the mismatched pairs that each rule keeps."""
     rows = [row for row in record["rows"] if row["share"] == 0.2]

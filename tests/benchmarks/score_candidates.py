@@ -12,6 +12,8 @@ of captions with one wrong word, or of boilerplate, and are embedded by both bun
 - `canonical`: cosine after canonical correlation analysis, each half projected by the other's;
 - `match`: logistic regression of the pairs as given against permuted ones on all of these, each
   half fitted on the other.
+
+Of rendered corpora also what `noise_probability` on either score and on that of `auto` is worth.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow.dataset as ds
 from ncclean_pipelines.score import Score
+from real_clip import at_half
 from records import make_record, write_record
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -193,6 +196,7 @@ def rendered(pairs: int) -> Iterator[dict[str, Any]]:
                     "noise": kind,
                     "pairs": len(image),
                     "scores": _mean([_ranked(found, wrong.to_numpy().astype(bool))]),
+                    "at_half": at_half(str(table)),
                 }
 
 
