@@ -89,3 +89,47 @@ def human_audit_table(record: Record) -> Iterator[str]:
             f"{row['error_after']:.3f}",
             f"from {row['error_after_90']:.3f}",
         )
+
+
+_RULE_NAMES = {
+    "noise_probability": "`noise_probability`",
+    "near_miss_probability": "`near_miss_probability`",
+    "either": "either",
+}
+
+
+def human_near_miss_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: what each null sees of people's errors."""
+    yield from heading(
+        "labels", "word list", "probability", "wrong", "expected", "found at .5", "precision",
+        "calibration error",
+    )  # fmt: skip
+    for row in record["near_misses"]:
+        for name, rule in row["rules"].items():
+            yield line(
+                _LABELS[row["label"]],
+                row["words"],
+                _RULE_NAMES[name],
+                percent(row["true"]),
+                percent(rule["expected"]),
+                percent(rule["recall"]),
+                percent(rule["precision"]),
+                f"{rule['calibration_error']:.3f}",
+            )
+
+
+def human_repair_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: zero-shot accuracy on photographs that no model has seen."""
+    yield from heading("arm", "pairs", "wrong", "accuracy", "over `clip` on all", "95 % interval")
+    for row in record["repair"]:
+        trained = row["pairs"] > 0
+        yield line(
+            row["arm"],
+            f"{row['pairs']:,}" if trained else "",
+            percent(row["noisy_share"]) if trained else "",
+            percent(row["accuracy"]),
+            f"{100 * row['gain']:+.1f}" if row["gain_low"] != row["gain_high"] else "",
+            f"{100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f}"
+            if row["gain_low"] != row["gain_high"]
+            else "",
+        )
