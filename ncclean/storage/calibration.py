@@ -17,7 +17,7 @@ from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
 from ncclean.errors import InputError
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses
-from ncclean.scoring.near_miss import NearMisses
+from ncclean.scoring.near_miss import NearMisses, counted_share
 from ncclean.scoring.null import GroupRate, NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.recalibration import Audited
@@ -158,8 +158,17 @@ def calibrate(
         scale=float(manifest.identity.model["scale"]),
         groups=groups,
         group_rates=rates,
-        near_misses=NearMisses.fit(manifest.distributions.score("near_miss_score")),
+        near_misses=_near_misses(manifest.distributions),
     )
+
+
+def _near_misses(distributions: Distributions) -> NearMisses | None:
+    """Those of `--words`, if there are enough; what looks matched is a matter of the cosine."""
+    scores = distributions.score("near_miss_score")
+    if not scores.matched.size or not distributions.mismatched.size:
+        return None
+    null = NullModel.fit(distributions.matched, distributions.mismatched)
+    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate))
 
 
 def _calibrated_on(

@@ -91,31 +91,32 @@ def human_audit_table(record: Record) -> Iterator[str]:
         )
 
 
-_RULE_NAMES = {
-    "noise_probability": "`noise_probability`",
-    "near_miss_probability": "`near_miss_probability`",
-    "either": "either",
-}
-
-
 def human_near_miss_table(record: Record) -> Iterator[str]:
-    """`cifar10n.py`: what each null sees of people's errors."""
+    """`cifar10n.py`: what `--words` sees of people's errors."""
+    rows = record["near_misses"]
+    scores = [f"`{score}`" for score in rows[0]["ranking"]]
     yield from heading(
-        "labels", "word list", "probability", "wrong", "expected", "found at .5", "precision",
-        "calibration error",
+        "labels", "word list", "captions with a word", *scores, "wrong", "wrong words, estimated",
+        "errors found at .5", "with wrong words",
     )  # fmt: skip
-    for row in record["near_misses"]:
-        for name, rule in row["rules"].items():
-            yield line(
-                _LABELS[row["label"]],
-                row["words"],
-                _RULE_NAMES[name],
-                percent(row["true"]),
-                percent(rule["expected"]),
-                percent(rule["recall"]),
-                percent(rule["precision"]),
-                f"{rule['calibration_error']:.3f}",
-            )
+    for row in rows:
+        ranking = (
+            f"{score['auroc']:.3f} ({score['average_precision']:.3f})"
+            for score in row["ranking"].values()
+        )
+        rate, low, high = row["near_misses"]
+        yield line(
+            _LABELS[row["label"]],
+            row["words"],
+            percent(row["tried"]),
+            *ranking,
+            percent(row["true"]),
+            f"{percent(rate)} ({percent(low)} to {percent(high)})"
+            if row["can_tell"]
+            else "cannot tell",
+            percent(row["found"]),
+            percent(row["found_either"]) if row["can_tell"] else "",
+        )
 
 
 def human_repair_table(record: Record) -> Iterator[str]:

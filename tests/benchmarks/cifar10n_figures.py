@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from ncclean.evaluation.calibration import BINS, calibration
+from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.recalibration import recalibrated
 from ncclean.storage.summary import ScoreSummary
 
 _FOLDS = 5
+_RANKED = ("similarity", "word_margin", "near_miss_score")  # higher is cleaner
 
 
 def detection(
@@ -78,66 +79,42 @@ def rates(table: str, summary: ScoreSummary, label: str, name: str) -> dict[str,
     }
 
 
-@dataclass(frozen=True)
-class NearMisses:
-    """(N,) probabilities of a mismatch, of a wrong word (0 where no word was tried), the truth."""
-
-    mismatched: np.ndarray
-    wrong_word: np.ndarray
-    is_wrong: np.ndarray
-    tried: float
-
-    @classmethod
-    def read(cls, table: str) -> NearMisses:
-        """From a score table of `--words`."""
-        names = ["noise_probability", "near_miss_probability", "is_noisy", "word_margin"]
-        columns = pq.read_table(table, columns=names)
-        p, q, truth = (
-            columns.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
-            for name in names[:3]
-        )
-        margin = columns.column("word_margin")
-        return cls(p, np.nan_to_num(q), truth > 0, 1 - margin.null_count / len(margin))
-
-    @property
-    def either(self) -> np.ndarray:
-        """Of a mismatch, or of a wrong word in what is no mismatch."""
-        either: np.ndarray = 1 - (1 - self.mismatched) * (1 - self.wrong_word)
-        return either
-
-
 def near_misses(table: str, summary: ScoreSummary, label: str, words: str) -> dict[str, Any]:
-    """What the second null sees of people's errors, alone and beside the first."""
-    found = NearMisses.read(table)
-    probabilities = {
-        "noise_probability": found.mismatched,
-        "near_miss_probability": found.wrong_word,
-        "either": found.either,
+    """What `--words` adds: how its scores rank the pairs that have one, and what its null finds.
+
+    `found` is the share of people's errors with a probability of one half, of a mismatch alone and
+    of either a mismatch or a wrong word; a pair without a word to try has none.
+    """
+    rows = pq.read_table(table)
+    values = {
+        name: rows.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
+        for name in (*_RANKED, "noise_probability", "near_miss_probability", "is_noisy")
     }
+    is_wrong, tried = values["is_noisy"] > 0, ~np.isnan(values["word_margin"])
+    mismatched = values["noise_probability"]
+    either = 1 - (1 - mismatched) * (1 - np.nan_to_num(values["near_miss_probability"]))
+    low, high = summary.near_miss_rate_low, summary.near_miss_rate_high
     return {
         "label": label,
         "words": words,
-        "tried": found.tried,
-        "true": float(found.is_wrong.mean()),
+        "tried": float(tried.mean()),
+        "true": float(is_wrong.mean()),
         "noise_rate": summary.noise_rate,
-        "near_miss_rate": summary.near_miss_rate,
-        "near_miss_low": summary.near_miss_rate_low,
-        "near_miss_high": summary.near_miss_rate_high,
-        "rules": {
-            name: _judged(probability, found.is_wrong)
-            for name, probability in probabilities.items()
+        "near_misses": [summary.near_miss_rate, low, high],
+        "can_tell": low is not None and why_vague(low, high, None) is None,
+        "ranking": {
+            name: {
+                "auroc": float(roc_auc_score(is_wrong[tried], -values[name][tried])),
+                "average_precision": float(
+                    average_precision_score(is_wrong[tried], -values[name][tried])
+                ),
+            }
+            for name in _RANKED
         },
-    }
-
-
-def _judged(probability: np.ndarray, is_wrong: np.ndarray) -> dict[str, float]:
-    """`expected` share of errors, what a rule at one half does, and the calibration error."""
-    flagged = probability >= 0.5
-    return {
-        "expected": float(probability.mean()),
-        "recall": float(flagged[is_wrong].mean()),
-        "precision": float(is_wrong[flagged].mean()) if flagged.any() else 1.0,
-        "calibration_error": calibration_error(probability, is_wrong),
+        "found": float((mismatched[is_wrong] >= 0.5).mean()),
+        "found_either": float((either[is_wrong] >= 0.5).mean()),
+        "precision": float(is_wrong[mismatched >= 0.5].mean()),
+        "precision_either": float(is_wrong[either >= 0.5].mean()),
     }
 
 

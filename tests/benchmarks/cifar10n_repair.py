@@ -57,14 +57,13 @@ _WEIGHTED = Policy(weights="osa_weight")
 ARMS = (
     Arm(name=BASELINE),
     Arm(name="clip, selected", policy=_SELECTED),
-    Arm(name=f"clip, selected after {_ANSWERS} answers", policy="audited"),
     Arm(name="clip, selected by itself", policy=_SELECTED, judge="itself"),
     Arm(name="osa", method="osa", policy=_WEIGHTED),
-    Arm(name="osa, weights by itself", method="osa", policy=_WEIGHTED, judge="itself"),
     Arm(name="ncu, forget 40 %", method="ncu", forget=40.0),
-    Arm(name="ncu, nothing to forget", method="ncu", forget=0.0),
     Arm(name="rince", method="rince"),
     Arm(name="bayes", method="bayes"),
+    Arm(name="ncu, nothing to forget", method="ncu", forget=0.0),
+    Arm(name=f"clip, selected after {_ANSWERS} answers", policy="audited"),
     Arm(name="oracle", policy=Policy(where="NOT is_noisy")),
 )
 
