@@ -262,10 +262,12 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
         losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
         values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
     near_misses = calibration.near_misses
-    if "near_miss_score" in table.column_names and near_misses and not near_misses.cannot_tell:
-        near, without = _scored(table, "near_miss_score")
-        values["near_miss_probability"] = near_misses.null.noise_probability(near)
-        masks["near_miss_probability"] = without
+    if "near_miss_score" in table.column_names:
+        values["near_miss_probability"] = None
+        if near_misses and not near_misses.cannot_tell:
+            near, without = _scored(table, "near_miss_score")
+            values["near_miss_probability"] = near_misses.null.noise_probability(near)
+            masks["near_miss_probability"] = without
     for name, filled in values.items():
         kind = table.schema.field(name).type
         array = (
