@@ -84,6 +84,7 @@ def scored(shards: Path, model: str, words: Path, out: Path) -> dict[str, tuple[
             **({"model": model, "precision": "fp32"} if first else {"scale": model}),
             calibrate_on=name,  # type: ignore[arg-type]
             options=options if first else ScoreOptions(),
+            overwrite=not first,  # takes seconds
         )
         tables[name] = table, command.run().summary
     return tables
