@@ -168,7 +168,7 @@ _COUNTS = {
     "draws": (500, "simulated audits"),
     "passes": (8, "of the estimator's training"),
     "patient_passes": (5, "of the patient's training"),
-    "steps": (60, "of each arm"),
+    "steps": (50, "of each arm"),
     "repeats": (1, "of each arm, with other seeds"),
 }
 
