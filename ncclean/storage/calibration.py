@@ -17,7 +17,7 @@ from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
 from ncclean.errors import InputError
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses
-from ncclean.scoring.near_miss import NearMisses
+from ncclean.scoring.near_miss import NearMisses, counted_share
 from ncclean.scoring.null import GroupRate, NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.recalibration import Audited
@@ -163,8 +163,17 @@ def calibrate(
         scale=float(manifest.identity.model["scale"]),
         groups=groups,
         group_rates=rates,
-        near_misses=NearMisses.fit(manifest.distributions.score("near_miss_score")),
+        near_misses=_near_misses(manifest.distributions),
     )
+
+
+def _near_misses(distributions: Distributions) -> NearMisses | None:
+    """Those of `--words`, if there are enough; what looks matched is a matter of the cosine."""
+    scores = distributions.score("near_miss_score")
+    if not scores.matched.size or not distributions.mismatched.size:
+        return None
+    null = NullModel.fit(distributions.matched, distributions.mismatched)
+    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate))
 
 
 def fit_null(
@@ -264,10 +273,12 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
         losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
         values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
     near_misses = calibration.near_misses
-    if "near_miss_score" in table.column_names and near_misses and not near_misses.cannot_tell:
-        near, without = _scored(table, "near_miss_score")
-        values["near_miss_probability"] = near_misses.null.noise_probability(near)
-        masks["near_miss_probability"] = without
+    if "near_miss_score" in table.column_names:
+        values["near_miss_probability"] = None
+        if near_misses and not near_misses.cannot_tell:
+            near, without = _scored(table, "near_miss_score")
+            values["near_miss_probability"] = near_misses.null.noise_probability(near)
+            masks["near_miss_probability"] = without
     for name, filled in values.items():
         kind = table.schema.field(name).type
         array = (

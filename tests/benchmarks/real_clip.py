@@ -108,11 +108,11 @@ def _shares(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
 
 
-def at_half(table: str) -> dict[str, Mapping[str, float]]:
+def at_half(table: str, shift: str | float = "auto") -> dict[str, Mapping[str, float]]:
     """`_at_half` of a table as it is, which was calibrated by `auto`, and on either score."""
     found = {"auto": _at_half(table)}
     for score in get_args(CalibratedOn):
-        Score(shards=[], out=table, calibrate_on=score, finalize_only=True).run()
+        Score(shards=[], out=table, calibrate_on=score, finalize_only=True, shift=shift).run()
         found[score] = _at_half(table)
     return found
 
