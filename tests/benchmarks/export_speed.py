@@ -31,7 +31,7 @@ def run(setting: Setting) -> list[Row]:
     source = setting.scratch / "export_source"
     source.mkdir()
     for number in range(shards):
-        _write_shard(source / f"{number:05d}.tar", number)
+        write_shard(source / f"{number:05d}.tar", number)
     rows = []
     for share in (1.0, 0.7):
         selection = setting.scratch / f"selection_{share}.parquet"
@@ -61,11 +61,14 @@ def run(setting: Setting) -> list[Row]:
     return rows
 
 
-def _write_shard(path: Path, seed: int) -> None:
+def write_shard(
+    path: Path, seed: int, samples: int = _SAMPLES, image_bytes: int = _IMAGE_BYTES
+) -> None:
+    """A shard of samples as img2dataset's, with random bytes for images."""
     rng = np.random.default_rng(seed)
     with tarfile.open(path, "w") as tar:
-        for index in range(_SAMPLES):
-            size = max(2000, int(rng.normal(_IMAGE_BYTES, 5000)))
+        for index in range(samples):
+            size = max(2000, int(rng.normal(image_bytes, image_bytes / 5)))
             for extension, data in (
                 ("jpg", rng.bytes(size)),
                 ("txt", b"a caption of the usual length, ten words or so"),

@@ -80,6 +80,14 @@ def equal_table(record: Record) -> Iterator[str]:
             str(row["tasks"]), f"{row['queries']:,}", percent(row["same_neighbours"]),
             f"{row['largest_difference']:.1e}",
         )  # fmt: skip
+    if "ray" in record:
+        ray = record["ray"]
+        yield ""
+        yield (
+            f"{record['settings']['pairs']:,} pairs. On {ray['nodes']} nodes of Ray, the driver "
+            f"killed {ray['killed']} times, {ray['same']:,} of {ray['files']:,} files of the "
+            "search were the same bit for bit."
+        )
 
 
 def scale_table(record: Record) -> Iterator[str]:
