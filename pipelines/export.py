@@ -167,6 +167,6 @@ def _plan_lines(plan: ExportPlan) -> Iterator[Shown]:
         f"{file_size(plan.temporary_bytes)} of temporary files"
     )
     yield f"{plan.samples_per_second:,.0f} samples/s by one worker (one input shard)"
-    yield f"about {hours(plan.processor_hours)} of a processor"
+    yield f"about {hours(plan.processor_hours)} of a core"
     yield f"{hours(plan.hours)} on {plan.workers:,} workers, all of them busy"
     yield f"{file_size(plan.memory_bytes)} of memory for each"

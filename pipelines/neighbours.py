@@ -152,10 +152,12 @@ def _plan_lines(plan: NeighboursPlan) -> Iterator[Shown]:
     lists = f"{plan.lists:,} lists" if plan.index == "ivf" else "everything compared"
     yield f"{plan.dim:,} dimensions, {plan.index} index ({lists}), {plan.tasks:,} tasks"
     yield f"{plan.comparisons_per_second / 1e6:,.0f} million comparisons/s by one core (one list)"
-    yield f"{_span(plan.processor_hours_low, plan.processor_hours)} of a processor"
+    yield f"{_span(plan.processor_hours_low, plan.processor_hours)} of a core"
     if plan.workers > 1:
         busy = f"on {plan.workers:,} processes, all of them busy"
         yield f"{_span(plan.hours_low, plan.hours)} {busy}"
+    if plan.hours_low < plan.hours:
+        yield "the more lists it takes to reach the recall, the longer"
     yield (
         f"{file_size(plan.bytes_read)} to read, at most {file_size(plan.working_bytes)} in the "
         f"working folder, about {file_size(plan.bytes_written)} to write"
@@ -166,4 +168,4 @@ def _plan_lines(plan: NeighboursPlan) -> Iterator[Shown]:
 def _span(low: float, high: float) -> str:
     if low == high:
         return f"about {hours(high)}"
-    return f"{hours(low)} to {hours(high)}, by how many lists reach the recall,"
+    return f"{hours(low)} to {hours(high)}"

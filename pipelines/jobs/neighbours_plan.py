@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ncclean.config import parse_keys
 from ncclean.data.embeddings.units import resolve_embeddings
@@ -17,13 +18,13 @@ from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
 from ncclean.scoring.neighbours.rising import RisingNearest
-from ncclean.scoring.neighbours.search import Nearest
+from ncclean.scoring.neighbours.search import QUERY_ROWS, Products, nearest_in_list
 
 from ..neighbours import Neighbours
 from ..progress import Progress
 from .neighbours import PAIR_BYTES, task_bytes
 
-_QUERIES, _ROUNDS = 2048, 5  # of the measurement
+_KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
 _BLOCK_TASKS, _GROUP_TASKS = 5, 19
 # Comparisons of two vectors that a pair costs besides those of the lists visited: to assign and to
@@ -80,7 +81,8 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     pairs = round(len(first.image) * size / max(first_bytes, 1))
     exact = is_exact(command.options, pairs)
     lists = lists_of(pairs, exact)
-    speed = _comparisons_per_second(first.image, round(pairs / lists), k)
+    with threadpool_limits(1):
+        speed = _comparisons_per_second(first.image, round(pairs / lists), k)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
     groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room)
@@ -119,15 +121,18 @@ def _visits(visits: int, lists: int, exact: bool) -> int:
 
 
 def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
-    """How many vectors a core compares with queries in a second, as a search does."""
+    """How many vectors a core compares with queries in a second, when the first are found."""
     rng = np.random.default_rng(0)
-    rows = rng.integers(0, len(vectors), max(members, 1))
-    asking = rng.integers(0, len(vectors), _QUERIES)
-    listed, queries = vectors[rows].astype(np.float32), vectors[asking].astype(np.float32)
-    nothing = (np.full((_QUERIES, k), -np.inf, np.float32), np.full((_QUERIES, k), -1, np.int32))
-    nearest, order = RisingNearest(Nearest(*nothing)), np.arange(_QUERIES)
+    drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
+    queries, known, listed = np.split(
+        vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
+    )
+    ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
+    nearest = RisingNearest(nearest_in_list(queries, known, ids, k, None))
+    products = Products(queries)
     begin = time.process_time()
     for number in range(_ROUNDS):
-        ids = np.arange(number * len(rows), (number + 1) * len(rows), dtype=np.int32)
-        nearest.add(order, queries[order] @ listed.T, ids)
-    return _ROUNDS * _QUERIES * len(rows) / max(time.process_time() - begin, 1e-6)
+        first = _KNOWN + number * len(listed)
+        ids = np.arange(first, first + len(listed), dtype=np.int32)
+        nearest.add(rows, products.of(rows, listed), ids)
+    return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)
