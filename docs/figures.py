@@ -24,6 +24,7 @@ RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 import audit_tables  # noqa: E402
+import billion  # noqa: E402
 import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import repair_tables  # noqa: E402
@@ -78,6 +79,7 @@ def over_noise(metric: str) -> Callable[..., Iterable[str]]:
 FIGURES = {
     "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
+    "billion": Figure(billion.RECORDS, billion.billion_table),
     "calibrated-on": Figure(
         ("real-clip", "weak-estimators"),
         tables.calibrated_on_table,
@@ -94,6 +96,7 @@ FIGURES = {
     "disncl-colour": Figure(("disncl",), over_noise("colour")),
     "disncl-rsum": Figure(("disncl",), over_noise("rsum")),
     "embeddings": Figure(("embeddings",), tables.benchmark_table),
+    "export": Figure(("export",), tables.benchmark_table),
     "gpu": Figure(("gpu",), tables.gpu_table),
     "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
     "human-near-misses": Figure(("cifar10n",), audit_tables.human_near_miss_table),
@@ -108,6 +111,7 @@ FIGURES = {
     "neighbours-cost": Figure(("neighbours",), tables.neighbours_table),
     "neighbours-equal": Figure(("neighbours-equal",), tables.equal_table),
     "prior": Figure(("prior",), repair),
+    "ranged-reads": Figure(("ranged-reads",), tables.ranged_reads_table),
     "real-rate": Figure(("real-clip",), tables.real_rate_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
     "real-scores": Figure(("real-clip",), tables.real_score_table),

@@ -175,6 +175,7 @@ def export(
     workers: int | None = None,
     ray_address: str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Write the selected samples as shards, copied byte for byte, or DataComp's uid file."""
@@ -199,6 +200,7 @@ def neighbours(
     workers: int | None = None,
     ray_address: str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Find near-duplicates and false negatives over the whole corpus."""

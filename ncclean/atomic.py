@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Callable, Container, Iterator
 from contextvars import ContextVar
@@ -78,7 +79,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of two nodes may have one number and write to one folder.
+    aside = path.with_name(f".{path.name}.{os.getpid()}{secrets.randbelow(10**9):09d}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield aside

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -225,11 +225,17 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
             one["name"].rstrip("/").rpartition("/")[2],
             one["type"] == "directory",
             int(one.get("size") or 0),
-            str(one.get("ETag") or one.get("etag") or one.get("LastModified") or ""),
+            version_of(one),
         )
         for one in found
         if one["name"].strip("/") != path.strip("/")  # a folder's own marker
     ]
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """What changes when an object's bytes do, from what its store tells of it."""
+    names = ("ETag", "etag", "mtime", "LastModified")
+    return str(next((info[name] for name in names if info.get(name)), ""))
 
 
 def present_files(paths: Iterable[UPath]) -> list[UPath]:

@@ -65,6 +65,11 @@ def file_size(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
+def hours(count: float) -> str:
+    """`2.50 hours`, or `12.3 minutes`."""
+    return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"
+
+
 def finite(value: Any) -> Any:
     """The value with NaN and infinity as None, which JSON has no word for."""
     if isinstance(value, dict):

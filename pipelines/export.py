@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,14 @@ from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads, usable_cores
 
 from .command import Command, Result
-from .display import Shown, file_size
+from .display import Shown, file_size, hours
 from .progress import SILENT, Progress
 from .shared_options import ImageRoot, Join, Overwrite
 
 if TYPE_CHECKING:
     from ncclean.selection.export import ExportSummary
+
+    from .jobs.export import ExportPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +69,14 @@ class Export(Command):
     )
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
+    dry_run: Annotated[
+        bool, Option("Only estimate samples, bytes and hours.", in_recipes=False)
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dry_run and self.is_uid_file:
+            raise InputError("--dry-run is for shards; a uid file takes seconds")
         if not self.is_uid_file and not self.shards:
             raise InputError("export needs --shards, or an --out that ends in .npy for the uids")
         if self.join and not self.scores:
@@ -78,8 +86,14 @@ class Export(Command):
     def is_uid_file(self) -> bool:
         return self.out.endswith(".npy")
 
-    def run(self, progress: Progress = SILENT) -> Result[ExportSummary]:
+    def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
         """Write what was selected; see `ncclean.selection.export`."""
+        if self.dry_run:
+            from .jobs.export import plan
+
+            estimate = plan(self, progress)
+            values = dataclasses.asdict(estimate)
+            return Result(self.name, estimate, values, shown=_plan_lines(estimate))
         from ncclean import stores
         from ncclean.selection.export import export_uids
 
@@ -141,3 +155,18 @@ class Export(Command):
 def _summary(exported: ExportSummary) -> Iterator[Shown]:
     shards = f"{exported.shards:,} shards, " if exported.shards else ""
     yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"
+
+
+def _plan_lines(plan: ExportPlan) -> Iterator[Shown]:
+    yield (
+        f"{plan.samples:,} samples of {plan.input_shards:,} shards to {plan.shards:,} shards, "
+        f"{plan.shards_done:,} of them done"
+    )
+    yield (
+        f"about {file_size(plan.bytes_read)} to read, {file_size(plan.bytes_written)} to write, "
+        f"{file_size(plan.temporary_bytes)} of temporary files"
+    )
+    yield f"{plan.samples_per_second:,.0f} samples/s by one worker (one input shard)"
+    yield f"about {hours(plan.processor_hours)} of a core"
+    yield f"{hours(plan.hours)} on {plan.workers:,} workers, all of them busy"
+    yield f"{file_size(plan.memory_bytes)} of memory for each"

@@ -12,12 +12,14 @@ from ncclean.options import Option, Reads
 from ncclean.scoring.neighbours.options import NeighbourOptions
 
 from .command import Command, Result
-from .display import Note, Shown, facts, share
+from .display import Note, Shown, facts, file_size, hours, share
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
     from ncclean.storage.neighbour_summary import NeighboursSummary
+
+    from .jobs.neighbours_plan import NeighboursPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,9 @@ class Neighbours(Command):
     ] = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Annotated[bool, Option("Replace OUT, and start again.", in_recipes=False)] = False
+    dry_run: Annotated[bool, Option("Only estimate pairs, bytes and hours.", in_recipes=False)] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,8 +87,15 @@ class Neighbours(Command):
         if self.options.contamination_threshold is not None and not self.reference:
             raise InputError("--contamination-threshold goes with --reference")
 
-    def run(self, progress: Progress = SILENT) -> Result[NeighboursSummary]:
+    def run(
+        self, progress: Progress = SILENT
+    ) -> Result[NeighboursSummary] | Result[NeighboursPlan]:
         """Search the whole corpus; see `ncclean_pipelines.jobs.neighbours`."""
+        if self.dry_run:
+            from .jobs.neighbours_plan import plan
+
+            estimate = plan(self, progress)
+            return Result(self.name, estimate, asdict(estimate), shown=_plan_lines(estimate))
         from .jobs.neighbours import find_all
 
         searched = find_all(self, progress)
@@ -133,3 +145,27 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
     for name, recall in recalls.items():
         if recall < wanted_recall:
             yield Note(f"the recall of {name} stays below {wanted_recall:.0%}: try --index flat")
+
+
+def _plan_lines(plan: NeighboursPlan) -> Iterator[Shown]:
+    yield f"{plan.shards:,} shards, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
+    lists = f"{plan.lists:,} lists" if plan.index == "ivf" else "everything compared"
+    yield f"{plan.dim:,} dimensions, {plan.index} index ({lists}), {plan.tasks:,} tasks"
+    yield f"{plan.comparisons_per_second / 1e6:,.0f} million comparisons/s by one core (one list)"
+    yield f"{_span(plan.processor_hours_low, plan.processor_hours)} of a core"
+    if plan.workers > 1:
+        busy = f"on {plan.workers:,} processes, all of them busy"
+        yield f"{_span(plan.hours_low, plan.hours)} {busy}"
+    if plan.hours_low < plan.hours:
+        yield "the more lists it takes to reach the recall, the longer"
+    yield (
+        f"{file_size(plan.bytes_read)} to read, at most {file_size(plan.working_bytes)} in the "
+        f"working folder, about {file_size(plan.bytes_written)} to write"
+    )
+    yield f"{file_size(plan.memory_bytes)} of memory, {file_size(plan.task_bytes)} of it for a task"
+
+
+def _span(low: float, high: float) -> str:
+    if low == high:
+        return f"about {hours(high)}"
+    return f"{hours(low)} to {hours(high)}"

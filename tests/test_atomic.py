@@ -66,6 +66,19 @@ def test_temporary_names_are_hidden_from_globs(tmp_path):
         assert aside.name.startswith(".")
 
 
+def test_writers_of_one_file_with_one_process_number_are_apart(tmp_path):
+    """A task that is run again while the first one, on another node, is still at work."""
+    target = UPath(tmp_path / "a.tar")
+    with published(target) as first:
+        first.write_text("the")
+        with published(target) as second:
+            second.write_text("the whole")
+        first.write_text("the whole")
+    assert first != second
+    assert target.read_text() == "the whole"
+    assert names(tmp_path) == ["a.tar"]
+
+
 def test_what_a_killed_process_leaves_is_removed_and_nothing_else(tmp_path):
     code = (
         "import os, signal; from upath import UPath; from ncclean.atomic import published\n"

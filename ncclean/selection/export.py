@@ -25,10 +25,9 @@ from ncclean.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
     WRITTEN,
     ExportTask,
-    count_by_shard,
+    digits_of,
     open_selection,
-    plan_export,
-    repeat_scale,
+    plan_selection,
 )
 from ncclean.selection.export_shard import (
     ExportOptions,
@@ -48,7 +47,6 @@ _COMMAND = "export"
 _RECORD = "_export.jsonl"
 _SIZES = "sizes.json"
 _SCORES = "_scores.parquet"  # joined, for the workers of a cluster
-_LEAST_DIGITS = 5  # img2dataset's
 _DERIVED = ("written_shards", "digits")
 _LABELS = {
     "selection": "the selection",
@@ -104,12 +102,8 @@ def export_shards(
     export.
     """
     out = stores.location(str(out))  # the caller's may cache its listings
-    connection = open_selection(selection)
-    repeats = repeat_scale(connection) if repeat else None
-    counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
-    connection.close()
-    tasks = plan_export(counts, shards, samples_per_shard)
-    digits = max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
+    tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
+    digits = digits_of(tasks)
     options = ExportOptions(
         selection=selection,
         out=str(out),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect
 
+_LEAST_DIGITS = 5  # of the number in a shard's name, as img2dataset has
 # SQL: how often a row of `open_selection` was drawn.
 WRITTEN = "coalesce(len(list_filter(captions, lambda one: one = captions[1])), 1)"
 
@@ -44,6 +46,24 @@ class ExportTask:
     @property
     def samples(self) -> int:
         return sum(segment.count for segment in self.segments)
+
+
+def plan_selection(
+    selection: str, shards: Sequence[ShardRef], samples_per_shard: int, *, repeat: bool
+) -> tuple[list[ExportTask], float | None]:
+    """The shards to write, and with `repeat` the factor of the weights.
+
+    Raises `InputError` for a selection that cannot be read or does not fit the shards.
+    """
+    with contextlib.closing(open_selection(selection)) as connection:
+        repeats = repeat_scale(connection) if repeat else None
+        counts = {name: n for name, n in count_by_shard(connection, repeats).items() if n}
+    return plan_export(counts, shards, samples_per_shard), repeats
+
+
+def digits_of(tasks: Sequence[ExportTask]) -> int:
+    """Digits of the number in the names of the exported shards."""
+    return max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
 
 
 def open_selection(selection: str) -> duckdb.DuckDBPyConnection:

@@ -32,7 +32,7 @@ from ncclean.stores import absolute
 from ..neighbours import Neighbours
 from ..progress import Progress
 
-_PAIR_BYTES = 250  # of all pairs, held beside what the tasks take
+PAIR_BYTES = 250  # of all pairs, held beside what the tasks take
 _LEAST_TASK_BYTES = 64 << 20
 
 
@@ -70,7 +70,7 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
             command.options,
             work,
             runner,
-            memory_bytes=_task_bytes(command, shards, blocks[0].dim, processes),
+            memory_bytes=task_bytes(command, shards, blocks[0].dim, processes),
             begin=start,
             tick=lambda done: progress.advance(done, tasks, "tasks"),
             reference=reference,
@@ -85,13 +85,13 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
     return summary
 
 
-def _task_bytes(command: Neighbours, shards: Sequence[ShardRef], dim: int, processes: int) -> int:
+def task_bytes(command: Neighbours, shards: Sequence[ShardRef], dim: int, processes: int) -> int:
     """What each of the tasks that run at a time may take."""
     limit = parse_memory(command.memory_limit)
     if command.tasks.engine == "ray" and limit is not None:
         return limit
     pairs = sum(shard.size for shard in shards) // (4 * dim)
-    left = (limit or total_memory() // 2) - _PAIR_BYTES * pairs
+    left = (limit or total_memory() // 2) - PAIR_BYTES * pairs
     return max(left // processes, _LEAST_TASK_BYTES)
 
 

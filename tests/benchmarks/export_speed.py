@@ -1,7 +1,8 @@
-"""Bytes per second of `ncclean export` next to `cp` of the very same bytes.
+"""Bytes per second of `ncclean export` next to `cp` and `sync` of the very same bytes.
 
 `cp` copies the shards that the export has written, so both write the same files. Samples have the
-size that img2dataset's have at 256 pixels: 25 KB of image, a caption, a json.
+size that img2dataset's have at 256 pixels: 25 KB of image, a caption, a json. What further shards
+take is told apart from what it takes to start.
 """
 
 from __future__ import annotations
@@ -9,63 +10,89 @@ from __future__ import annotations
 import functools
 import io
 import os
+import resource
 import shutil
 import subprocess
+import sys
 import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from command import NCCLEAN
-from measure import Setting, take_turns
+from measure import Setting, Timing, take_turns
 from results import Row, Target
 
 _IMAGE_BYTES = 25_000
 _SAMPLES = 10_000  # of a shard
 _TARGET = 0.7
+_COPIERS = ("export", "cp")
 
 
 def run(setting: Setting) -> list[Row]:
-    shards = setting.choose(full=8, quick=2)
+    few, many = setting.choose(full=2, quick=1), setting.choose(full=8, quick=2)
     source = setting.scratch / "export_source"
     source.mkdir()
-    for number in range(shards):
-        _write_shard(source / f"{number:05d}.tar", number)
+    for number in range(many):
+        write_shard(source / f"{number:05d}.tar", number)
     rows = []
     for share in (1.0, 0.7):
-        selection = setting.scratch / f"selection_{share}.parquet"
-        _select(source, selection, share)
-        written = setting.scratch / "written"
-        _export(source, selection, written)
-        size = sum(path.stat().st_size for path in written.glob("*.tar"))
-        timings = take_turns(
-            {
-                "export": functools.partial(_export, source, selection, setting.scratch / "out"),
-                "cp": functools.partial(_cp, written, setting.scratch / "copy"),
-            },
-            repeats=setting.choose(full=3, quick=3),
-        )
-        ratio = timings["cp"].best / timings["export"].best
-        rows.append(
-            Row(
-                name=f"{share:.0%} of the samples",
-                value=size / 1e6 / timings["export"].best,
-                unit="MB/s",
-                ratio=ratio,
-                target=Target("ratio", ">=", _TARGET),
-                note=f"{size / 1e6:,.0f} MB, cp {size / 1e6 / timings['cp'].best:,.0f} MB/s, "
-                f"{timings['export'].spread}",
-            )
-        )
+        candidates = {}
+        sizes = {}
+        for shards in (few, many):
+            selection = setting.scratch / f"selection_{share}_{shards}.parquet"
+            _select(source, selection, share, shards)
+            written = setting.scratch / f"written_{shards}"
+            _export(source, selection, written)
+            sizes[shards] = sum(path.stat().st_size for path in written.glob("*.tar"))
+            out, copy = setting.scratch / "out", setting.scratch / "copy"
+            candidates[f"export {shards}"] = functools.partial(_export, source, selection, out)
+            candidates[f"cp {shards}"] = functools.partial(_cp, written, copy)
+        timings = take_turns(candidates, repeats=setting.choose(full=3, quick=3))
+        rows += _rows(share, timings, (few, many), sizes)
     return rows
 
 
-def _write_shard(path: Path, seed: int) -> None:
+def _rows(
+    share: float, timings: Mapping[str, Timing[float]], shards: tuple[int, int],
+    sizes: Mapping[int, int],
+) -> Iterator[Row]:  # fmt: skip
+    few, many = shards
+    size, name = sizes[many], f"{share:.0%} of the samples"
+    best = {key: timing.best for key, timing in timings.items()}
+    used = {key: min(timing.results) for key, timing in timings.items()}
+    yield Row(
+        name=name,
+        value=size / 1e6 / best[f"export {many}"],
+        unit="MB/s",
+        ratio=best[f"cp {many}"] / best[f"export {many}"],
+        target=Target("ratio", ">=", _TARGET),
+        note=f"{size / 1e6:,.0f} MB, cp {size / 1e6 / best[f'cp {many}']:,.0f} MB/s, "
+        f"{timings[f'export {many}'].spread}",
+    )
+    gigabytes = (size - sizes[few]) / 1e9
+    for kind, seconds, unit in (("", best, "s/GB"), ("processor, ", used, "processor s/GB")):
+        further = {one: seconds[f"{one} {many}"] - seconds[f"{one} {few}"] for one in _COPIERS}
+        yield Row(
+            name=f"{name}, {kind}each further GB",
+            value=further["export"] / gigabytes,
+            unit=unit,
+            ratio=further["cp"] / further["export"],
+            target=None if kind else Target("ratio", ">=", _TARGET),
+            note=f"cp {further['cp'] / gigabytes:.2f} s/GB",
+        )
+
+
+def write_shard(
+    path: Path, seed: int, samples: int = _SAMPLES, image_bytes: int = _IMAGE_BYTES
+) -> None:
+    """A shard of samples as img2dataset's, with random bytes for images."""
     rng = np.random.default_rng(seed)
     with tarfile.open(path, "w") as tar:
-        for index in range(_SAMPLES):
-            size = max(2000, int(rng.normal(_IMAGE_BYTES, 5000)))
+        for index in range(samples):
+            size = max(2000, int(rng.normal(image_bytes, image_bytes / 5)))
             for extension, data in (
                 ("jpg", rng.bytes(size)),
                 ("txt", b"a caption of the usual length, ten words or so"),
@@ -76,9 +103,9 @@ def _write_shard(path: Path, seed: int) -> None:
                 tar.addfile(info, io.BytesIO(data))
 
 
-def _select(source: Path, out: Path, share: float) -> None:
+def _select(source: Path, out: Path, share: float, shards: int) -> None:
     rng = np.random.default_rng(0)
-    names = [path.stem for path in sorted(source.glob("*.tar"))]
+    names = [path.stem for path in sorted(source.glob("*.tar"))[:shards]]
     keys = [(name, f"{name}{i:04d}") for name in names for i in range(_SAMPLES)]
     kept = [key for key, draw in zip(keys, rng.random(len(keys)), strict=True) if draw < share]
     table = {
@@ -91,16 +118,25 @@ def _select(source: Path, out: Path, share: float) -> None:
     pq.write_table(pa.table(table), out)
 
 
-def _export(source: Path, selection: Path, out: Path) -> None:
+def _export(source: Path, selection: Path, out: Path) -> float:
     shutil.rmtree(out, ignore_errors=True)
     # The command, start-up and all: a worker of this process would import all that it has.
-    subprocess.run(
-        [*NCCLEAN, "export", selection, "--shards", source, "--out", out, "--quiet"], check=True
+    return _processor_seconds(
+        [*NCCLEAN, "export", selection, "--shards", source, "--out", out, "--quiet"]
     )
 
 
-def _cp(source: Path, out: Path) -> None:
+def _cp(source: Path, out: Path) -> float:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    subprocess.run(["cp", *sorted(map(str, source.glob("*.tar"))), str(out)], check=True)
+    never = ["--reflink=never"] if sys.platform == "linux" else []
+    seconds = _processor_seconds(["cp", *never, *sorted(source.glob("*.tar")), out])
     os.sync()  # export has every file on the disk before it is published
+    return seconds
+
+
+def _processor_seconds(command: Sequence[str | Path]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

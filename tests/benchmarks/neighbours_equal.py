@@ -1,15 +1,19 @@
 """The search by list against FAISS in memory, at the same lists and probes.
 
-    python tests/benchmarks/neighbours_equal.py [--pairs 300_000] [--dim 512]
+    python tests/benchmarks/neighbours_equal.py [--pairs 300_000] [--dim 512] [--ray]
 
 The corpus of `neighbours.py` is searched with little memory, so in many tasks. Then FAISS gets the
 same lists and, for a sample of queries, the same probes: the cosines must be the same up to
-rounding, and the neighbours but for ties.
+rounding, and the neighbours but for ties. With `--ray` the corpus is searched again on a cluster of
+two nodes, whose driver is killed three times: all files must be those of the first search.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +22,8 @@ import faiss
 import numpy as np
 from faiss.contrib.ivf_tools import add_preassigned, search_preassigned
 from neighbours import Simulation
-from records import make_record, write_record
+from records import ROOT, make_record, write_record
+from threadpoolctl import threadpool_limits
 
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.execution.neighbours.corpus import find_neighbours
@@ -26,7 +31,7 @@ from ncclean.execution.neighbours.lists import Vectors
 from ncclean.execution.neighbours.passes import ACROSS, WITHIN, Direction
 from ncclean.execution.neighbours.searches import nearest_of
 from ncclean.execution.neighbours.sources import embedded_blocks
-from ncclean.runner import InProcess
+from ncclean.runner import InProcess, Runner
 from ncclean.scoring.neighbours.centroids import Centroids
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.storage.array_files import ArrayFolder
@@ -34,6 +39,7 @@ from ncclean.storage.array_files import ArrayFolder
 _K = 30
 _QUERIES = 20_000
 _CHUNK = 50_000
+_KILLED_AT = ("route-", "near-text-text-", "home-image-text-")  # when a file of this name is there
 
 
 def main() -> None:
@@ -43,21 +49,82 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write a record")
+    parser.add_argument("--ray", action="store_true", help="search on two nodes of Ray, too")
+    parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.search:
+        from ncclean.execution.ray_tasks import RayTasks
+
+        with RayTasks(args.search[1], None) as runner:
+            search(Path(args.search[0]), "ray", runner)
+        return
+    more = {}
     with tempfile.TemporaryDirectory(prefix="ncclean-neighbours-", dir=args.scratch) as name:
         folder = Path(name)
         Simulation(args.pairs, args.dim, args.seed).write(folder / "e")
-        work = ArrayFolder(str(folder / "work"))
         begin = time.process_time()
-        find_neighbours(
-            embedded_blocks(resolve_embeddings([str(folder / "e")])),
-            NeighbourOptions(index="ivf", k=_K), work, InProcess(), memory_bytes=256 << 20,
-        )  # fmt: skip
-        print(f"searched in {time.process_time() - begin:.0f} s of processor time", flush=True)
+        with threadpool_limits(1):  # as a task on Ray: the last digit may depend on it
+            work = search(folder, "work", InProcess())
+        seconds = time.process_time() - begin
+        print(f"searched in {seconds:.0f} s of processor time", flush=True)
         results = [compared(work, one, args.dim) for one in (*WITHIN, *ACROSS)]
+        if args.ray:
+            more["ray"] = {"nodes": 2, **on_two_nodes(folder, work)}
+            print(more, flush=True)
     if args.json is not None:
         settings = {name: getattr(args, name) for name in ("pairs", "dim")}
-        write_record(args.json, make_record(results, settings=settings, seeds=[args.seed]))
+        settings["processor_seconds"] = round(seconds)
+        record = make_record(results, settings=settings, seeds=[args.seed], **more)
+        write_record(args.json, record)
+
+
+def search(folder: Path, name: str, runner: Runner) -> ArrayFolder:
+    """All that `ncclean neighbours` finds, in the files of a working folder."""
+    work = ArrayFolder(str(folder / name))
+    find_neighbours(
+        embedded_blocks(resolve_embeddings([str(folder / "e")])),
+        NeighbourOptions(index="ivf", k=_K), work, runner, memory_bytes=256 << 20,
+    )  # fmt: skip
+    return work
+
+
+def on_two_nodes(folder: Path, work: ArrayFolder) -> dict[str, int]:
+    """Search on Ray, the driver killed three times; how many files are those of `work`."""
+    sys.path.insert(0, str(ROOT))
+    from tests.execution import clusters
+
+    killed = 0
+    with clusters.cluster(folder / "site", [1, 1]) as made:
+        command = [sys.executable, __file__, "--search", str(folder), made.address]
+        for marker in _KILLED_AT:
+            driver = subprocess.Popen(command)
+            while driver.poll() is None and not _has_begun(folder / "ray", marker):
+                time.sleep(0.1)
+            killed += driver.poll() is None
+            driver.kill()
+            driver.wait()
+        subprocess.run(command, check=True)
+    again = ArrayFolder(str(folder / "ray"))
+    names = work.names()
+    if again.names() != names:
+        raise AssertionError(f"other files: {again.names() ^ names}")
+    return {
+        "killed": killed,
+        "files": len(names),
+        "same": sum(_same(work, again, n) for n in names),
+    }
+
+
+def _has_begun(folder: Path, marker: str) -> bool:
+    return folder.is_dir() and any(name.startswith(marker) for name in os.listdir(folder))
+
+
+def _same(one: ArrayFolder, other: ArrayFolder, name: str) -> bool:
+    expected, found = one.load(name), other.load(name)
+    return expected.keys() == found.keys() and all(
+        np.array_equal(array, found[key], equal_nan=array.dtype.kind == "f")
+        for key, array in expected.items()
+    )
 
 
 def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, object]:

@@ -80,16 +80,42 @@ def equal_table(record: Record) -> Iterator[str]:
             str(row["tasks"]), f"{row['queries']:,}", percent(row["same_neighbours"]),
             f"{row['largest_difference']:.1e}",
         )  # fmt: skip
+    if "ray" in record:
+        ray = record["ray"]
+        yield ""
+        yield (
+            f"{record['settings']['pairs']:,} pairs. On {ray['nodes']} nodes of Ray, the driver "
+            f"killed {ray['killed']} times, {ray['same']:,} of {ray['files']:,} files of the "
+            "search were the same bit for bit."
+        )
 
 
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.py`: what each step takes."""
-    yield from heading("step", "time", "peak memory", "disk")
+    yield from heading("step", "time", "of a processor", "peak memory", "")
     for row in record["rows"]:
-        disk = f"{row['bytes_per_row']:.0f} bytes a row" if "bytes_per_row" in row else ""
+        more = f"{row['bytes_per_row']:.0f} bytes a row" if "bytes_per_row" in row else ""
         if "manifest_mb" in row:
-            disk = f"{row['manifest_mb']:.0f} MB"
-        yield line(row["step"], f"{row['seconds']:.1f} s", f"{row['peak_gb']:.2f} GB", disk)
+            more = f"{row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
+        if "bytes_per_shard" in row:
+            more = (
+                f"{row['bytes_per_shard']:.0f} bytes a shard, with the plan of an export "
+                f"{row['bytes_per_shard_planned']:.0f}"
+            )
+        yield line(
+            row["step"], f"{row['seconds']:.1f} s", f"{row['processor_seconds']:.1f} s",
+            f"{row['peak_gb']:.2f} GB", more,
+        )  # fmt: skip
+
+
+def ranged_reads_table(record: Record) -> Iterator[str]:
+    """`ranged_reads.py`: what is read of one shard of a store."""
+    yield from heading("read", "kept", "share of the bytes", "requests", "one after the other")
+    whole = record["settings"]["shard_bytes"]
+    for row in record["rows"]:
+        kept = "" if row["kept"] is None else percent(row["kept"])
+        alone = "yes" if row["way"] == "header by header" else ""
+        yield line(row["way"], kept, percent(row["bytes"] / whole), f"{row['requests']:,}", alone)
 
 
 # What the embeddings of `real_clip.py` are, by the names of their files.

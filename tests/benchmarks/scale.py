@@ -1,6 +1,9 @@
-"""A hundred million score rows on a small machine: finalize, queries, a selection, the manifest.
+"""A hundred million score rows on a small machine: finalize, queries, a selection, a report.
 
     python tests/benchmarks/scale.py [--rows 100_000_000] [--shards 100_000] [--json FILE]
+
+And what a driver does with many shards: it lists `--listed` of them and plans an export, and reads
+a manifest of `--shards`.
 
 Each step is a process of its own, so that its peak memory is its own. Needs about 450 bytes of
 disk per row while it runs.
@@ -150,6 +153,35 @@ def select(folder: Path) -> None:
         raise AssertionError(f"{summary.kept} selected of {summary.rows}")
 
 
+def report(folder: Path) -> None:
+    from ncclean_pipelines.report import Report
+
+    Report(scores=[str(folder / "scores")], out=str(folder / "report.html")).run()
+
+
+def listing(folder: Path, shards: int) -> None:
+    """The shards of a folder as references, and an export of a third of their samples planned."""
+    from ncclean.data.shards import resolve_shards
+    from ncclean.selection.export_plan import plan_export
+
+    names = folder / "listed"
+    names.mkdir()
+    for number in range(shards):
+        (names / f"{number:07d}.tar").touch()
+    before, begin = _memory(), time.process_time()
+    found = resolve_shards([str(names)])
+    listed, held = time.process_time() - begin, _memory() - before
+    tasks = plan_export({shard.name: 3333 for shard in found}, found, 10_000)
+    print(json.dumps({
+        "seconds": listed,
+        "plan_seconds": time.process_time() - begin - listed,
+        "tasks": len(tasks),
+        "bytes_per_shard": held / shards,
+        "bytes_per_shard_planned": (_memory() - before) / shards,
+    }))  # fmt: skip
+    shutil.rmtree(names)
+
+
 def manifest(folder: Path, shards: int) -> None:
     """A manifest of many shards: made, closed, and read again as a resumed run does."""
     import numpy as np
@@ -202,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=100_000, help="of the large manifest")
+    parser.add_argument("--listed", type=int, default=1_000_000, help="shards of a folder")
     parser.add_argument("--json", type=Path, default=Path("scale.json"))
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
@@ -209,10 +242,11 @@ def main() -> None:
     if args.step:
         name, folder, *rest = args.step
         function = {"write": write, "finalize": finalize, "query": query, "select": select,
-                    "manifest": manifest}[name]  # fmt: skip
+                    "report": report, "listing": listing, "manifest": manifest}[name]  # fmt: skip
         function(Path(folder), *[int(x) if x.isdigit() else x for x in rest])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        print(json.dumps({"peak_gb": peak}))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = used.ru_utime + used.ru_stime
+        print(json.dumps({"peak_gb": used.ru_maxrss / 1e6, "processor_seconds": seconds}))
         return
     folder = Path(tempfile.mkdtemp(prefix="ncclean-scale-", dir=args.scratch))
     results: dict[str, dict[str, float]] = {}
@@ -225,6 +259,8 @@ def main() -> None:
         for name, sql in QUERIES.items():
             run(results, f"query: {name}", "query", folder, sql)
         run(results, "top 30 % selection", "select", folder)
+        run(results, "report", "report", folder)
+        run(results, f"{args.listed:,} shards listed", "listing", folder, args.listed)
         run(results, f"manifest of {args.shards:,} shards", "manifest", folder, args.shards)
     finally:
         # Here, since the steps are processes of their own that should load no more than they need.

@@ -61,8 +61,12 @@ OTHERS = {
     "run --list": ("run", "--list"),
     "run --dry-run": ("run", "{data}/r.yaml", "--out", "{out}", "--dry-run"),
     "score --dry-run": ("score", "{data}/shards", "--out", "{out}", *DRY),
+    "export --dry-run": ("export", "{data}/c.parquet", "--shards", "{data}/shards", "--out",
+                         "{out}", "--dry-run"),
+    "neighbours --dry-run": ("neighbours", "{data}/embeddings", "--out", "{out}.parquet",
+                             "--dry-run"),
     "audit --answers": ("audit", "{data}/s.parquet", "--answers", "{data}/answers.csv"),
-}
+}  # fmt: skip
 
 
 def run(*words):

@@ -83,3 +83,21 @@ def test_empty_folder_nothing_and_twice(tmp_path, folder):
         resolve_shards([])
     with pytest.raises(InputError, match="more than once"):
         resolve_shards([str(folder), str(folder / "00000.tar")])
+
+
+def test_many_objects_of_a_folder_are_asked_for_by_listing_it(tmp_path):
+    from tests import object_store
+
+    for number in range(130):
+        (tmp_path / f"{number:05d}.tar").write_bytes(b"1" * number)
+    with object_store.s3() as store:
+        object_store.upload(tmp_path, "s3://corpus/shards")
+        asked = [f"s3://corpus/shards/{number:05d}.tar" for number in range(3)]
+        one_by_one = resolve_shards(asked)
+        store.requests.clear()
+        listed = resolve_shards(["s3://corpus/shards"])
+        in_braces = resolve_shards(["s3://corpus/shards/{00000..00129}.tar"])
+        assert not [path for method, path in store.requests if method == "HEAD"]
+    assert [shard.size for shard in listed] == list(range(130))
+    assert listed == in_braces
+    assert listed[:3] == one_by_one  # versions too: what was scored is not scored again

@@ -19,7 +19,7 @@ from ncclean.storage.array_files import ArrayFolder
 
 
 class PairRows(Rows):
-    """The vectors of pairs in one modality, each distinct one read once per request."""
+    """The vectors of pairs in one modality."""
 
     def __init__(self, vectors: Vectors, labels: np.ndarray) -> None:
         self._vectors, self._labels = vectors, labels
@@ -29,9 +29,7 @@ class PairRows(Rows):
         return len(self._labels)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        ids, inverse = np.unique(self._labels[rows], return_inverse=True)
-        gathered: np.ndarray = self._vectors.take(ids)[inverse.reshape(-1)]
-        return gathered
+        return self._vectors.take(self._labels[rows])
 
 
 def classes_of(work: ArrayFolder, side: str) -> tuple[Distinct, np.ndarray]:

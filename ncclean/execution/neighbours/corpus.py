@@ -150,15 +150,27 @@ def neighbours_of(
 
 
 def _groups(corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int) -> dict[str, np.ndarray]:
-    """By side, where each group of lists begins: as many rows as a task has room for."""
+    """By side, where each group of lists begins: as many rows as a task has room for.
+
+    `room` is how many queries it has room for.
+    """
+    groups = {
+        side: groups_of(np.bincount(lists), corpus.dim, k, memory_bytes)
+        for side, lists in assigned.lists.items()
+    }
+    # Queries in float32, and what is known of the neighbours of each.
+    query_bytes = 4 * corpus.dim + 40 * k
+    return {**groups, "room": np.array([max(1, memory_bytes // 2 // query_bytes)])}
+
+
+def groups_of(sizes: np.ndarray, dim: int, k: int, memory_bytes: int) -> np.ndarray:
+    """(g + 1,) where each group of lists of these (l,) sizes begins."""
     # Vectors as stored, in float32 and transformed; neighbours before and after they are merged.
-    row_bytes = 10 * corpus.dim + 160 * k
-    groups = {}
-    for side, lists in assigned.lists.items():
-        sizes = np.bincount(lists)
-        room = max(1, memory_bytes // 2 // row_bytes)
-        wanted = max(-(-len(lists) // room), min(_LEAST_TASKS, -(-len(lists) // _SMALL)))
-        ends = np.cumsum(sizes)
-        places = np.searchsorted(ends, len(lists) * np.arange(1, wanted) / wanted)
-        groups[side] = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
+    row_bytes = 10 * dim + 160 * k
+    ends = np.cumsum(sizes)
+    rows = int(ends[-1])
+    room = max(1, memory_bytes // 2 // row_bytes)
+    wanted = max(-(-rows // room), min(_LEAST_TASKS, -(-rows // _SMALL)))
+    places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
+    groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups

@@ -29,17 +29,15 @@ def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int
         f"{direction.index} by {direction.query}"
     )  # fmt: skip
     arguments = [(direction, k)] * groups
-    homes = stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
-    if not stages.has(f"floors-{name}"):
+    stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
+    if not stages.has(f"visits-{name}"):
         routes = [stages.work.load(f"route-{number}") for number in range(len(blocks))]
-        home = np.concatenate([file[f"{name}_home"] for file in routes])
-        floors = np.empty(len(home), np.float32)
-        for file in map(stages.work.load, homes):
-            floors[file["queries"]] = file["cosines"].min(axis=1)
-        stages.save(f"floors-{name}", floors=floors, home=home)
+        stages.save(
+            f"visits-{name}", home=np.concatenate([file[f"{name}_home"] for file in routes])
+        )
     stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
     stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
-    stages.drop(f"home-{name}-", f"away-{name}-", f"floors-{name}")
+    stages.drop(f"home-{name}-", f"away-{name}-", f"visits-{name}")
 
 
 def recall(

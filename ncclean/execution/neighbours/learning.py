@@ -31,7 +31,7 @@ EXACT_BELOW = 100_000
 _SAMPLE = 1000  # queries that recall is measured with
 _ROWS_PER_EXACT_LIST = 2048
 _EXACT_LISTS = 64
-_MOST_PROBES = 256
+MOST_PROBES = 256
 # A gigabyte of 512 dimensions. Not a matter of the memory at hand: results must not depend on it.
 _MOST_SAMPLED = 1 << 19
 
@@ -77,7 +77,7 @@ def learn(
     queries = {side: _draw(len(distinct[side]), _SAMPLE, rng[side]) for side in SIDES}
     if stages.has("learnt", "queries"):
         return queries
-    lists = {side: _lists(len(distinct[side]), exact) for side in SIDES}
+    lists = {side: lists_of(len(distinct[side]), exact) for side in SIDES}
     clusters = options.clusters or number_of_lists(len(distinct["image"]))
     rows = {}
     for side in SIDES:
@@ -106,7 +106,8 @@ def learn(
     return queries
 
 
-def _lists(rows: int, exact: bool) -> int:
+def lists_of(rows: int, exact: bool) -> int:
+    """How many lists so many distinct rows are divided into."""
     if exact:
         return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST))
     return number_of_lists(rows)
@@ -155,7 +156,7 @@ def assign(
                 truth = _without(truth, queries[side])
             truth = Exact(truth.cosines[:, : options.k], truth.ids[:, : options.k])
             truths[direction.name] = truth
-            routes = centroids.route(np.asarray(asked[direction.query]), _MOST_PROBES)
+            routes = centroids.route(np.asarray(asked[direction.query]), MOST_PROBES)
             visits = _visits(truth, lists[side], routes, options.recall)
             probes[direction.name] = len(centroids) if exact else visits
         probes[f"{side}-{side}"] = min(

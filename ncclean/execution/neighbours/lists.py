@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.execution.neighbours.passes import Direction
+from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.scoring.neighbours.search import order_of
 from ncclean.storage.array_files import ArrayFolder
+
+_ROWS = 1024  # read at a time, into the same memory
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,20 @@ class Vectors:
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """(m,) ids -> (m, d) float32."""
-        if (ids[1:] < ids[:-1]).any():
-            order = np.argsort(ids, kind="stable")
-            restored = np.empty(len(ids), np.int64)
-            restored[order] = np.arange(len(ids))
-            unordered: np.ndarray = self.take(ids[order])[restored]
-            return unordered
         width = self.files[0][f"{self.side}_vectors"].shape[1]
         gathered = np.empty((len(ids), width), np.float32)
-        ends = np.searchsorted(ids, self.bounds)
-        for block in np.flatnonzero(np.diff(ends)):
-            rows, file = slice(ends[block], ends[block + 1]), self.files[block]
-            places = file[f"{self.side}_place"][ids[rows] - self.bounds[block]]
-            gathered[rows] = file[f"{self.side}_vectors"][places]
+        stored = np.empty((min(len(ids), _ROWS), width), np.float16)
+        of_row = np.searchsorted(self.bounds, ids, side="right") - 1
+        order = order_of(of_row, len(self.files))
+        ends = np.cumsum(np.bincount(of_row, minlength=len(self.files)))
+        for block, rows in enumerate(np.split(order, ends[:-1])):
+            file = self.files[block]
+            for piece in chunks(len(rows), _ROWS):
+                here = rows[piece]
+                places = file[f"{self.side}_place"][ids[here] - self.bounds[block]]
+                vectors = stored[: len(here)]
+                np.take(file[f"{self.side}_vectors"], places, axis=0, out=vectors, mode="clip")
+                gathered[here] = vectors
         return gathered
 
     def lists(self, first: int, last: int) -> Iterator[Members]:
@@ -94,4 +98,4 @@ def _by_list(starts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.stack([np.diff(one) for one in starts])  # (blocks, lists)
     count = sizes.shape[1]
     lists = np.concatenate([np.repeat(np.arange(count), of_block) for of_block in sizes])
-    return np.argsort(lists, kind="stable"), np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
+    return order_of(lists, count), np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])

@@ -18,6 +18,7 @@ from ncclean.execution.neighbours.blocks import IDENTIFIERS, Block
 from ncclean.scoring.neighbours.centroids import Centroids, load_faiss
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
 from ncclean.scoring.neighbours.matrix import CHUNK_ROWS, EmbeddingMatrix, pair_cosines
+from ncclean.scoring.neighbours.search import order_of
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
@@ -144,7 +145,7 @@ def route_block(
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
         assigned = np.asarray(work.load(f"assign-{number}")[f"{side}_list"])
         lists = len(Centroids.of(learnt, f"{side}_"))
-        order = np.argsort(assigned, kind="stable")
+        order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
         place[order] = np.arange(len(own), dtype=np.int32)
         arrays |= {
@@ -188,12 +189,13 @@ def _by_list(
     direction: Direction, ids: np.ndarray, routes: np.ndarray, lists: int
 ) -> dict[str, np.ndarray]:
     """The queries of each list in the order of their ids; which of their lists it is, from 0."""
-    order = np.argsort(routes.ravel(), kind="stable")
-    row, rank = np.divmod(order, max(routes.shape[1], 1))
+    order = order_of(routes.ravel(), lists)
+    width = max(routes.shape[1], 1)
+    row = order // width
     name = direction.name
     return {
         f"{name}_queries": ids[row],
-        f"{name}_rank": rank.astype(np.uint8),
+        f"{name}_rank": (order - row * width).astype(np.uint8),
         f"{name}_starts": _starts(routes.ravel(), lists),
         f"{name}_home": routes[:, 0],
     }

@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
-from ncclean.execution.neighbours.lists import Vectors, visitors
-from ncclean.execution.neighbours.passes import Direction
+from ncclean.execution.neighbours.lists import Members, Vectors, Visitors, visitors
+from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import (
     Candidates,
     Nearest,
-    NearestCandidates,
+    Products,
     merge_nearest,
     nearest_in_list,
-    reaching,
+    query_blocks,
 )
 from ncclean.storage.array_files import ArrayFolder
 
@@ -56,37 +59,79 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
 
 
 def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """Queries whose nearest list is another one: what comes up to the k-th found there."""
+    """Queries whose nearest list is another one: what comes up to the k-th found so far."""
     groups = groups_of_lists(work, direction.index)
     first, last = groups[group : group + 2]
-    shared = work.load(f"floors-{direction.name}")
-    floors, home = shared["floors"], shared["home"]
+    home = np.asarray(work.load(f"visits-{direction.name}")["home"])
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    found = NearestCandidates(k)
-    for members, visiting in zip(
-        index.lists(first, last), visitors(queries, direction, first, last), strict=True
-    ):
-        ids = visiting.ids[visiting.rank > 0]
-        if not len(members.ids) or not len(ids):
-            continue
-        vectors = queries.take(ids)
-        for one in reaching(vectors, ids, floors[ids], members.vectors, members.ids):
-            found.add(one)
-    best = found.result()
+    visits = zip(index.lists(first, last), visitors(queries, direction, first, last), strict=True)
+    found = []
+    for batch in _batches(visits, int(work.load("groups")["room"][0]), len(home)):
+        ids = np.unique(np.concatenate([asking for _, asking in batch]))
+        products = Products(queries.take(ids))
+        of_query = np.searchsorted(groups, home[ids], side="right") - 1
+        best = RisingNearest(_found_at_home(work, direction, ids, of_query, k))
+        for members, asking in batch:
+            rows = np.searchsorted(ids, asking)
+            for block in query_blocks(len(rows), len(members.ids)):
+                asked = rows[block]
+                best.add(asked, products.of(asked, members.vectors), members.ids)
+        found.append(best.found(ids))
+    best_of_all = Candidates.joined(found)
     # By the group of the query's own list, where it is merged with what was found there.
-    of_query = np.searchsorted(groups, home[best.queries], side="right") - 1
+    of_query = np.searchsorted(groups, home[best_of_all.queries], side="right") - 1
     order = np.argsort(of_query, kind="stable")
-    best = best.at(order)
+    ordered = best_of_all.at(order)
     work.save(
         f"away-{direction.name}-{group}",
         {
-            "queries": best.queries,
-            "ids": best.ids,
-            "cosines": best.cosines,
+            "queries": ordered.queries,
+            "ids": ordered.ids,
+            "cosines": ordered.cosines,
             "starts": np.searchsorted(of_query[order], np.arange(len(groups))),
         },
     )
+
+
+def _batches(
+    visits: Iterable[tuple[Members, Visitors]], room: int, count: int
+) -> Iterator[list[tuple[Members, np.ndarray]]]:
+    """Lists with the queries that visit them beside their own, `room` distinct ones at a time.
+
+    The queries of a list are divided between blocks alone: see `query_blocks`.
+    """
+    batch: list[tuple[Members, np.ndarray]] = []
+    seen, distinct = np.zeros(count, dtype=bool), 0
+    for members, visiting in visits:
+        ids = visiting.ids[visiting.rank > 0]
+        if not len(members.ids) or not len(ids):
+            continue
+        block = next(query_blocks(len(ids), len(members.ids))).stop
+        for rows in chunks(len(ids), max(room // block, 1) * block):
+            asking = ids[rows]
+            fresh = len(asking) - int(np.count_nonzero(seen[asking]))
+            if batch and distinct + fresh > room:
+                yield batch
+                batch, seen[:], distinct, fresh = [], False, 0, len(asking)
+            batch.append((members, asking))
+            seen[asking] = True
+            distinct += fresh
+    if batch:
+        yield batch
+
+
+def _found_at_home(
+    work: ArrayFolder, direction: Direction, ids: np.ndarray, of_query: np.ndarray, k: int
+) -> Nearest:
+    """What `search_home` found for ascending ids, whose own lists are in the groups `of_query`."""
+    cosines, near = np.empty((len(ids), k), np.float32), np.empty((len(ids), k), np.int32)
+    for group in np.unique(of_query):
+        rows = np.flatnonzero(of_query == group)
+        found = work.load(f"home-{direction.name}-{group}")
+        places = np.searchsorted(found["queries"], ids[rows])
+        cosines[rows], near[rows] = found["cosines"][places], found["ids"][places]
+    return Nearest(cosines, near)
 
 
 def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:

@@ -26,7 +26,7 @@ from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.matrix import Rows
 from ncclean.scoring.neighbours.search import Nearest
 
-_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,71 @@
+"""The k nearest of queries among lists that come one by one, with floors that rise.
+
+A member counts only if it reaches the k-th cosine found so far. Few do once the first lists have
+been seen, so most products are compared with one number and forgotten.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ncclean.scoring.neighbours.search import Candidates, Nearest
+
+# A cosine and an id in one integer, which a partition orders by cosine, then by id, the smaller id
+# first. The last bit tells what was known before.
+_LARGEST_ID = np.int64(0x7FFFFFFF)
+_MISSING = np.iinfo(np.int64).min
+
+
+class RisingNearest:
+    """Holds the k nearest of (s,) queries; `known` (s, k) those of their own lists."""
+
+    def __init__(self, known: Nearest) -> None:
+        self._keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
+        self._keys.partition(0, axis=1)  # the k-th first
+        self._floors = _cosines(self._keys[:, 0])
+
+    def add(self, rows: np.ndarray, products: np.ndarray, ids: np.ndarray) -> None:
+        """Compare (q,) queries, by row, with the (m,) ids of a list; `products` (q, m)."""
+        reached = products >= self._floors[rows][:, None]
+        counts = np.count_nonzero(reached, axis=1)
+        asked = np.flatnonzero(counts)
+        if not len(asked):
+            return
+        counts = counts[asked]
+        places = np.flatnonzero(reached)
+        row = np.repeat(np.arange(len(asked)), counts)
+        found = _keys(products.ravel()[places], ids[places - asked[row] * len(ids)])
+        rank = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows, most, k = rows[asked], int(counts.max()), self._keys.shape[1]
+        merged = np.full((len(asked), k + most), _MISSING)
+        merged[:, :k] = self._keys[rows]
+        merged[row, k + rank] = found
+        merged.partition(most, axis=1)
+        self._keys[rows] = merged[:, most:]
+        self._floors[rows] = _cosines(merged[:, most])
+
+    def found(self, queries: np.ndarray) -> Candidates:
+        """What was not known before and is among the k nearest, of all (s,) queries by their id."""
+        row, place = np.nonzero((self._keys & 1 == 0) & (self._keys != _MISSING))
+        keys = self._keys[row, place]
+        ids = (_LARGEST_ID - ((keys & 0xFFFFFFFF) >> 1)).astype(np.int32)
+        return Candidates(queries[row], ids, _cosines(keys))
+
+
+def _keys(cosines: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    keys: np.ndarray = (_ordered(cosines) << 32) + ((_LARGEST_ID - ids) << 1)
+    return keys
+
+
+def _ordered(cosines: np.ndarray) -> np.ndarray:
+    """Integers in the order of the float32 cosines; its own inverse on the bits of a float."""
+    bits = cosines.view(np.int32).astype(np.int64)
+    ordered: np.ndarray = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    return ordered
+
+
+def _cosines(keys: np.ndarray) -> np.ndarray:
+    """The float32 cosines of keys; minus infinity for what is missing."""
+    ordered = keys >> 32
+    bits = np.where(ordered < 0, -ordered | 0x80000000, ordered).astype(np.uint32)
+    return np.where(keys == _MISSING, np.float32(-np.inf), bits.view(np.float32))

@@ -1,0 +1,138 @@
+"""What a search for neighbours would read and take, from a speed measured on its first block."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ncclean.config import parse_keys
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.errors import InputError
+from ncclean.execution.neighbours.corpus import groups_of
+from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
+from ncclean.execution.neighbours.learning import MOST_PROBES, is_exact, lists_of
+from ncclean.execution.neighbours.sources import embedded_blocks
+from ncclean.execution.processes import processes_worth
+from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
+from ncclean.scoring.neighbours.rising import RisingNearest
+from ncclean.scoring.neighbours.search import QUERY_ROWS, Products, nearest_in_list
+
+from ..neighbours import Neighbours
+from ..progress import Progress
+from .neighbours import PAIR_BYTES, task_bytes
+
+_KNOWN, _ROUNDS = 2048, 10  # of the measurement
+_PASSES = 4  # over the embeddings: to read, sample, assign and write them
+_BLOCK_TASKS, _GROUP_TASKS = 5, 19
+# Comparisons of two vectors that a pair costs besides those of the lists visited: to assign and to
+# route it, LEMoN's neighbours. Measured on 200,000 pairs of 512 dimensions.
+_OF_A_PAIR = 30_000
+_ROW_BYTES = 60  # of the table, without ids that compress
+
+
+@dataclass(frozen=True)
+class NeighboursPlan:
+    """What `--dry-run` tells: the size of a search and what it would take.
+
+    Hours are those of a processor's core, `hours` of `workers` that are all busy. How many lists it
+    takes to reach the recall is known only when they have been learnt: `*_low` is of the fewest
+    that are visited in any case, the others of the most. `tasks` are those of all stages.
+    """
+
+    shards: int
+    bytes: int
+    pairs: int
+    dim: int
+    index: str
+    lists: int
+    blocks: int
+    tasks: int
+    bytes_read: int
+    working_bytes: int
+    bytes_written: int
+    task_bytes: int
+    memory_bytes: int
+    comparisons_per_second: float
+    processor_hours_low: float
+    processor_hours: float
+    workers: int
+    hours_low: float
+    hours: float
+
+
+def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
+    """Estimate a search. Raises `InputError` for embeddings that cannot be used."""
+    progress.say("reading embeddings")
+    shards = resolve_embeddings(command.embeddings)
+    blocks = embedded_blocks(shards, parse_keys(command.embedding_keys))
+    size, dim, k = sum(shard.size for shard in shards), blocks[0].dim, command.options.k
+    progress.say("measuring the speed")
+    begin = time.process_time()
+    first = blocks[0].read()
+    vector_digests(first.image), vector_digests(first.text)
+    caption_digests(first.facts.column("text").to_pylist())
+    reading = time.process_time() - begin
+    if not len(first.image):
+        raise InputError("the first embeddings hold no usable pair")
+    first_bytes = sum(shard.size for shard in blocks[0].shards)
+    pairs = round(len(first.image) * size / max(first_bytes, 1))
+    exact = is_exact(command.options, pairs)
+    lists = lists_of(pairs, exact)
+    with threadpool_limits(1):
+        speed = _comparisons_per_second(first.image, round(pairs / lists), k)
+    processes = processes_worth(command.tasks.workers, shards)
+    room = task_bytes(command, shards, dim, processes)
+    groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room)
+    work = [
+        _PASSES * reading * size / max(first_bytes, 1)
+        + pairs * (_OF_A_PAIR + _visits(visits, lists, exact) * pairs / lists) / speed
+        for visits in (GROUPING_EFFORT, MOST_PROBES)
+    ]
+    low, high = (round(seconds / 3600, 4) for seconds in work)
+    return NeighboursPlan(
+        shards=len(shards),
+        bytes=size,
+        pairs=pairs,
+        dim=dim,
+        index="flat" if exact else "ivf",
+        lists=lists,
+        blocks=len(blocks),
+        tasks=_BLOCK_TASKS * len(blocks) + _GROUP_TASKS * (len(groups) - 1),
+        bytes_read=_PASSES * size,
+        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MOST_PROBES, lists)),
+        bytes_written=pairs * _ROW_BYTES,
+        task_bytes=room,
+        memory_bytes=processes * room + PAIR_BYTES * pairs,
+        comparisons_per_second=round(speed),
+        processor_hours_low=low,
+        processor_hours=high,
+        workers=processes,
+        hours_low=round(low / processes, 4),
+        hours=round(high / processes, 4),
+    )
+
+
+def _visits(visits: int, lists: int, exact: bool) -> int:
+    """Lists visited by a pair in all searches: two within, two across."""
+    return 3 * lists if exact else 4 * min(visits, lists)
+
+
+def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
+    """How many vectors a core compares with queries in a second, when the first are found."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
+    queries, known, listed = np.split(
+        vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
+    )
+    ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
+    nearest = RisingNearest(nearest_in_list(queries, known, ids, k, None))
+    products = Products(queries)
+    begin = time.process_time()
+    for number in range(_ROUNDS):
+        first = _KNOWN + number * len(listed)
+        ids = np.arange(first, first + len(listed), dtype=np.int32)
+        nearest.add(rows, products.of(rows, listed), ids)
+    return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)

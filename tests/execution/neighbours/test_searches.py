@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from ncclean.execution.neighbours import searches
+from ncclean.execution.neighbours.lists import Members, Visitors
+from ncclean.scoring.neighbours import search
+from ncclean.scoring.neighbours.search import order_of, query_blocks
+
+QUERIES = 300
+
+
+def visits(seed=0):
+    """Twelve lists, and who visits them; for every fourth query it is the own list."""
+    rng = np.random.default_rng(seed)
+    for number in range(12):
+        ids = np.sort(rng.choice(QUERIES, rng.integers(0, 200), replace=False)).astype(np.int32)
+        rows = rng.integers(0, 9)
+        members = Members(np.arange(rows) + 10 * number, np.zeros((rows, 2), np.float32))
+        yield members, Visitors(ids, (ids % 4).astype(np.uint8))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(search, "QUERY_ROWS", 16)
+
+
+@pytest.mark.parametrize("room", [1, 20, 90, QUERIES])
+def test_a_task_has_room_for_the_queries_of_a_batch(small_blocks, room):
+    asked = {}
+    for batch in searches._batches(visits(), room, QUERIES):
+        distinct = np.unique(np.concatenate([asking for _, asking in batch]))
+        assert len(distinct) <= max(room, 16)
+        for members, asking in batch:
+            asked.setdefault(int(members.ids[0]), []).append(asking)
+    expected = {}
+    for members, visiting in visits():
+        if len(members.ids) and (visiting.rank > 0).any():
+            expected[int(members.ids[0])] = visiting.ids[visiting.rank > 0]
+    assert asked.keys() == expected.keys()
+    for first, pieces in asked.items():
+        np.testing.assert_array_equal(np.concatenate(pieces), expected[first])
+        # Blocks stay whole: the last digit of a product depends on the shape of its block.
+        whole = [block.stop - block.start for block in query_blocks(len(expected[first]), 1)]
+        cut = [b.stop - b.start for piece in pieces for b in query_blocks(len(piece), 1)]
+        assert cut == whole
+
+
+def test_small_numbers_are_ordered_as_large_ones():
+    numbers = np.random.default_rng(0).integers(0, 50, 1000)
+    stable = np.argsort(numbers, kind="stable")
+    np.testing.assert_array_equal(order_of(numbers, 50), stable)
+    np.testing.assert_array_equal(order_of(numbers + 70_000, 70_050), stable)
