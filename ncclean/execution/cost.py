@@ -14,8 +14,8 @@ SCORE_BYTES_PER_PAIR = 190.0
 # float16 of both embeddings; ids and captions come on top.
 _EMBEDDING_BYTES = 2 * 2
 # Measured with 100,000 shards (docs/scale.md).
-_MANIFEST_BYTES_PER_SHARD = 3_300.0
-_DRIVER_BYTES_PER_SHARD = 800.0
+_MANIFEST_BYTES_PER_SHARD = 5_000.0
+_DRIVER_BYTES_PER_SHARD = 1_300.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/neighbours_equal.py [--pairs 300_000] [--dim 512] [--ray]
 
-The corpus of `neighbours.py` is searched with little memory, so in many tasks. Then FAISS gets the
+The corpus of `neighbours.py` is searched in tasks of 1 GB. Then FAISS gets the
 same lists and, for a sample of queries, the same probes: the cosines must be the same up to
 rounding, and the neighbours but for ties. With `--ray` the corpus is searched again on a cluster of
 two nodes, whose driver is killed three times: all files must be those of the first search.
@@ -83,7 +83,7 @@ def search(folder: Path, name: str, runner: Runner) -> ArrayFolder:
     work = ArrayFolder(str(folder / name))
     find_neighbours(
         embedded_blocks(resolve_embeddings([str(folder / "e")])),
-        NeighbourOptions(index="ivf", k=_K), work, runner, memory_bytes=256 << 20,
+        NeighbourOptions(index="ivf", k=_K), work, runner, memory_bytes=1 << 30,
     )  # fmt: skip
     return work
 

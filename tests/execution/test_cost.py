@@ -31,3 +31,18 @@ def test_the_script_prints_json():
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["pairs"] == 1_000_000
     assert found["worker_hours"] == pytest.approx(1e6 / 3702 / 3600)
+
+
+def test_a_price_is_hours_at_the_rates_given():
+    script = Path(__file__).parents[1] / "benchmarks" / "billion.py"
+    words = ["--pairs", "1e9", "--core-hour", "1", "--gpu-hour", "0"]
+    command = [sys.executable, str(script), *words]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
+    assert [row[0].split("`")[1] for row in rows if "`" in row[0]] == [
+        "score", "score", "score", "neighbours", "select", "export", "report",
+    ]  # fmt: skip
+    assert rows[0][2] == "75.03"  # GPU-hours, of the paper's GPU
+    for row in rows:
+        hours, price = (float(cell.replace(",", "")) for cell in (row[1], row[5]))
+        assert price == pytest.approx(hours, abs=0.51)
