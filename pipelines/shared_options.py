@@ -65,7 +65,7 @@ CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
         "Score that `noise_probability` is calibrated on; `auto` is neg_clip_loss unless the "
-        "cosine is expected to be wrong on clearly fewer pairs."
+        "cosine is expected to be wrong on fewer pairs."
     ),
 ]
 Join = Annotated[

@@ -29,10 +29,6 @@ _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
-# The cosine is calibrated on where it expects errors on fewer than this share of the pairs on which
-# `neg_clip_loss` does, and that by more than chance: on permuted captions `neg_clip_loss` ranks
-# better, and what two fits expect differs where errors are few.
-_CLEARLY = 0.8
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,8 @@ def fit_null(
     cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
     pairs = distributions.matched.size
     wrong, fewer = pairs * other.expected_error, pairs * cosine.expected_error
-    is_clear = fewer < _CLEARLY * wrong and wrong - fewer > 2 * math.sqrt(wrong)
+    # Less than a pair is chance, and `neg_clip_loss` ranks permuted captions better.
+    is_clear = wrong - fewer > 1
     # A rate that is wrong expects few errors, so the two must agree on it.
     best: CalibratedOn = (
         "similarity" if is_clear or not cosine.agrees_with(other) else "neg_clip_loss"

@@ -70,10 +70,10 @@ def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(other))
 
 
-def separated(by, rng):
-    """A score of 20,000 pairs, of which a fifth are mismatched the others `by` sigmas off."""
-    own = rng.normal(size=20_000)
-    own[4_000:] += by
+def separated(by, rng, pairs=20_000):
+    """A score of pairs, of which a fifth are mismatched the others `by` sigmas off."""
+    own = rng.normal(size=pairs)
+    own[pairs // 5 :] += by
     return Distributions(
         matched=Histogram.of(torch.from_numpy(0.05 * own)),
         mismatched=Histogram.of(torch.from_numpy(0.05 * rng.normal(size=400_000))),
@@ -82,7 +82,7 @@ def separated(by, rng):
 
 @pytest.mark.parametrize(
     ("cosine", "other", "taken"),
-    [(3.0, 3.0, ON), (3.1, 3.0, ON), (3.5, 3.0, "similarity"), (3.0, 3.5, ON)],
+    [(3.0, 3.2, ON), (2.9, 3.0, ON), (3.2, 3.0, "similarity")],
 )
 def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, taken):
     rng = np.random.default_rng(0)
@@ -113,3 +113,12 @@ def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path)
     assert (again.calibrated_on, again.noise_rate) == ("similarity", before.noise_rate)
     with pytest.raises(InputError, match="older version"):
         Score(shards=[], out=str(out), calibrate_on=ON, finalize_only=True).run()
+
+
+def test_few_errors_are_not_enough_for_auto_to_take_the_cosine():
+    """Of 100 pairs less than one is expected to be wrong by either."""
+    distributions = separated(8.0, np.random.default_rng(0), pairs=100)
+    distributions.scores[ON] = separated(5.0, np.random.default_rng(0), pairs=100)
+    taken, other = fit_null(distributions, "auto")
+    assert taken == ON
+    assert other.expected_error > fit_null(distributions, "similarity")[1].expected_error
