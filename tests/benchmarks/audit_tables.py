@@ -92,12 +92,12 @@ def human_audit_table(record: Record) -> Iterator[str]:
 
 
 def human_near_miss_table(record: Record) -> Iterator[str]:
-    """`cifar10n.py`: what `--words` sees of people's errors."""
+    """`cifar10n.py`: what `--words` sees of people's errors, beside the first null."""
     rows = record["near_misses"]
     scores = [f"`{score}`" for score in rows[0]["ranking"]]
     yield from heading(
         "labels", "word list", "captions with a word", *scores, "wrong", "wrong words, estimated",
-        "errors found at .5", "with wrong words",
+        "errors found at .5",
     )  # fmt: skip
     for row in rows:
         ranking = (
@@ -114,8 +114,7 @@ def human_near_miss_table(record: Record) -> Iterator[str]:
             f"{percent(rate)} ({percent(low)} to {percent(high)})"
             if row["can_tell"]
             else "cannot tell",
-            percent(row["found"]),
-            percent(row["found_either"]) if row["can_tell"] else "",
+            percent(row["found_either"]),
         )
 
 
