@@ -66,7 +66,6 @@ WITHOUT_RECORD = {
     ("evaluation.md", PRINTED): "ncclean evaluate compare and similarity",
     ("neighbours.md", _THRESHOLDS): "no script yet",
     ("results.md", "| claim | here |"): "numbers of the tables above it",
-    ("scale.md", "| step | time | peak memory | |"): "scale.py",
 }
 
 
