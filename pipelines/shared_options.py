@@ -64,8 +64,8 @@ OsaFunction = Annotated[
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score that `noise_probability` is calibrated on; `auto` is neg_clip_loss unless the "
-        "cosine is expected to be wrong on fewer pairs."
+        "Score that `noise_probability` is calibrated on; `auto` takes the one that is expected to "
+        "be wrong on fewer pairs."
     ),
 ]
 Join = Annotated[

@@ -29,6 +29,9 @@ _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
+# With fewer expected errors there is no telling which score has fewer: `neg_clip_loss` is taken,
+# which ranks permuted captions better.
+_FEWEST_WRONG = 20
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def calibrate(
 
     `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
     `calibrate_on` is the score of `noise_probability`. `auto` takes `neg_clip_loss`, and the cosine
-    where that is expected to be on the wrong side of one half for clearly fewer pairs or the two
+    where that is expected to be on the wrong side of one half for fewer pairs or the two
     noise rates contradict.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
@@ -196,11 +199,11 @@ def fit_null(
     cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
     pairs = distributions.matched.size
     wrong, fewer = pairs * other.expected_error, pairs * cosine.expected_error
-    # Less than a pair is chance, and `neg_clip_loss` ranks permuted captions better.
-    is_clear = wrong - fewer > 1
+    # Where few are wrong, which of the two expects fewer is chance.
+    is_better = fewer < wrong and wrong >= _FEWEST_WRONG
     # A rate that is wrong expects few errors, so the two must agree on it.
     best: CalibratedOn = (
-        "similarity" if is_clear or not cosine.agrees_with(other) else "neg_clip_loss"
+        "similarity" if is_better or not cosine.agrees_with(other) else "neg_clip_loss"
     )
     return best, nulls[best]
 
