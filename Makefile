@@ -13,7 +13,7 @@ help:
 	@echo "make demo      render a noisy corpus, find the noise, repair a model"
 	@echo "make test      run the tests but the slow ones"
 	@echo "make test-all  run the slow ones too"
-	@echo "make check     ruff and mypy"
+	@echo "make check     ruff, mypy, spelling and prose"
 	@echo "make bench     run the benchmarks"
 	@echo "make docs      build the documentation into site/"
 	@echo "make docs-figures  write the tables of the pages from docs/records"
@@ -48,6 +48,8 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/proselint check --config docs/proselint.json README.md CHANGELOG.md docs/*.md
 
 bench: install
 	$(BIN)/python tests/benchmarks/run.py

@@ -5,18 +5,21 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import typing
 from collections.abc import Callable, Sequence
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
 from ncclean_pipelines.command import Command, Result, build, help_text, parse_settings
 from ncclean_pipelines.progress import SILENT
 from ncclean_pipelines.registry import COMMANDS
+from typer.core import TyperCommand
 
-from ncclean.options import Parameter, parameters, union_members
+from ncclean.options import parameters
 
+from .command_help import command_help
 from .errors import SOME_FAILED, one_sentence, set_up_logging
+from .parameters import JSON, QUIET, SET, keyword, parsed, typer_parameter
 from .printing import print_json, print_shown
 
 app = typer.Typer(
@@ -27,18 +30,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_WIDTH = 100
 _GROUPS = {
     "evaluate": "Measure what scores and models are worth.\n\n"
     "Example: `ncclean evaluate noise scores.parquet`",
 }
-# What every command takes, besides its own options.
-JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")
-QUIET = typer.Option("--quiet", "-q", help="No progress, no summary.")
-SET = typer.Option(
-    "--set",
-    metavar="NAME=VALUE",
-    help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
-)
 
 
 def typer_command(kind: type[Command]) -> Callable[..., None]:
@@ -55,7 +51,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         settings = values.pop("set_", None) if kind.takes_settings else None
         # What was not typed is left to the declaration, whose defaults need not be Typer's.
         typed = {
-            name: _parsed(known[name], value)
+            name: parsed(known[name], value)
             for name, value in values.items()
             if is_typed(context, name)
         }
@@ -63,13 +59,11 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 
-    fields = [_typer_parameter(parameter) for parameter in known.values()]
-    extra = (
-        [_keyword("set_", Annotated[list[str] | None, SET], None)] if kind.takes_settings else []
-    )
+    fields = [typer_parameter(parameter) for parameter in known.values()]
+    extra = [keyword("set_", Annotated[list[str] | None, SET], None)] if kind.takes_settings else []
     common = [
-        _keyword("json_", Annotated[bool, JSON], False),
-        _keyword("quiet", Annotated[bool, QUIET], False),
+        keyword("json_", Annotated[bool, JSON], False),
+        keyword("quiet", Annotated[bool, QUIET], False),
     ]
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
@@ -106,69 +100,6 @@ def _run(command: Command, *, as_json: bool, is_quiet: bool, is_first: bool) -> 
         raise typer.Exit(SOME_FAILED)
 
 
-def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
-    option = parameter.option
-    default: Any = parameter.default
-    if parameter.is_required:
-        default = ... if option.typed_default is None else option.typed_default
-    kind = typed_as(parameter)
-    is_several = typing.get_origin(kind) is list
-    if not option.shows_default or (is_several and default is not ...):
-        default = None
-    if option.commas:
-        kind, default = str, parameter.default and ",".join(parameter.default)
-    bounds: dict[str, Any] = {}
-    if kind in (int, float):  # of a list, each value is checked by the declaration
-        bounds = {"min": option.low, "max": option.high}
-    if default is None:
-        kind = kind | None
-    if option.argument:
-        info: Any = typer.Argument(metavar=option.metavar or None, help=option.help, **bounds)
-        return _keyword(parameter.name, Annotated[kind, info], default)
-    info = typer.Option(
-        *flags_of(parameter),
-        metavar=option.metavar or None,
-        help=option.help,
-        hidden=not option.is_listed,
-        **bounds,
-    )
-    return _keyword(parameter.name, Annotated[kind, info], default)
-
-
-def flags_of(parameter: Parameter) -> list[str]:
-    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`."""
-    short = [flag for flag in parameter.option.flags if not flag.startswith("--")]
-    if bool in union_members(parameter.takes) and parameter.default is not False:
-        return [f"{parameter.flag}/--no-{parameter.flag.removeprefix('--')}", *short]
-    return [parameter.flag, *short]
-
-
-def typed_as(parameter: Parameter) -> Any:
-    """The type in which an option is typed: text, a number, a switch, or several of them."""
-    if parameter.is_mapping:
-        return list[str]
-    members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]
-    kind = members[0]
-    if typing.get_origin(kind) is list:
-        inner = typing.get_args(kind)[0]
-        return list[inner if inner in (int, float) else str]  # type: ignore[misc]
-    if typing.get_origin(kind) is tuple:
-        return tuple[typing.get_args(kind)]  # type: ignore[misc]
-    return kind if kind in (int, float, bool) and len(members) == 1 else str
-
-
-def _parsed(parameter: Parameter, value: Any) -> Any:
-    if parameter.option.commas and isinstance(value, str):
-        return [name.strip() for name in value.split(",") if name.strip()]
-    return value
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    missing = inspect.Parameter.empty if default is ... else default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=missing, annotation=annotation)
-
-
 def _add_commands(kinds: Sequence[type[Command]]) -> None:
     groups: dict[str, typer.Typer] = {}
     for kind in kinds:
@@ -181,7 +112,17 @@ def _add_commands(kinds: Sequence[type[Command]]) -> None:
             app.add_typer(groups[group])
         if group:
             owner = groups[group]
-        owner.command(inner, short_help=kind.summary)(typer_command(kind))
+        owner.command(inner, short_help=kind.summary, cls=_with_help(kind))(typer_command(kind))
+
+
+def _with_help(kind: type[Command]) -> type[TyperCommand]:
+    """A command that explains itself as docs/cli.md does, whatever the version of Typer."""
+
+    class Explained(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            formatter.write(command_help(kind, min(_WIDTH, get_terminal_size().columns)) + "\n")
+
+    return Explained
 
 
 _add_commands(list(COMMANDS.values()))

@@ -9,7 +9,6 @@ tests/test_docs.py fails when a page is not what this script makes.
 from __future__ import annotations
 
 import inspect
-import textwrap
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,8 +16,9 @@ from types import NoneType
 from typing import Any
 
 import pyarrow as pa
-from ncclean_cli.app import DEBUG, JSON, QUIET, SET, VERSION, app, flags_of, typed_as
-from ncclean_pipelines.command import Command, help_text
+from ncclean_cli.app import DEBUG, VERSION, app
+from ncclean_cli.command_help import command_help, entries, switch
+from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.recipe.model import COMMON, EngineModel, RecipeModel, StageModel
 from ncclean_pipelines.registry import COMMANDS, STAGES
@@ -28,8 +28,6 @@ from ncclean import schema
 from ncclean.options import Parameter, parameters, union_members
 
 WIDTH = 100
-_TYPE_NAMES = {int: "INT", float: "FLOAT", list[float]: "FLOAT", bool: ""}
-_NO_BREAK = "\N{NO-BREAK SPACE}"
 _MADE_BY = "<!-- Made by docs/generate.py; edit that instead. -->"
 
 _SCHEMA_INTRODUCTION = """\
@@ -75,11 +73,11 @@ of captions with a wrong word, of those that are not mismatched, and its 95 % in
 Compression is zstd. Row groups hold about 100,000 rows. {dictionary} are dictionary-encoded.
 """
 
-_WORDS = """\
+_OPTIONAL = """\
 
-## Words
+## Columns of options
 
-A table that was scored with `--words` has these columns, too ([Scores](scores.md)):
+A table that was scored with `--canonical` or `--words` has these columns too:
 """
 
 _EMBEDDINGS = """\
@@ -144,8 +142,8 @@ def schema_page() -> str:
         _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
         _table(("column", "type", "meaning", "phase", "computed by"), rows),
         _SCHEMA_METADATA.format(dictionary=dictionary),
-        _WORDS,
-        _columns(schema.WORD_COLUMNS),
+        _OPTIONAL,
+        _columns(schema.OPTIONAL_COLUMNS),
         _EMBEDDINGS,
         _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
         _NEIGHBOURS,
@@ -166,84 +164,13 @@ def _columns(columns: Iterable[schema.Column]) -> str:
 def cli_page() -> str:
     """Usage, arguments and options of every command, as plain text."""
     sections = [
-        f"## ncclean {name}\n\n```text\n{command_help(kind)}\n```\n"
+        f"## ncclean {name}\n\n```text\n{command_help(kind, WIDTH)}\n```\n"
         for name, kind in COMMANDS.items()
     ]
-    options = _entries("Options", [_switch(info) for info in (DEBUG, VERSION)])
+    options = entries("Options", [switch(info) for info in (DEBUG, VERSION)], WIDTH)
     usage = "Usage: ncclean [OPTIONS] COMMAND ..."
     about = f"{app.info.help}\n\n```text\n{usage}\n\n{options}\n```\n"
     return _page(_CLI_INTRODUCTION, about, *sections)
-
-
-def command_help(kind: type[Command]) -> str:
-    """The help of one command at a fixed width, whatever the version of Typer would print."""
-    known = parameters(kind).values()
-    arguments = [p for p in known if p.option.argument]
-    places = " ".join(p.option.metavar if _is_needed(p) else f"[{p.option.metavar}]"
-                      for p in arguments)  # fmt: skip
-    usage = f"Usage: ncclean {kind.name} [OPTIONS] {places}".rstrip()
-    text = "\n\n".join(
-        textwrap.fill(" ".join(p.split()), WIDTH, initial_indent="  ", subsequent_indent="  ")
-        for p in help_text(kind).replace("`", "").split("\n\n")
-    )
-    blocks = [usage, text]
-    if arguments:
-        blocks.append(_entries("Arguments", [(p.option.metavar, _meaning(p)) for p in arguments]))
-    options = [
-        (_label(p), _meaning(p)) for p in known if not p.option.argument and p.option.is_listed
-    ]
-    common = [_switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
-    return "\n\n".join([*blocks, _entries("Options", [*options, *common])])
-
-
-def _entries(title: str, entries: list[tuple[str, str]]) -> str:
-    column = max(len(label) for label, _ in entries) + 4
-    lines = [f"{title}:"]
-    for label, meaning in entries:
-        text = textwrap.wrap(meaning, WIDTH - column)
-        lines.append(f"  {label}".ljust(column) + text[0])
-        lines += [" " * column + line for line in text[1:]]
-    return "\n".join(lines).replace(_NO_BREAK, " ")
-
-
-def _switch(info: Any) -> tuple[str, str]:
-    """An option of the command line alone: its label and its meaning."""
-    # Typer takes the first name for a default until the option is used.
-    names = ", ".join(sorted([info.default, *(info.param_decls or ())], key=len))
-    return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")
-
-
-def _label(parameter: Parameter) -> str:
-    names = [name for flag in flags_of(parameter) for name in flag.split("/")]
-    separator = " / " if any(name.startswith("--no-") for name in names) else ", "
-    kind = _TYPE_NAMES.get(typed_as(parameter), "TEXT")
-    return f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
-
-
-def _is_needed(parameter: Parameter) -> bool:
-    """Whether the command line wants it."""
-    return parameter.is_required and parameter.option.typed_default is None
-
-
-def _meaning(parameter: Parameter) -> str:
-    option, facts = parameter.option, []
-    if option.low is not None and option.high is not None:
-        facts.append(f"{option.low:g} to {option.high:g}")
-    else:
-        bounds = (("at least", option.low), ("at most", option.high))
-        bounds += (("above", option.above), ("below", option.below))
-        facts += [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
-    if _is_needed(parameter):
-        facts.append("required")
-    default = parameter.default
-    if option.commas and default:
-        default = ",".join(default)
-    default = option.typed_default or default
-    # Switches and options without a default say in words what happens without them.
-    if option.shows_default and isinstance(default, (str, int, float)):
-        facts += [f"default: {default}"] if not isinstance(default, bool) else []
-    brackets = "".join(f" [{fact.replace(' ', _NO_BREAK)}]" for fact in facts)
-    return option.help.replace("`", "") + brackets
 
 
 def _fields(fields: pa.Schema) -> list[tuple[str, ...]]:

@@ -57,6 +57,8 @@ def score(
     batch_size: int = 256,
     block_size: int = 2048,
     forget_percent: float = 10.0,
+    pool: int | None = None,
+    canonical: bool = False,
     decode_threads: int = ...,
     decode_on: Literal['cpu', 'device'] = 'cpu',
     max_pixels: int = 89478485,

@@ -39,6 +39,18 @@ class ScoreOptions(Options):
     forget_percent: Annotated[
         float, Option("Share of a block in the NCU forget set.", low=0, high=100)
     ] = 10.0
+    pool: Annotated[
+        int | None,
+        Option(
+            "Of embeddings: take the rivals of neg_clip_loss from this many pairs of the whole "
+            "corpus, e.g. 32768 as its authors do, not from the block.",
+            low=2,
+        ),
+    ] = None
+    canonical: Annotated[
+        bool,
+        Option("Of embeddings: also canonical_similarity, for an estimator that knows little."),
+    ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
         Literal["cpu", "device"],

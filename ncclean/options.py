@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from enum import Enum
 from functools import cache
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
 from ncclean.errors import InputError
@@ -35,6 +36,10 @@ class Reads(Enum):
     MODEL = "model"
     WEIGHTS = "weights"
     PATH = "path"
+
+
+# What few need is not installed with ncclean: the module that tells whether an extra is there.
+EXTRAS = {"plots": "matplotlib"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Option:
     is_listed: bool = True  # in `--help`; others are for experiments with a method
     shows_default: bool = True  # False where the help says it in words
     methods: tuple[str, ...] = ()
+    extra: str = ""  # of pyproject.toml, without which it cannot be given: see `EXTRAS`
 
 
 Place = tuple[str, ...]
@@ -123,6 +129,9 @@ class Parameter:
                 raise OptionError(
                     self.name, f"{self.flag} takes {', '.join(self.choices)}, got {one!r}"
                 )
+            if option.extra and one is not False and find_spec(EXTRAS[option.extra]) is None:
+                needed, install = EXTRAS[option.extra], f"pip install 'ncclean[{option.extra}]'"
+                raise OptionError(self.name, f"{self.flag} needs {needed}: {install}")
             if isinstance(one, bool):
                 continue
             if option.endings and not str(one).lower().endswith(option.endings):

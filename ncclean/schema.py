@@ -175,7 +175,14 @@ EMBEDDING_METADATA = pa.schema(
     [(name, SCORES.field(column).type) for column, name in EMBEDDING_METADATA_COLUMNS.items()]
 )
 
-# Of `--words`; a table without it lacks them.
+# Of `--canonical`.
+CANONICAL = Column(
+    "canonical_similarity", _FLOAT, "cosine in the directions that images and captions share",
+    "scoring.canonical",
+    ScoreFacts(label="Canonical similarity", higher_is_cleaner=True, evaluation_place=13),
+)  # fmt: skip
+
+# Of `--words`.
 WORD_COLUMNS = (
     Column("word_margin", _FLOAT, "cosine less that of the best caption with one other word",
            "scoring.near_miss",
@@ -192,6 +199,8 @@ WORD_COLUMNS = (
                       noise_threshold=0.5, evaluation_place=12)),
 )  # fmt: skip
 WORD_TYPES = {column.name: column.type for column in WORD_COLUMNS}
+# A table without the option lacks them.
+OPTIONAL_COLUMNS = (CANONICAL, *WORD_COLUMNS)
 
 NEIGHBOUR_COLUMNS = (
     Column("uid", _STRING, "uid of the pair, as in the score table", "storage.neighbour_table"),
@@ -285,7 +294,7 @@ NEIGHBOURS = pa.schema([column.field() for column in NEIGHBOUR_COLUMNS])
 
 SCORE_FACTS = {
     column.name: column.score
-    for column in (*SCORE_COLUMNS, *WORD_COLUMNS, *NEIGHBOUR_COLUMNS)
+    for column in (*SCORE_COLUMNS, *OPTIONAL_COLUMNS, *NEIGHBOUR_COLUMNS)
     if column.score is not None
 }
 

@@ -44,8 +44,9 @@ class Clean(Command):
     """Score a corpus, report on it, and write the shards without the mismatched pairs.
 
     The bundled recipe `clean`: OUT gets `scores.parquet`, `report.html`, `clean.parquet` (which
-    pairs are kept) and the shards in `clean/`. Run it again to go on after an interruption; only
-    what a changed option touches is done anew.
+    pairs are kept) and the shards in `clean/`. From embeddings, which need no model, the recipe
+    `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, in place of shards. Run it
+    again to go on after an interruption; only what a changed option touches is done anew.
 
     Example: `ncclean clean shards/ --out cleaned/`
     """
@@ -58,11 +59,11 @@ class Clean(Command):
     source: Annotated[
         Sequence[str],
         Option(
-            "Shards, tables or folders of images: files, folders, globs, brace ranges "
-            "`{0000..0099}.tar`, `@list.txt` or URLs.",
+            "Shards, tables or folders of images, or embeddings: files, folders, globs, brace "
+            "ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
             argument=True,
             metavar="SOURCE",
-            reads=Reads.SHARDS,
+            reads=Reads.SOURCE,
         ),
     ]
     out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH")]
@@ -91,17 +92,21 @@ class Clean(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
         """Run the recipe, or what is left of it."""
+        from ncclean.data.sources import are_embeddings, resolve_sources
+
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
         from .recipe.run import run
 
+        is_embedded = are_embeddings(resolve_sources(self.source, "auto", self.image_root))
+        recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
         given = options_of(self)
         changes = [
             f"{target}={json.dumps(given[option])}"
             for target, option in _targets()
             if given[option] is not None or option == "pretrained"
         ]
-        summary = run(load_recipe(find_recipe("clean"), Path(self.out), changes), progress)
+        summary = run(load_recipe(recipe, Path(self.out), changes), progress)
         result = result_of(self.name, summary)
         return Result(
             self.name,
@@ -132,7 +137,8 @@ class Clean(Command):
             yield f"about {expected:,.0f} mismatched pairs are left among the kept ones"
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
-        yield f"clean shards: {export['out']} ({export['samples']:,} samples)"
+        what = "uids" if export["out"].endswith(".npy") else "clean shards"
+        yield f"{what}: {export['out']} ({export['samples']:,} samples)"
 
 
 def _targets() -> Iterator[tuple[str, str]]:

@@ -50,7 +50,12 @@ class Report(Command):
     ] = 24
     figures: Annotated[
         str | None,
-        Option("Also write the plots as PDF, PNG and SVG.", metavar="DIR", inside="figures"),
+        Option(
+            "Also write the plots as PDF, PNG and SVG.",
+            metavar="DIR",
+            inside="figures",
+            extra="plots",
+        ),
     ] = None
     audit: Annotated[
         str | None,

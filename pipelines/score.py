@@ -38,7 +38,7 @@ from .shared_options import (
 if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
 
-    from .jobs.score import ScorePlan
+    from .jobs.score_plan import ScorePlan
 
 _MOST_GROUPS = 30  # shown; `--json` has all
 
@@ -147,12 +147,14 @@ class Score(Command):
         shards = (
             [] if self.finalize_only else resolve_sources(self.shards, self.format, self.image_root)
         )
-        from .jobs import score as job
-
         if self.dry_run:
-            estimate = job.plan(self, shards, progress)
+            from .jobs.score_plan import plan
+
+            estimate = plan(self, shards, progress)
             values = dataclasses.asdict(estimate)
             return Result(self.name, estimate, values, shown=_plan_lines(estimate))
+        from .jobs import score as job
+
         if self.finalize_only:
             scored = job.finalize_only(self, progress)
         else:

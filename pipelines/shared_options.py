@@ -64,8 +64,8 @@ OsaFunction = Annotated[
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score that `noise_probability` is calibrated on; `auto` takes the one that is expected to "
-        "be wrong less often."
+        "Score that `noise_probability` is calibrated on; `auto` is neg_clip_loss unless the "
+        "cosine is expected to be wrong on fewer pairs."
     ),
 ]
 Join = Annotated[
@@ -102,4 +102,5 @@ def plot_option(inside: str | None = None) -> Option:
         metavar="PATH",
         endings=(".png", ".svg", ".pdf"),
         inside=inside,
+        extra="plots",
     )

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import typer
-from ncclean_cli.app import app, flags_of
+from ncclean_cli.app import app
+from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS

@@ -24,7 +24,7 @@ UNMEASURED = {
     ("README.md", "| tool | what it is made for | image-text match |"),
     ("architecture.md", "| to add | touch |"),
     ("audit.md", "| key | button | means |"),
-    ("architecture.md", "| step | module | from | to |"),
+    ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
     ("disentanglement.md", "| | paper | here | why |"),
@@ -48,7 +48,6 @@ UNMEASURED = {
     ("noise.md", "| figure | meaning |"),
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
-    ("recipes.md", "| recipe | |"),
     ("scores.md", "| you want to | use |"),
     ("select.md", "| `--method` | keeps | weight |"),
 }
@@ -61,7 +60,6 @@ _GPU = "| model | decode only | model only | end to end | arithmetic limit |"
 # Measured before there were records, and with what to measure them again. A table leaves this list
 # when it has its record.
 WITHOUT_RECORD = {
-    ("README.md", PRINTED): "ncclean demo",
     ("benchmarks.md", "| benchmark | measured | target | met |"): "run.py",
     ("benchmarks.md", _GPU): "gpu.py, which needs a GPU",
     ("benchmarks.md", "| objective | ratio | target |"): "training.py",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import pytest
+from ncclean_pipelines.evaluate_noise import EvaluateNoise
 
 from ncclean.errors import InputError
-from ncclean.options import MISSING, Option, OptionError, Options, parameters, value_of
+from ncclean.options import EXTRAS, MISSING, Option, OptionError, Options, parameters, value_of
 
 
 @dataclass(frozen=True)
@@ -147,3 +150,18 @@ def test_errors_survive_a_process():
     assert isinstance(error, OptionError)
     assert isinstance(error, InputError)
     assert (error.option, str(error)) == ("pans", "--pans must be at least 1, got 0")
+
+
+def test_what_is_not_installed_is_named_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("ncclean.options.find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"--plot needs matplotlib: pip install 'ncclean\[plots\]'"
+    ):
+        EvaluateNoise(scores=["s.parquet"], plot="noise.pdf")
+    EvaluateNoise(scores=["s.parquet"])
+
+
+def test_extras_are_those_of_the_project():
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8")
+    for extra, module in EXTRAS.items():
+        assert re.search(rf'^{extra} = \["{module}>=', text, re.M)

@@ -15,7 +15,7 @@ from ncclean.schema import SCORE_FACTS, ScoreFacts
 TABLES = {
     "scores": schema.SCORE_COLUMNS,
     "neighbours": schema.NEIGHBOUR_COLUMNS,
-    "words": schema.WORD_COLUMNS,
+    "optional": schema.OPTIONAL_COLUMNS,
     "outcomes": schema.OUTCOME_COLUMNS,
 }
 COLUMNS = [pytest.param(c, id=f"{t}-{c.name}") for t, table in TABLES.items() for c in table]
@@ -60,7 +60,8 @@ def test_facts_are_coherent(name, facts):
     if facts.report_place:
         assert name in schema.SCORES.names
     if facts.evaluation_place:
-        assert name in schema.SCORES.names or name in schema.WORD_TYPES
+        optional = [column.name for column in schema.OPTIONAL_COLUMNS]
+        assert name in [*schema.SCORES.names, *optional]
 
 
 def test_every_numeric_score_says_which_direction_is_clean():
@@ -69,7 +70,7 @@ def test_every_numeric_score_says_which_direction_is_clean():
     no_scores |= {"image_group_similarity", "text_group_similarity", "cluster"}
     numeric = {
         column.name
-        for column in (*schema.SCORE_COLUMNS, *schema.WORD_COLUMNS, *schema.NEIGHBOUR_COLUMNS)
+        for column in (*schema.SCORE_COLUMNS, *schema.OPTIONAL_COLUMNS, *schema.NEIGHBOUR_COLUMNS)
         if pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
     }
     assert numeric - no_scores == set(SCORE_FACTS)
@@ -85,7 +86,7 @@ def test_shares_lie_between_0_and_1():
 def test_directions():
     assert {name for name, facts in SCORE_FACTS.items() if facts.higher_is_cleaner} == {
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "clean_posterior",
-        "reference_similarity", "word_margin", "near_miss_score",
+        "reference_similarity", "canonical_similarity", "word_margin", "near_miss_score",
     }  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def test_places_order_the_scores_without_ties():
     assert list(schema.EVALUATED_SCORES) == [
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability",
         "null_p_value", "clean_posterior", "i2t_rank", "t2i_rank",
-        "word_margin", "near_miss_score", "near_miss_probability",
+        "word_margin", "near_miss_score", "near_miss_probability", "canonical_similarity",
     ]  # fmt: skip
     for places in (
         [facts.report_place for facts in schema.REPORT_SCORES.values()],

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
 from ncclean.errors import InputError
 from ncclean.rules import RULES, Rule
-from ncclean.schema import SCORE_COLUMNS
+from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS
 from ncclean.storage.catalog import columns_of, connect, first_line
 
 _NEEDED = ("uid", "shard", "key", "row", "status", "similarity", "noise_probability")
@@ -64,7 +64,7 @@ class AuditTable:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         selected = ", ".join(
             column.name if column.name in there else f"NULL::{column.sql_type} AS {column.name}"
-            for column in SCORE_COLUMNS
+            for column in (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
             if column.name != "caption_number"
         )
         number = "coalesce(caption_number, 0)" if "caption_number" in there else "0"
@@ -128,7 +128,7 @@ class AuditTable:
                 places[tuple(one[name] for name in PLACE)] = stratum, number
         columns = (
             "uid", *PLACE, "key", "noise_probability", "text", "url", "width", "height", "status",
-            "error",
+            "error", "suspect_word", "better_word",
         )  # fmt: skip
         rows = self._table(
             f"SELECT {', '.join(columns)} FROM pairs WHERE {_among(PLACE)}",

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ncclean import schema
 from ncclean.columns import PairBatch
 from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.pairs import (
@@ -35,6 +36,7 @@ from ncclean.execution.engine import (
     ShardTask,
     Speed,
 )
+from ncclean.execution.first_pass import CorpusFacts
 from ncclean.execution.further_columns import BatchColumns, FurtherColumns, batches
 from ncclean.execution.in_process import InProcessEngine, one_behind
 from ncclean.execution.shard_rows import (
@@ -48,6 +50,7 @@ from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import ShardResult, failed_result
 from ncclean.models.estimator import ModelIdentity
 from ncclean.scoring.columns import BlockScores, MapBlocks, score_pairs
+from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.scoring.stats import ShardStats
 from ncclean.storage.grouping import group_labels, names_in
 
@@ -95,6 +98,7 @@ class EmbeddingEngine(InProcessEngine):
         self._cores = torch.get_num_threads()
         self._further = further or FurtherColumns(options)
         self._further.check_dim(request.dim)
+        self._corpus: CorpusFacts | None = None
         if self._further.words is not None:
             raise InputError(
                 "--words encodes captions with other words, embeddings alone cannot tell: score "
@@ -115,6 +119,8 @@ class EmbeddingEngine(InProcessEngine):
     ) -> None:
         """Score the shards in order, the next one read and the last one written meanwhile."""
         finished = 0
+        if self._corpus is None:
+            self._corpus = CorpusFacts.load(writer.work, self._options)
 
         def finish(task: ShardTask, result: ShardResult) -> None:
             on_done(task.shard, writer.write(task, result))
@@ -150,12 +156,20 @@ class EmbeddingEngine(InProcessEngine):
         size, dim = self._options.block_size, self._request.dim
         vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1).numpy()
         pairs = EmbeddedPairs(
-            pa.table({"shard": ["00000"] * size, "caption_number": np.zeros(size, np.int16)}),
+            pa.table(
+                {
+                    "uid": [str(row) for row in range(size)],
+                    "shard": ["00000"] * size,
+                    "caption_number": np.zeros(size, np.int16),
+                }
+            ),
             pa.table({}),
             np.ones(size, dtype=bool),
             vectors,
             vectors,
         )
+        if self._options.pool is not None:
+            self._corpus = CorpusFacts(_random_pool(self._options.pool, dim))
         self._scores(pairs)
         start = time.perf_counter()
         self._scores(pairs)
@@ -256,7 +270,12 @@ class EmbeddingEngine(InProcessEngine):
                 lambda of_piece=of_piece: of_piece,  # type: ignore[misc]
             )
             columns.add(range(piece.start, piece.stop), batch)
-        return columns.in_order() | self._further.of_pairs(image, captions, None)
+        values = columns.in_order() | self._further.of_pairs(image, captions, None)
+        if self._options.canonical and self._corpus is not None:
+            cosines = self._corpus.canonical_similarity(pairs)
+            if cosines is not None:
+                values[schema.CANONICAL.name] = pa.array(cosines)
+        return values
 
     @staticmethod
     def _groups(pairs: EmbeddedPairs, further: Mapping[str, pa.Array], sql: str) -> pa.Array:
@@ -283,6 +302,11 @@ class EmbeddingEngine(InProcessEngine):
         images = images_of(pairs.facts.filter(pa.array(pairs.ok)))
         of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
+        pool = self._corpus.pool if self._corpus is not None else None
+        samples = np.empty(0, np.uint64)
+        if pool is not None:
+            uids = pairs.facts.column("uid").filter(pa.array(pairs.ok))
+            samples = sample_numbers(uids.to_pylist())
         image, text = torch.from_numpy(pairs.image), torch.from_numpy(pairs.text)
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of_shard == number)
@@ -299,7 +323,14 @@ class EmbeddingEngine(InProcessEngine):
                     seed=self._options.seed,
                     images=None if images is None else images[rows],
                     groups=None if of_group is None else of_group[rows],
+                    pool=None if pool is None else (pool, samples[rows]),
                     each_block=each_block,
                 ),
             )
         return every
+
+
+def _random_pool(size: int, dim: int) -> Pool:
+    """As large as the one of a run, to measure the speed with."""
+    vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
+    return Pool(vectors, vectors, np.arange(size, dtype=np.uint64))

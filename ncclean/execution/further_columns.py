@@ -75,7 +75,7 @@ class _Function:
 
 
 class FurtherColumns:
-    """What `--columns`, `--head`, `--signals` and `--words` add to a run's table.
+    """What `--columns`, `--head`, `--signals`, `--words` and `--canonical` add to a run's table.
 
     Travels to workers with everything that it needs. Raises `InputError` for what cannot be loaded,
     and for names that are taken.
@@ -99,6 +99,8 @@ class FurtherColumns:
             self._add("--signals", languages.TYPES)
         if self.words is not None:
             self._add("--words", schema.WORD_TYPES)
+        if options.canonical:
+            self._add("--canonical", {schema.CANONICAL.name: schema.CANONICAL.type})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_languages": self._languages is not None}

@@ -19,12 +19,16 @@ import torch
 from ncclean import schema
 from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
 from ncclean.models.estimator import Estimator, ModelIdentity
-from ncclean.scoring.near_miss import Exchanges, ExpectedSimilarity, margin_after, word_margin
+from ncclean.scoring.near_miss import (
+    MISMATCHES_BELOW,
+    Exchanges,
+    ExpectedSimilarity,
+    margin_after,
+    word_margin,
+)
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
-# Pairs whose cosine fewer than one known mismatch in a hundred reaches tell about near misses.
-_MISMATCHES_BELOW = 0.99
 _ROWS_AT_A_TIME = 4096
 
 
@@ -118,7 +122,7 @@ class WordChecks:
             if after is not None:
                 scores_after[number] = after + residual_after[number]
         drawn = np.array([piece[-1] for piece in pieces])
-        enough = _quantile(mismatched, _MISMATCHES_BELOW)
+        enough = _quantile(mismatched, MISMATCHES_BELOW)
         counted = (own >= enough) & ~np.isnan(scores_after)
         distributions = Distributions(
             matched=_histogram(scores[counted]),

@@ -19,6 +19,7 @@ from ncclean.report.page import asset, content_hash, environment, script_json
 from ncclean.report.thumbnails import LARGE_SIZES, Thumbnail, Thumbnails, read_thumbnails
 
 _LONGEST_CAPTION = 4_000  # bytes
+_LONGEST_WORD = 100
 _ALL_PICTURES = 24_000_000  # bytes as base64; a phone opens such a page in a second
 _NO_PICTURE = Thumbnail(reason="no picture: the page was made without --shards")
 
@@ -35,17 +36,18 @@ class AuditPair:
     row: int
     text: str
     url: str | None
+    suspect_word: str | None = None
+    better_word: str | None = None
     status: str = "ok"
     error: str | None = None
 
     @classmethod
     def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
         """Of the rows of a sample, in their order."""
-        names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url")
-        columns = (rows.column(name).to_pylist() for name in names)
+        names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url",
+                 "suspect_word", "better_word")  # fmt: skip
         return tuple(
-            cls(uid, number, stratum, shard, key, row, text or "", url)
-            for uid, number, stratum, shard, key, row, text, url in zip(*columns, strict=True)
+            cls(**{**row, "text": row["text"] or ""}) for row in rows.select(names).to_pylist()
         )
 
 
@@ -59,7 +61,8 @@ def render_audit(
 ) -> str:
     """The HTML of a sample. It loads nothing; the answers stay in the browser until they are saved.
 
-    Nothing on the page says what the noise probability is: it would be an answer of its own.
+    Nothing on the page says what the noise probability is: it would be an answer of its own. The
+    word that the estimator suspects is shown with a pair that has its answer.
     """
     style, script = asset("audit.css"), asset("audit.js")
     found = pictures.pictures if pictures is not None else {}
@@ -88,6 +91,7 @@ def render_audit(
 
 def _shown(pair: AuditPair, picture: Thumbnail) -> dict[str, Any]:
     caption, left_out = shown_text(pair.text, _LONGEST_CAPTION)
+    words = pair.suspect_word or "", pair.better_word or ""
     is_web = pair.url is not None and pair.url.startswith(("http://", "https://"))
     return {
         "uid": pair.uid,
@@ -95,6 +99,7 @@ def _shown(pair: AuditPair, picture: Thumbnail) -> dict[str, Any]:
         "stratum": pair.stratum,
         "caption": caption,
         "leftOut": left_out,
+        "words": [shown_text(word, _LONGEST_WORD)[0] for word in words] if all(words) else None,
         "picture": picture.url,
         "reason": picture.reason,
         "link": pair.url if is_web and picture.url is None else None,

@@ -1,4 +1,7 @@
-"""The pairs that a report shows: the worst, the borderline, the best, and some that failed."""
+"""The pairs that a report shows: the worst, the borderline, those with a wrong word, the best.
+
+And some that failed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ncclean.storage.catalog import identifier
 
 _Place = tuple[str, int, int]
 _PLACE = "shard, row, caption_number"
-GROUPS = ("worst", "borderline", "best", "failed")
+GROUPS = ("worst", "borderline", "almost right", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
 _LONGEST_NAME = 300
@@ -20,6 +23,8 @@ _LONGEST_KIND = 16
 _READ_CHARACTERS = 4 * _LONGEST_CAPTION
 # A borderline pair is neither clearly matched nor clearly mismatched.
 _BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
+# Matched but for a word that `--words` found.
+_ALMOST = "noise_probability < 0.5 AND near_miss_probability >= 0.5 AND suspect_word IS NOT NULL"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,12 @@ class ShownPair:
         return float(value) if value is not None else None
 
     @property
+    def words(self) -> tuple[str, str] | None:
+        """The word of the caption where another fits better, and that one."""
+        suspect, better = (self.scores.get(name) for name in ("suspect_word", "better_word"))
+        return (str(suspect), str(better)) if suspect and better else None
+
+    @property
     def truth(self) -> str | None:
         """`clean`, or the kind of noise where it is known, else `noisy`; None without truth."""
         if "is_noisy" not in self.scores:
@@ -68,6 +79,11 @@ _SHOWN_SCORES = (
     "i2t_rank",
     "t2i_rank",
     "block",
+    "near_miss_probability",
+    "near_miss_score",
+    "word_margin",
+    "suspect_word",
+    "better_word",
     "is_noisy",
     "noise_kind",
 )
@@ -95,6 +111,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
+        take("almost right", _ALMOST, "near_miss_probability DESC, near_miss_score", per_group)
         take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", per_group)
         take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", per_group)
     else:
@@ -171,7 +188,7 @@ def _pair(
         width=width if isinstance(width, int) else None,
         height=height if isinstance(height, int) else None,
         scores={
-            name: value
+            name: shown_text(value, _LONGEST_NAME)[0] if isinstance(value, str) else value
             for name, value in (*zip(_SHOWN_SCORES, values, strict=True), *joined.items())
             if isinstance(value, (float, int, str, bool))
         },

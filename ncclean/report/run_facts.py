@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import unpack_histogram
@@ -43,6 +44,9 @@ class RunFacts:
     noise_rate_high: float | None = None
     separation: float | None = None
     calibrated_on: str | None = None
+    near_miss_rate: float | None = None
+    near_miss_rate_low: float | None = None
+    near_miss_rate_high: float | None = None
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
@@ -50,6 +54,12 @@ class RunFacts:
     groups: tuple[GroupRate, ...] = ()
     several_runs: bool = False
     audited: Audited | None = None
+
+    @property
+    def tells_near_misses(self) -> bool:
+        """Whether `--words` was asked for and the estimator could tell."""
+        ends = self.near_miss_rate_low, self.near_miss_rate_high
+        return self.near_miss_rate is not None and why_vague(*ends, None) is None
 
     @property
     def model_name(self) -> str | None:
@@ -89,6 +99,9 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         noise_rate_high=_number(fields.get("noise_rate_high")),
         separation=_number(fields.get("separation")),
         calibrated_on=fields.get("calibrated_on"),
+        near_miss_rate=_number(fields.get("near_miss_rate")),
+        near_miss_rate_low=_number(fields.get("near_miss_rate_low")),
+        near_miss_rate_high=_number(fields.get("near_miss_rate_high")),
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),

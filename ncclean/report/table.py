@@ -10,7 +10,7 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.report.run_facts import RunFacts, read_facts
-from ncclean.schema import SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
+from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
 from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
 from ncclean.storage.tables import table_files
@@ -49,7 +49,8 @@ class ScoreTable:
         for name in _NEEDED:
             if name not in columns:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
-        lacking = {column.name: f"NULL::{column.sql_type}" for column in SCORE_COLUMNS} | _COUNTED
+        known = (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
+        lacking = {column.name: f"NULL::{column.sql_type}" for column in known} | _COUNTED
         selected = ", ".join(
             name if name in columns else f"{value} AS {name}" for name, value in lacking.items()
         )

@@ -23,15 +23,28 @@ def neg_clip_loss(similarity: torch.Tensor, scale: float | torch.Tensor) -> torc
 
 
 def mismatched_scores(
-    similarity: torch.Tensor, i2t_rivals: torch.Tensor, t2i_rivals: torch.Tensor, scale: float
+    similarity: torch.Tensor,
+    i2t_rivals: torch.Tensor,
+    t2i_rivals: torch.Tensor,
+    scale: float,
+    among: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """(n, m) cosines -> (n, m) what image i and caption j would have if they were a pair.
 
     S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale), with the
     (n,) and (m,) logsumexps of their rivals: without the own partner of either, since a mismatched
     pair has none in its block. With them, known mismatches would look worse than true ones.
+
+    `among` says which (n,) images and (m,) captions are among the rivals themselves, all by
+    default. One that is not is added, as the partner of a pair is.
     """
-    return similarity - (i2t_rivals[:, None] + t2i_rivals) / (2 * scale)
+    i2t, t2i = i2t_rivals[:, None], t2i_rivals[None]
+    if among is not None:
+        images, captions = among
+        logits = scale * similarity
+        i2t = torch.where(captions, i2t, torch.logaddexp(i2t, logits))
+        t2i = torch.where(images[:, None], t2i, torch.logaddexp(t2i, logits))
+    return similarity - (i2t + t2i) / (2 * scale)
 
 
 def binned(score: torch.Tensor) -> torch.Tensor:

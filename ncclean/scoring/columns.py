@@ -14,6 +14,7 @@ from ncclean.scoring.clip_loss import binned, mismatched_scores, normalised_scor
 from ncclean.scoring.mixture import loss_histogram, pair_losses
 from ncclean.scoring.ncu import forget_mask, partner_confidence
 from ncclean.scoring.null import Histogram
+from ncclean.scoring.pool import Pool, Rivals
 from ncclean.scoring.stats import Distributions
 
 _PIECE_ROWS = 4096
@@ -73,6 +74,7 @@ def score_pairs(
     seed: int,
     images: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    pool: tuple[Pool, np.ndarray] | None = None,
     each_block: MapBlocks = map,
 ) -> BlockScores:
     """Score the n pairs of a shard from their (n, d) L2-normalised embeddings.
@@ -80,7 +82,8 @@ def score_pairs(
     The distributions are those of the cosine, and of `neg_clip_loss` beside it.
     `images` are (n,) numbers of the images, None if all differ: captions of one image are no
     candidates of each other. `groups` are (n,) names, None for pairs of no group: each has
-    distributions of its own too.
+    distributions of its own too. `pool` is what `neg_clip_loss` takes its rivals from in place of
+    the block, with the (n,) samples of the pairs.
     `each_block` is `map` or that of an executor, which scores several blocks at once.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
@@ -98,7 +101,11 @@ def score_pairs(
         own, names = similarity[index], None if groups is None else groups[members]
         shown = None if images is None else torch.from_numpy(images[members]).to(image.device)
         vectors = image[index], text[index]
-        scores = _score_block(*vectors, own, shown, names, scale, forget_percent)
+        rivals = None
+        if pool is not None:
+            v, t = (side.half().float() for side in vectors)
+            rivals = pool[0].rivals(v, t, pool[1][members], scale)
+        scores = _score_block(*vectors, own, shown, names, rivals, scale, forget_percent)
         return members, scores
 
     count = int(blocks.max()) + 1 if n else 0
@@ -119,10 +126,14 @@ def _score_block(
     similarity: torch.Tensor,
     images: torch.Tensor | None,
     groups: np.ndarray | None,
+    rivals: Rivals | None,
     scale: float,
     forget_percent: float,
 ) -> BlockScores:
-    """What the (N, N) cosines of a block say; `similarity`, `disncl_clean` and `block` are left."""
+    """What the (N, N) cosines of a block say; `similarity`, `disncl_clean` and `block` are left.
+
+    `rivals` are those of a pool, None for the others of the block.
+    """
     cosines = image.half().float() @ text.half().float().T
     block = BlockStatistics.of(cosines, scale, images)
     partitions = block.i2t_partition, block.t2i_partition
@@ -130,6 +141,11 @@ def _score_block(
     out = BlockScores.empty(len(image))
     out.ncu_confidence[:] = confidence.cpu().numpy()
     out.ncu_forget[:] = forget_mask(confidence, forget_percent).cpu().numpy()
+    against = block.i2t_rivals, block.t2i_rivals
+    if rivals is not None:
+        against = rivals.i2t, rivals.t2i
+        i2t, t2i = (torch.logaddexp(each, scale * block.own) for each in against)
+        partitions = i2t, t2i
     normalised = normalised_score(block.own, *partitions, scale)
     out.neg_clip_loss[:] = normalised.cpu().numpy()
     out.i2t_rank[:] = block.i2t_rank.cpu().numpy()
@@ -139,8 +155,9 @@ def _score_block(
         return known_mismatches(cosines[rows][:, rows], _only(images, rows))
 
     def scored_between(rows: Rows) -> Distributions:
-        rivals = block.i2t_rivals[rows], block.t2i_rivals[rows]
-        scores = mismatched_scores(cosines[rows][:, rows], *rivals, scale)
+        among = None if rivals is None else (rivals.in_pool[rows], rivals.in_pool[rows])
+        i2t, t2i = (each[rows] for each in against)
+        scores = mismatched_scores(cosines[rows][:, rows], i2t, t2i, scale, among)
         return known_mismatches(binned(scores), _only(images, rows))
 
     out.distributions = block.mismatches

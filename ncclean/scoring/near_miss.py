@@ -18,6 +18,10 @@ from ncclean.scoring.stats import Distributions
 
 # Fewer tell nothing.
 _FEWEST = 100
+# Pairs whose cosine fewer than one known mismatch in a hundred reaches tell about near misses.
+MISMATCHES_BELOW = 0.99
+# Of the pairs that are not mismatched so many have such a cosine, or they do not stand for all.
+_LEAST_COUNTED = 0.5
 _LEAST_VARIANCE = 1e-12
 _RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
 
@@ -153,12 +157,14 @@ class NearMisses:
         return why_vague(self.low, self.high, self.null.separation) is not None
 
     @classmethod
-    def fit(cls, scores: Distributions) -> NearMisses | None:
+    def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:
         """From the near-miss scores of pairs and of known near misses; None of too few.
 
         Both are of pairs that look matched by their cosine. An exchanged word may end that, so a
         share a of the known near misses is left, and a share p of the pairs that were counted is
-        (p / a) / (p / a + 1 - p) of all.
+        (p / a) / (p / a + 1 - p) of all. `counted` is the share of the pairs that are not
+        mismatched which look matched (see `counted_share`): if most do not, the few that do say
+        nothing of the others, and the share may be anything.
         """
         pairs, known = scores.matched.size, scores.mismatched.size
         if known < _FEWEST:
@@ -169,5 +175,20 @@ class NearMisses:
         def of_all(share: float) -> float:
             return share / (share + left * (1 - share))
 
-        ends = null.noise_rate, null.noise_rate_low, null.noise_rate_high
-        return cls(null, *map(of_all, ends))
+        rate, low, high = map(of_all, (null.noise_rate, null.noise_rate_low, null.noise_rate_high))
+        return (
+            cls(null, rate, low, high) if counted >= _LEAST_COUNTED else cls(null, rate, 0.0, 1.0)
+        )
+
+
+def counted_share(cosines: Distributions, noise_rate: float) -> float:
+    """Of the pairs that are not mismatched, the share with a cosine that few mismatches reach.
+
+    Where many captions fit many images, as with a few classes, known mismatches have the cosines
+    of matched pairs, and next to no pair stands out from them.
+    """
+    if not cosines.matched.size or not cosines.mismatched.size:
+        return 0.0
+    reached = np.cumsum(cosines.mismatched.counts) / cosines.mismatched.size
+    above = cosines.matched.counts[reached > MISMATCHES_BELOW].sum() / cosines.matched.size
+    return float(min(above / max(1 - noise_rate, 1e-9), 1.0))

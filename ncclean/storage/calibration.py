@@ -17,7 +17,7 @@ from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
 from ncclean.errors import InputError
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses
-from ncclean.scoring.near_miss import NearMisses
+from ncclean.scoring.near_miss import NearMisses, counted_share
 from ncclean.scoring.null import GroupRate, NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.recalibration import Audited
@@ -137,13 +137,14 @@ def calibrate(
     """From the histograms of all parts, fit what depends on the whole corpus.
 
     `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
-    `calibrate_on` is the score of `noise_probability`, `auto` the one that is expected to be on the
-    wrong side of one half for fewer pairs; the cosine where the two noise rates contradict.
+    `calibrate_on` is the score of `noise_probability`. `auto` takes `neg_clip_loss`, and the cosine
+    where that is expected to be on the wrong side of one half for clearly fewer pairs or the two
+    noise rates contradict.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
     """
-    score, null = _calibrated_on(manifest.distributions, calibrate_on)
+    score, null = fit_null(manifest.distributions, calibrate_on)
     distributions = manifest.distributions.score(score)
     value, source = _shift(manifest, shift)
     losses = manifest.distributions.losses
@@ -158,14 +159,23 @@ def calibrate(
         scale=float(manifest.identity.model["scale"]),
         groups=groups,
         group_rates=rates,
-        near_misses=NearMisses.fit(manifest.distributions.score("near_miss_score")),
+        near_misses=_near_misses(manifest.distributions),
     )
 
 
-def _calibrated_on(
+def _near_misses(distributions: Distributions) -> NearMisses | None:
+    """Those of `--words`, if there are enough; what looks matched is a matter of the cosine."""
+    scores = distributions.score("near_miss_score")
+    if not scores.matched.size or not distributions.mismatched.size:
+        return None
+    null = NullModel.fit(distributions.matched, distributions.mismatched)
+    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate))
+
+
+def fit_null(
     distributions: Distributions, asked: CalibrateOn
 ) -> tuple[CalibratedOn, NullModel | None]:
-    """The score to calibrate on, and its null if there is one."""
+    """The score to calibrate on, as `calibrate` says, and its null if there is one."""
     scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
     nulls: dict[CalibratedOn, NullModel] = {}
     for score in scores:
@@ -181,10 +191,17 @@ def _calibrated_on(
                 "its known mismatches; score again"
             )
         return scores[0], None
-    best = min(nulls, key=lambda score: nulls[score].expected_error)
-    cosine = nulls.get("similarity")
-    if cosine is not None and not cosine.agrees_with(nulls[best]):
-        best = "similarity"  # a rate that is wrong expects few errors
+    if len(nulls) == 1:
+        return next(iter(nulls.items()))
+    cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
+    pairs = distributions.matched.size
+    wrong, fewer = pairs * other.expected_error, pairs * cosine.expected_error
+    # Less than a pair is chance, and `neg_clip_loss` ranks permuted captions better.
+    is_clear = wrong - fewer > 1
+    # A rate that is wrong expects few errors, so the two must agree on it.
+    best: CalibratedOn = (
+        "similarity" if is_clear or not cosine.agrees_with(other) else "neg_clip_loss"
+    )
     return best, nulls[best]
 
 
@@ -253,10 +270,12 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
         losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
         values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
     near_misses = calibration.near_misses
-    if "near_miss_score" in table.column_names and near_misses and not near_misses.cannot_tell:
-        near, without = _scored(table, "near_miss_score")
-        values["near_miss_probability"] = near_misses.null.noise_probability(near)
-        masks["near_miss_probability"] = without
+    if "near_miss_score" in table.column_names:
+        values["near_miss_probability"] = None
+        if near_misses and not near_misses.cannot_tell:
+            near, without = _scored(table, "near_miss_score")
+            values["near_miss_probability"] = near_misses.null.noise_probability(near)
+            masks["near_miss_probability"] = without
     for name, filled in values.items():
         kind = table.schema.field(name).type
         array = (

@@ -20,7 +20,7 @@ from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import ROW_GROUP_ROWS, table_writer
-from ncclean.storage.row_sources import RowSources, existing, read_ahead
+from ncclean.storage.row_sources import RowSources, existing, read_ahead, rows_by_shard
 from ncclean.stores import open_parquet
 
 _THREADS = 4
@@ -65,6 +65,7 @@ def finalize_file(
         for table in found
     )
     groups = _row_groups(tables)
+    metadata = metadata | rows_by_shard(shards, rows)
     kinds = sources.schema(shards[0]) if shards else schema.SCORES
     first = next(groups, kinds.empty_table())
     with published(layout.out) as aside, table_writer(aside, first.schema, metadata) as writer:

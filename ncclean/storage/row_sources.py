@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,12 +15,14 @@ from upath import UPath
 
 from ncclean import schema, stores
 from ncclean.data.shards import ShardRef
+from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
 from ncclean.storage.layout import ScoreLayout
 from ncclean.stores import open_parquet
 
 T = TypeVar("T")
 
+_ROWS_BY_SHARD = "rows_by_shard"
 _THREADS = 4
 _AHEAD = 2 * _THREADS
 
@@ -56,7 +59,7 @@ class RowSources:
             pieces = []
         elif self._layout.is_single_file:
             if self._in_table is None:
-                self._in_table = _pieces_by_shard(existing(self._layout.out))
+                self._in_table = _pieces_in_table(existing(self._layout.out))
             pieces = self._in_table.get(shard.name, [])
         else:
             pieces = _pieces_of_file(existing(self._layout.final(shard)))
@@ -131,8 +134,39 @@ def _pieces_of_file(path: UPath) -> list[Piece]:
     return [Piece(path, group, 0, count) for group, count in enumerate(counts) if count]
 
 
+def rows_by_shard(shards: Sequence[ShardRef], rows: Sequence[int]) -> dict[str, str]:
+    """Metadata of a table that holds the shards in this order, each with so many rows.
+
+    Rows of embeddings name the shards of their images, which may be others than those of the run.
+    """
+    if not are_embeddings(shards):
+        return {}
+    names = [shard.name for shard in shards]
+    return {_ROWS_BY_SHARD: json.dumps(dict(zip(names, rows, strict=True)))}
+
+
+def _pieces_in_table(path: UPath) -> dict[str, list[Piece]]:
+    """The pieces of every shard of a table."""
+    with open_parquet(path) as file:
+        stated = (file.schema_arrow.metadata or {}).get(_ROWS_BY_SHARD.encode())
+        counts = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    if stated is None:
+        return _pieces_by_shard(path)
+    ends = np.cumsum(counts)
+    pieces: dict[str, list[Piece]] = {}
+    begin = 0
+    for name, rows in json.loads(stated).items():
+        end, found = begin + rows, pieces.setdefault(name, [])
+        while begin < end:
+            group = int(np.searchsorted(ends, begin, "right"))
+            here = min(end, int(ends[group])) - begin
+            found.append(Piece(path, group, begin - int(ends[group]) + counts[group], here))
+            begin += here
+    return pieces
+
+
 def _pieces_by_shard(path: UPath) -> dict[str, list[Piece]]:
-    """The pieces of every shard of a table: its `shard` column alone is read."""
+    """The same of a table that names them in its `shard` column, which alone is read."""
     pieces: dict[str, list[Piece]] = {}
     with open_parquet(path) as file:
         for group in range(file.num_row_groups):

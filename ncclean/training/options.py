@@ -55,7 +55,12 @@ class TrainOptions(Options):
         int, Option("Checkpoints that are kept.", low=1, is_idle=True, is_listed=False)
     ] = 2
     tensorboard: Annotated[
-        bool, Option("Write TensorBoard files.", is_idle=True, is_listed=False)
+        bool,
+        Option(
+            "Write TensorBoard files, where tensorboard is installed.",
+            is_idle=True,
+            is_listed=False,
+        ),
     ] = True
     seed: int = 0
 

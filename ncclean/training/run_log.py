@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ class RunLog:
         self._drop_after(from_step)
         self._stream = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  for the run's life
         self._board: Any = None
-        if tensorboard:
+        if tensorboard and find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
 from typing import cast, get_args
-
-import torch
 
 import ncclean
 from ncclean import stores
@@ -15,18 +12,15 @@ from ncclean.auditing.measure import Audit, measure
 from ncclean.auditing.move import moved
 from ncclean.config import (
     CalibratedOn,
-    ClusterOptions,
     ScoreOptions,
     WeightFunction,
-    parse_keys,
 )
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
-from ncclean.data.sources import are_embeddings
 from ncclean.errors import InputError
-from ncclean.execution.cost import Rates, estimate
-from ncclean.execution.embedded import embedding_request
+from ncclean.execution import first_pass
 from ncclean.execution.engine import (
+    EmbeddingRequest,
     Engine,
     EngineRequest,
     ModelRequest,
@@ -36,7 +30,6 @@ from ncclean.execution.engine import (
 )
 from ncclean.execution.further_columns import FurtherColumns
 from ncclean.models.estimator import ModelIdentity
-from ncclean.options import check_unset
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
@@ -47,34 +40,11 @@ from ncclean.storage.tables import table_files, table_metadata
 
 from ..progress import Progress
 from ..score import Score
+from .score_request import engine_request, model_request, uses_ray
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
-_CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
-_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels", "image_root")
-
-
-@dataclass(frozen=True)
-class ScorePlan:
-    """What `--dry-run` tells: the size of the job and what it would take.
-
-    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, `hours` what a clock would show.
-    """
-
-    shards: int
-    bytes: int
-    pairs: int
-    device: str
-    precision: str
-    samples_per_second: float
-    workers: int
-    worker_hours: float
-    hours: float
-    gpu_hours: float | None
-    bytes_written: int
-    read_bytes_per_second: float
 
 
 def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSummary:
@@ -89,12 +59,14 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
     if command.options.calibrate_by is not None:
         check_grouping(command.options.calibrate_by)
     further = FurtherColumns(command.options)
-    engine = _open_engine(command, _request(command, shards), further, progress)
+    request = engine_request(command, shards)
+    engine = _open_engine(command, request, further, progress)
     try:
         # Only now that the model is there may --overwrite remove what is hard to make again.
         manifest = _open_manifest(command, shards, engine.identity, further)
         try:
             pending = manifest.pending()
+            _first_pass(command, shards, request, progress)
             if manifest.change is not None and (counts := manifest.change.counts()):
                 progress.say(counts)
             start = time.perf_counter()
@@ -134,7 +106,7 @@ def finalize_only(command: Score, progress: Progress, audit: Audit | None = None
             command = _as_it_is(command)
         request = model_request(command)  # no worker opens it
         further = FurtherColumns(ScoreOptions())
-        engine = _open_engine(command, request, further, progress) if _uses_ray(command) else None
+        engine = _open_engine(command, request, further, progress) if uses_ray(command) else None
         try:
             return _finalize(command, manifest, engine, progress, begin, None, audit)
         finally:
@@ -160,86 +132,14 @@ def _as_it_is(command: Score) -> Score:
     return command
 
 
-def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
-    """Estimate the job: counts from the first samples, the speed from one batch on the model.
-
-    The model is tried on this machine, also where `--workers` will do the work.
-    """
-    pairs = estimate_samples(shards)
-    request = _request(command, shards)
-    progress.say("measuring the speed")
-    speed = request.engine(command.options).speed()
-    size = sum(shard.size for shard in shards)
-    rates = Rates(
-        pairs_per_second=speed.pairs_per_second,
-        input_bytes=size / max(pairs, 1),
-        embedding_dim=speed.embedding_dim if command.options.embeddings else 0,
-    )
-    workers = command.cluster.workers or 1
-    cost = estimate(pairs, rates, shards=len(shards), workers=workers)
-    return ScorePlan(
-        shards=len(shards),
-        bytes=size,
-        pairs=pairs,
-        device=speed.device,
-        precision=speed.precision,
-        samples_per_second=round(speed.pairs_per_second, 1),
-        workers=workers,
-        worker_hours=round(cost.worker_hours, 4),
-        hours=round(cost.hours, 4),
-        gpu_hours=round(cost.worker_hours, 4) if speed.device.startswith("cuda") else None,
-        bytes_written=cost.bytes_written,
-        read_bytes_per_second=round(cost.read_bytes_per_second, 1),
-    )
-
-
-def model_request(command: Score) -> ModelRequest:
-    """The model that scores."""
-    return ModelRequest(
-        model=command.model,
-        pretrained=command.pretrained,
-        precision=command.precision,
-        device=command.device,
-        compiled=command.compiled,
-        space="auto",
-    )
-
-
 def _layout(command: Score) -> ScoreLayout:
     return ScoreLayout(stores.location(command.out))
-
-
-def _uses_ray(command: Score) -> bool:
-    """`auto` takes Ray when an address is given or several GPUs are visible."""
-    if command.engine != "auto":
-        return command.engine == "ray"
-    if command.cluster != ClusterOptions():
-        return True
-    return command.device == "auto" and torch.cuda.device_count() > 1
-
-
-def _request(command: Score, shards: list[ShardRef]) -> EngineRequest:
-    """What opens an engine for shards of images or of embeddings."""
-    if not are_embeddings(shards):
-        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
-        return model_request(command)
-    check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
-    if "image" in (command.options.signals or ()):
-        raise InputError("--signals image is for images; these are embeddings")
-    scale: float | ModelRequest = _CLIP_SCALE
-    if isinstance(command.scale, str):
-        scale = ModelRequest(model=command.scale, pretrained=command.pretrained, space="auto")
-    elif command.scale is not None:
-        scale = command.scale
-    if command.shift == "noise" and not isinstance(scale, ModelRequest):
-        raise InputError("--shift noise takes a model to ask, and --scale names none")
-    return embedding_request(shards, parse_keys(command.embedding_keys), scale, command.device)
 
 
 def _open_engine(
     command: Score, request: EngineRequest, further: FurtherColumns, progress: Progress
 ) -> Engine:
-    if not _uses_ray(command):
+    if not uses_ray(command):
         if isinstance(request, ModelRequest):
             progress.say(f"loading {request.model}")
         return request.engine(command.options, further)
@@ -312,6 +212,21 @@ def _score_pending(
     except OSError as error:
         raise InputError(stores.explain(_layout(command).work, error)) from error
     return scored
+
+
+def _first_pass(
+    command: Score, shards: list[ShardRef], request: EngineRequest, progress: Progress
+) -> None:
+    """What `--pool` and `--canonical` need of the whole corpus, before anything is scored."""
+    options = command.options
+    if isinstance(request, EmbeddingRequest) and (options.pool is not None or options.canonical):
+        progress.say("reading the whole corpus first")
+        work = _layout(command).work
+        found = first_pass.begin(
+            work, shards, request.keys, request.dim, options, command.overwrite
+        )
+        if found is not None:
+            progress.say(found)
 
 
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:

@@ -89,3 +89,47 @@ def human_audit_table(record: Record) -> Iterator[str]:
             f"{row['error_after']:.3f}",
             f"from {row['error_after_90']:.3f}",
         )
+
+
+def human_near_miss_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: what `--words` sees of people's errors, beside the first null."""
+    rows = record["near_misses"]
+    scores = [f"`{score}`" for score in rows[0]["ranking"]]
+    yield from heading(
+        "labels", "word list", "captions with a word", *scores, "wrong", "wrong words, estimated",
+        "errors found at .5",
+    )  # fmt: skip
+    for row in rows:
+        ranking = (
+            f"{score['auroc']:.3f} ({score['average_precision']:.3f})"
+            for score in row["ranking"].values()
+        )
+        rate, low, high = row["near_misses"]
+        yield line(
+            _LABELS[row["label"]],
+            row["words"],
+            percent(row["tried"]),
+            *ranking,
+            percent(row["true"]),
+            f"{percent(rate)} ({percent(low)} to {percent(high)})"
+            if row["can_tell"]
+            else "cannot tell",
+            percent(row["found_either"]),
+        )
+
+
+def human_repair_table(record: Record) -> Iterator[str]:
+    """`cifar10n.py`: zero-shot accuracy on photographs that no model has seen."""
+    yield from heading("arm", "pairs", "wrong", "accuracy", "over `clip` on all", "95 % interval")
+    for row in record["repair"]:
+        trained = row["pairs"] > 0
+        yield line(
+            row["arm"],
+            f"{row['pairs']:,}" if trained else "",
+            percent(row["noisy_share"]) if trained else "",
+            percent(row["accuracy"]),
+            f"{100 * row['gain']:+.1f}" if row["gain_low"] != row["gain_high"] else "",
+            f"{100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f}"
+            if row["gain_low"] != row["gain_high"]
+            else "",
+        )

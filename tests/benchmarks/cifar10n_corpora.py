@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from weak_estimators import CLASS_NAMES, TEMPLATES
 
 LABELS = ("worse", "random1", "aggregate")
+SPLITS = ("train", "test")
 _SHARD_PAIRS = 5_000
 Row = Mapping[str, str]
 # The demo model's towers, at 32 pixels in patches of 4.
@@ -46,15 +47,36 @@ MODEL_CONFIG = {
 }
 
 
-def halves(folder: Path, seed: int) -> tuple[list[Row], list[Row]]:
-    """The images to train an estimator on, which include all test images, and those to score."""
+def parts(folder: Path, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
+    """The images to train an estimator on, those to score, and those that no model learns.
+
+    The first are half of the training images and half of the test images, the second the other
+    training images, the third the other test images.
+    """
     rows = pq.read_table(folder / "labels.parquet").to_pylist()
-    train = [row for row in rows if row["split"] == "train"]
-    order = np.random.default_rng(seed).permutation(len(train))
-    middle = len(train) // 2
-    learnt = [train[place] for place in sorted(order[:middle])]
-    learnt += [row for row in rows if row["split"] == "test"]
-    return learnt, [train[place] for place in sorted(order[middle:])]
+    rng = np.random.default_rng(seed)
+    halves = [_halves([row for row in rows if row["split"] == split], rng) for split in SPLITS]
+    (learnt, scored), (learnt_test, held_out) = halves
+    return learnt + learnt_test, scored, held_out
+
+
+def _halves(rows: list[Row], rng: np.random.Generator) -> tuple[list[Row], list[Row]]:
+    order = rng.permutation(len(rows))
+    middle = len(rows) // 2
+    first, second = order[:middle], order[middle:]
+    return [rows[place] for place in sorted(first)], [rows[place] for place in sorted(second)]
+
+
+def write_word_classes(path: Path) -> Path:
+    """The nouns of the captions as one class of words, for `--word-classes`.
+
+    Of a name of two words the last one counts: a "motor car" may become a "motor bird".
+    """
+    lines = ["[thing]"]
+    for names in CLASS_NAMES.values():
+        lines.append(" ".join(dict.fromkeys(name.split()[-1] for name in names)))
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def write_corpus(rows: Sequence[Row], label: str, folder: Path, out: Path, seed: int) -> None:
@@ -63,7 +85,7 @@ def write_corpus(rows: Sequence[Row], label: str, folder: Path, out: Path, seed:
     The json says whether the label is wrong. The words of a caption depend on the image and the
     seed, not on the label, so corpora by two labels differ in the wrong captions alone.
     """
-    read = _reader(folder)
+    read = reader(folder)
     out.mkdir(parents=True, exist_ok=True)
     for number, first in enumerate(range(0, len(rows), _SHARD_PAIRS)):
         path = out / f"{number:05}.tar"
@@ -95,7 +117,8 @@ def _members(
         yield f"{key}.json", json.dumps(facts).encode()
 
 
-def _reader(folder: Path) -> Callable[[str], bytes]:
+def reader(folder: Path) -> Callable[[str], bytes]:
+    """The bytes of an image by its `file`."""
     archive = folder / "images.zip"
     if archive.exists():
         return zipfile.ZipFile(archive).read

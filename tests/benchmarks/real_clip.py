@@ -69,10 +69,8 @@ def measure(
             if share and not rates_only:
                 evaluations.append(EvaluateNoise(scores=[table]).run().summary)
             pairs = found.ok
-            halves["auto"].append(_at_half(table))
-            for score in get_args(CalibratedOn):
-                Score(shards=[], out=table, calibrate_on=score, finalize_only=True).run()
-                halves[score].append(_at_half(table))
+            for score, found_at_half in at_half(table).items():
+                halves[score].append(found_at_half)
         if not share:  # every draw is the same
             break
     return {
@@ -108,6 +106,15 @@ def _storey(table: str) -> float:
 
 def _shares(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
+
+
+def at_half(table: str, shift: str | float = "auto") -> dict[str, Mapping[str, float]]:
+    """`_at_half` of a table as it is, which was calibrated by `auto`, and on either score."""
+    found = {"auto": _at_half(table)}
+    for score in get_args(CalibratedOn):
+        Score(shards=[], out=table, calibrate_on=score, finalize_only=True, shift=shift).run()
+        found[score] = _at_half(table)
+    return found
 
 
 def _at_half(table: str) -> Mapping[str, float]:

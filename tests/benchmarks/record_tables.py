@@ -151,6 +151,38 @@ def real_score_table(record: Record) -> Iterator[str]:
         yield line(f"`{column}`", *cells)
 
 
+def candidates_table(record: Record) -> Iterator[str]:
+    """`score_candidates.py`: AUROC by corpus and noise, average precision in parentheses."""
+    rows = record["rows"]
+    yield from heading(
+        "score",
+        *(
+            f"{_REAL_CORPORA.get(row['corpus'], row['corpus'])}: {_KINDS[row['noise']]}"
+            for row in rows
+        ),
+    )
+    for name in dict.fromkeys(name for row in rows for name in row["scores"]):
+        found = [row["scores"].get(name) for row in rows]
+        cells = [
+            f"{each['auroc']:.4f} ({each['average_precision']:.3f})" if each else "-"
+            for each in found
+        ]
+        yield line(name, *cells)
+
+
+def rendered_half_table(record: Record) -> Iterator[str]:
+    """`score_candidates.py`: which share of the pairs is on the wrong side of one half."""
+    yield from heading(
+        "estimator", "noise", "`similarity`: wrong", "`neg_clip_loss`: wrong", "`auto`: wrong"
+    )
+    for row in record["rows"]:
+        if "at_half" in row:
+            wrong = {score: percent(found["error"]) for score, found in row["at_half"].items()}
+            name = row["corpus"].removeprefix("rendered, ")
+            shown = (wrong[score] for score in ("similarity", "neg_clip_loss", "auto"))
+            yield line(f"`{name}`", _KINDS[row["noise"]], *shown)
+
+
 def real_rule_table(record: Record) -> Iterator[str]:
     """`real_clip.py`: shares of the matched and of the mismatched pairs that each rule keeps."""
     rows = [row for row in record["rows"] if row["share"] == 0.2]

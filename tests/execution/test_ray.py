@@ -130,7 +130,7 @@ def test_sources_of_images_beside_tars(two_nodes, shards, tmp_path, monkeypatch,
 @pytest.mark.slow
 def test_embeddings(two_nodes, tmp_path, monkeypatch):
     monkeypatch.chdir(DATA)
-    options = {"shift": "shuffled"}
+    options = {"shift": "shuffled", "options": ScoreOptions(pool=50, canonical=True)}
     for out, engine in (("local", {}), ("ray", {"engine": "ray", "cluster": ClusterOptions(
         address=two_nodes.address, workers=2, cpus_per_worker=1)})):  # fmt: skip
         Score(shards=["clip-retrieval-2.45"], out=str(tmp_path / out), **options, **engine).run()

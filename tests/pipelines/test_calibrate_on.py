@@ -5,11 +5,15 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
+from ncclean.storage.calibration import fit_null
 from tests.pipelines.test_calibrate_by import RATES, corpus
 
 ON = "neg_clip_loss"
@@ -66,17 +70,27 @@ def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(other))
 
 
-def test_auto_takes_the_score_that_is_expected_to_be_wrong_less_often(tmp_path):
-    source = corpus(tmp_path / "e", sizes=(3000, 0, 0))
-    found = {}
-    for on in ("auto", "similarity", ON):
-        summary = score(source, tmp_path / f"{on}.parquet", on=on)
-        rows = pq.read_table(tmp_path / f"{on}.parquet").to_pandas()
-        doubt = np.minimum(rows.noise_probability, 1 - rows.noise_probability).sum()
-        found[on] = summary.calibrated_on, doubt
-    (auto, doubt), *alone = found.values()
-    assert doubt == min(each for _, each in alone)
-    assert auto in [score for score, each in alone if each == doubt]
+def separated(by, rng, pairs=20_000):
+    """A score of pairs, of which a fifth are mismatched the others `by` sigmas off."""
+    own = rng.normal(size=pairs)
+    own[pairs // 5 :] += by
+    return Distributions(
+        matched=Histogram.of(torch.from_numpy(0.05 * own)),
+        mismatched=Histogram.of(torch.from_numpy(0.05 * rng.normal(size=400_000))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cosine", "other", "taken"),
+    [(3.0, 3.2, ON), (2.9, 3.0, ON), (3.2, 3.0, "similarity")],
+)
+def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, taken):
+    rng = np.random.default_rng(0)
+    distributions = separated(cosine, rng)
+    distributions.scores[ON] = separated(other, rng)
+    score, null = fit_null(distributions, "auto")
+    assert score == taken
+    assert null.expected_error == fit_null(distributions, taken)[1].expected_error
 
 
 def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):
@@ -99,3 +113,12 @@ def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path)
     assert (again.calibrated_on, again.noise_rate) == ("similarity", before.noise_rate)
     with pytest.raises(InputError, match="older version"):
         Score(shards=[], out=str(out), calibrate_on=ON, finalize_only=True).run()
+
+
+def test_few_errors_are_not_enough_for_auto_to_take_the_cosine():
+    """Of 100 pairs less than one is expected to be wrong by either."""
+    distributions = separated(8.0, np.random.default_rng(0), pairs=100)
+    distributions.scores[ON] = separated(5.0, np.random.default_rng(0), pairs=100)
+    taken, other = fit_null(distributions, "auto")
+    assert taken == ON
+    assert other.expected_error > fit_null(distributions, "similarity")[1].expected_error

@@ -4,6 +4,7 @@ import json
 import shutil
 import tarfile
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 import ncclean
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
+from tests.pipelines.test_calibrate_by import corpus as embeddings
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -169,3 +171,16 @@ def test_a_corpus_that_has_grown_is_scored_where_it_is_new(shards, tmp_path):
     grown = ncclean.clean(str(folder), str(out), **MODEL, progress=lambda r: said.append(r.text))
     assert "score: 1 new shard, 1 kept" in said
     assert grown["stages"]["score"]["result"]["rows"] == 200
+
+
+def test_embeddings_become_a_list_of_uids(tmp_path):
+    source = embeddings(tmp_path / "e", sizes=(900, 0, 0))
+    result = ncclean.clean(str(source), str(tmp_path / "out"))
+    kept = pq.read_table(tmp_path / "out" / "clean.parquet").column("uid").to_pylist()
+    assert 0 < len(kept) < 900
+    assert len(np.load(tmp_path / "out" / "uids.npy")) == len(kept)
+    assert f"uids: {tmp_path / 'out' / 'uids.npy'}" in "\n".join(map(str, result.shown))
+    fewer = ncclean.clean(str(source), str(tmp_path / "out"), threshold=0.01)
+    assert fewer.summary.ran == ("select", "export")
+    with pytest.raises(InputError, match="--model is for images"):
+        ncclean.clean(str(source), str(tmp_path / "other"), model="demo")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,10 @@ from ncclean_pipelines.select import Select
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.models.estimator import Estimator
+from ncclean.scoring.canonical import Moments, Projection, halves
 from ncclean.selection.policy import Policy
 from tests.pipelines.score_tables import read
+from tests.scoring.test_canonical import corpus as canonical_corpus
 
 BLOCK_COLUMNS = (
     "ncu_confidence", "ncu_split", "disncl_clean", "neg_clip_loss", "i2t_rank", "t2i_rank", "block",
@@ -105,6 +108,62 @@ def test_metadata_that_names_no_shard(scored, expected, tmp_path):
     assert table.column("row").to_pylist() == list(range(len(expected)))
 
 
+@pytest.mark.parametrize("name", ["scores.parquet", "scores"])
+def test_a_table_is_calibrated_again_whatever_shards_its_rows_name(scored, tmp_path, name):
+    """Also of several files whose rows name the same shard, with the parts gone."""
+    for copy in ("a", "b"):
+        shutil.copytree(scored / "embeddings", tmp_path / copy)
+    sources, out = [str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / name
+    Score(shards=sources, out=str(out), scale=20.0).run()
+    first = read(out)
+    Score(shards=[], out=str(out), finalize_only=True, shift=0.1).run()
+    again = read(out)
+    assert again.column("uid").equals(first.column("uid"))
+    assert again.column("noise_probability").equals(first.column("noise_probability"))
+    assert not again.column("osa_weight").equals(first.column("osa_weight"))
+
+
+def test_a_pool_of_the_corpus_makes_small_shards_as_good_as_large_ones(scored, tmp_path):
+    whole = together(scored, tmp_path / "e", shards=False)
+    one_batch, pooled = tmp_path / "one.parquet", tmp_path / "pooled.parquet"
+    score(whole, one_batch, options=ScoreOptions(block_size=10_000))
+    options = ScoreOptions(block_size=30, pool=10_000)
+    score(scored / "embeddings", pooled, options=options)
+    one = read(one_batch).to_pandas().neg_clip_loss
+    table = read(pooled)
+    assert np.asarray(table.column("neg_clip_loss")) == pytest.approx(one.to_numpy(), abs=1e-5)
+    assert table.schema.metadata[b"pool"] == b"10000"
+
+
+def test_the_pool_stays_until_the_run_begins_anew(scored, tmp_path):
+    files = sorted((scored / "embeddings" / "img_emb").iterdir())
+    assert len(files) > 1
+    grown, out = tmp_path / "e", tmp_path / "s.parquet"
+    shutil.copytree(scored / "embeddings", grown)
+    later = [
+        grown / kind / file.name
+        for kind in ("img_emb", "text_emb", "metadata")
+        for file in sorted((grown / kind).iterdir())[1:]
+    ]
+    aside = [path.rename(tmp_path / f"{path.parent.name}-{path.name}") for path in later]
+    options = ScoreOptions(pool=40)
+    score(grown, out, options=options)
+    first = read(out)
+    for path, was in zip(aside, later, strict=True):
+        path.rename(was)
+    score(grown, out, options=options)
+    rows = read(out).slice(0, len(first))
+    assert rows.column("neg_clip_loss").equals(first.column("neg_clip_loss"))
+    score(grown, out, options=options, overwrite=True)
+    assert (
+        not read(out)
+        .slice(0, len(first))
+        .column("neg_clip_loss")
+        .equals(first.column("neg_clip_loss"))
+    )
+    assert score(grown, out, options=options, dry_run=True).samples_per_second > 0
+
+
 def test_other_layouts_have_the_same_scores(scored, expected, scale, tmp_path):
     whole = together(scored, tmp_path / "e")
     image, text = (np.load(whole / k / f"{k}_0.npy") for k in ("img_emb", "text_emb"))
@@ -182,6 +241,8 @@ def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message)
     [
         ({"scale": 100.0}, "--scale is for embeddings; these are images"),
         ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
+        ({"options": ScoreOptions(pool=10)}, "--pool is for embeddings"),
+        ({"options": ScoreOptions(canonical=True)}, "--canonical is for embeddings"),
     ],
 )
 def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
@@ -217,3 +278,43 @@ def test_an_estimate_of_the_job(scored, tmp_path):
     plan = score(scored / "embeddings", tmp_path / "s.parquet", dry_run=True)
     assert plan.pairs == pq.read_table(scored / "embeddings" / "metadata").num_rows
     assert plan.samples_per_second > 0
+
+
+def test_canonical_similarity_of_a_pair_is_by_the_other_half(tmp_path):
+    image, text, moved = canonical_corpus(2400)
+    source = tmp_path / "e"
+    for number, rows in enumerate((slice(0, 900), slice(900, 2400))):
+        for kind, side in (("img_emb", image), ("text_emb", text)):
+            (source / kind).mkdir(parents=True, exist_ok=True)
+            np.save(source / kind / f"{kind}_{number}.npy", side[rows])
+        (source / "metadata").mkdir(exist_ok=True)
+        captions = [f"caption {row}" for row in range(len(image[rows]))]
+        place = source / "metadata" / f"metadata_{number}.parquet"
+        pq.write_table(pa.table({"caption": captions, "is_noisy": moved[rows]}), place)
+    options = ScoreOptions(canonical=True)
+    score(source, tmp_path / "s.parquet", options=options)
+    table = read(tmp_path / "s.parquet")
+    found = np.asarray(table.column("canonical_similarity"))
+    half = halves(table.column("shard").to_pylist(), np.asarray(table.column("row")))
+    for own in (half, ~half):
+        moments = Moments(image.shape[1])
+        moments.add(image[~own], text[~own], np.random.default_rng(0))
+        expected = Projection.fit(moments).cosines(image[own], text[own])
+        assert found[own] == pytest.approx(expected, abs=1e-4)
+    evaluated = EvaluateNoise(scores=[str(tmp_path / "s.parquet")]).run().summary
+    auroc = {each.column: each.kinds[0].report.auroc for each in evaluated.scores}
+    assert auroc["canonical_similarity"] > auroc["similarity"] + 0.1
+    first = read(tmp_path / "s.parquet")
+    score(source, tmp_path / "s.parquet", options=options)
+    assert read(tmp_path / "s.parquet").equals(first)
+
+
+def test_canonical_similarity_of_few_pairs_is_null(scored, tmp_path):
+    said = []
+    command = Score(
+        shards=[str(scored / "embeddings")], out=str(tmp_path / "s.parquet"), scale=20.0,
+        options=ScoreOptions(canonical=True),
+    )  # fmt: skip
+    command.run(SimpleNamespace(say=said.append, advance=lambda *_, **__: None))
+    assert read(tmp_path / "s.parquet").column("canonical_similarity").null_count == 591
+    assert any("canonical_similarity is null: of 128 dimensions" in line for line in said)

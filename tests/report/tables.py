@@ -41,7 +41,11 @@ def write_scores(
         }
         for number, row in enumerate(rows)
     ]
-    table = pa.Table.from_pylist(filled, schema.SCORES.with_metadata(metadata))
+    words = [
+        pa.field(*item) for item in schema.WORD_TYPES.items() if any(item[0] in row for row in rows)
+    ]
+    kinds = pa.schema([*schema.SCORES, *words], metadata)
+    table = pa.Table.from_pylist(filled, kinds)
     pq.write_table(table, path)
     return path
 

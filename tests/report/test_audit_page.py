@@ -11,6 +11,7 @@ import pytest
 from ncclean_pipelines.audit import Audit
 from ncclean_pipelines.score import Score
 
+from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
 from tests.report.browser import chromium, needs_chromium, requests
@@ -33,7 +34,10 @@ def made(tmp_path_factory):
         members += [*hostile.sample(name, image, text.encode()), (f"{name}.json", metadata)]
     (shards / "hostile.tar").write_bytes(hostile.tar_bytes(members))
     scores = str(folder / "scores.parquet")
-    Score(shards=[str(shards)], out=scores, model="demo", precision="fp32", shift=0.2).run()
+    options = ScoreOptions(words=True)
+    Score(
+        shards=[str(shards)], out=scores, model="demo", precision="fp32", shift=0.2, options=options
+    ).run()
     out = folder / "audit"
     command = Audit(scores=[scores], out=str(out), shards=[str(shards)], pairs=PAIRS)
     return SimpleNamespace(
@@ -182,9 +186,25 @@ def test_the_page_does_not_say_what_the_calibration_thinks(made):
     page = made.page.read_text("utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert set(data["pairs"][0]) == {
-        "uid", "caption_number", "stratum", "caption", "leftOut", "picture", "reason", "link",
+        "uid", "caption_number", "stratum", "caption", "leftOut", "words", "picture", "reason",
+        "link",
     }  # fmt: skip
     assert "http" not in re.sub(r'"link":"[^"]*"', "", page).replace("http-equiv", "")
+
+
+def test_the_suspected_word_is_shown_beside_an_answer_alone(made, phone):
+    from selenium.webdriver.common.keys import Keys
+
+    pairs = json.loads(phone.execute_script("return document.getElementById('data').textContent"))
+    number, words = next(
+        (number, pair["words"]) for number, pair in enumerate(pairs["pairs"]) if pair["words"]
+    )
+    press(phone, *[Keys.ARROW_RIGHT] * number)
+    assert text(phone, "#words") == ""
+    press(phone, "2", Keys.ARROW_LEFT)
+    sentence = f"The estimator would say {words[1]} in place of {words[0]}."
+    assert text(phone, "#words") == sentence
+    assert words[0] in text(phone, "#caption")
 
 
 def test_without_pictures_the_page_still_asks(made, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.report.pairs import choose_pairs
+from ncclean.report.pairs import GROUPS, choose_pairs
 from ncclean.report.table import ScoreTable
 from tests.report.tables import HOSTILE, graded, write_scores
 
@@ -11,10 +11,7 @@ def chosen(tmp_path, rows, each):
     table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))])
     pairs = choose_pairs(table, each)
     assert len({(pair.shard, pair.row) for pair in pairs}) == len(pairs)
-    return {
-        group: [pair.key for pair in pairs if pair.group == group]
-        for group in ("worst", "borderline", "best", "failed")
-    }, pairs
+    return {group: [pair.key for pair in pairs if pair.group == group] for group in GROUPS}, pairs
 
 
 def test_groups_and_their_order(tmp_path):
@@ -35,7 +32,9 @@ def test_groups_and_their_order(tmp_path):
 
 def test_few_pairs_are_shown_once_each(tmp_path):
     keys, pairs = chosen(tmp_path, graded(3), 24)
-    assert keys == {"worst": ["k0", "k1"], "borderline": [], "best": ["k2"], "failed": []}
+    assert keys == {
+        "worst": ["k0", "k1"], "borderline": [], "almost right": [], "best": ["k2"], "failed": [],
+    }  # fmt: skip
     assert len(pairs) == 3
 
 
@@ -45,6 +44,22 @@ def test_without_noise_probability_the_cosine_decides(tmp_path):
     assert keys["worst"] == ["k0", "k1"]
     assert keys["best"] == ["k4", "k3", "k2"]
     assert keys["borderline"] == []
+
+
+def test_matched_pairs_with_a_wrong_word_are_a_group(tmp_path):
+    rows = [{**row, "near_miss_probability": 0.1} for row in graded()]
+    word = {"near_miss_probability": 0.9, "suspect_word": "red", "better_word": "blue"}
+    rows[2] |= word  # mismatched altogether
+    rows[30] |= word
+    rows[35] |= {**word, "near_miss_probability": 0.95, "suspect_word": "<b>" * 200}
+    rows[36] |= {**word, "suspect_word": None, "better_word": None}
+    keys, pairs = chosen(tmp_path, rows, 2)
+    assert keys["almost right"] == ["k35", "k30"]
+    assert keys["best"] == ["k39", "k38"]
+    by_key = {pair.key: pair for pair in pairs}
+    assert by_key["k30"].words == ("red", "blue")
+    assert len(by_key["k35"].words[0]) < 320
+    assert by_key["k39"].words is None
 
 
 def test_none_at_all(tmp_path):

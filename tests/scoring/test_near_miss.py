@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from ncclean.scoring.near_miss import Exchanges, ExpectedSimilarity, NearMisses, margin_after
+from ncclean.scoring.near_miss import (
+    Exchanges,
+    ExpectedSimilarity,
+    NearMisses,
+    counted_share,
+    margin_after,
+)
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
@@ -85,6 +91,28 @@ def test_the_rate_counts_near_misses_that_no_longer_look_matched(share):
     found = NearMisses.fit(scores)
     assert found.low - 0.01 <= share <= found.high + 0.01
     assert found.rate == pytest.approx(share, abs=0.02)
+
+
+def test_the_few_that_look_matched_do_not_stand_for_all():
+    generator = np.random.default_rng(0)
+    others = generator.normal(0.0, 0.05, 10_000)
+    # One caption in ten fits any image, so known mismatches reach the cosines of matched pairs.
+    fits = generator.random(10_000) < 0.1
+    known = np.where(fits, generator.normal(0.5, 0.05, 10_000), others)
+    pairs = generator.normal(0.5, 0.05, 10_000)
+
+    def cosines(mismatched: np.ndarray) -> Distributions:
+        return Distributions(
+            matched=Histogram.of(torch.from_numpy(pairs)),
+            mismatched=Histogram.of(torch.from_numpy(mismatched)),
+        )
+
+    assert counted_share(cosines(others), 0.0) == 1.0
+    assert counted_share(cosines(known), 0.0) < 0.2
+    assert counted_share(Distributions(), 0.0) == 0.0
+    scores = cosines(others)
+    assert not NearMisses.fit(scores, 0.9).cannot_tell
+    assert NearMisses.fit(scores, 0.2).cannot_tell
 
 
 def test_too_few_tell_nothing():

@@ -1,6 +1,7 @@
 """Parts to the final table: what it holds, what may be gone, and what a kill leaves."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -39,8 +40,6 @@ def part(shard):
         }
         for row, cosine in enumerate(cosines)
     ]  # fmt: skip
-    import pyarrow as pa
-
     return pa.Table.from_pylist(rows, schema=schema.SCORES)
 
 
@@ -163,3 +162,10 @@ def test_nothing_is_filled_where_nothing_was_scored():
     table = fill_calibrated(part("a"), calibration())
     assert np.asarray(table.column("osa_weight").is_null()).tolist() == [False, False, True]
     assert table.schema.equals(schema.SCORES)
+
+
+def test_what_an_earlier_calibration_gave_is_taken_back():
+    """A table is filled anew with `--finalize-only`, and the estimator may not tell."""
+    table = part("b").append_column("near_miss_score", pa.array([0.1], pa.float32()))
+    table = table.append_column("near_miss_probability", pa.array([0.9], pa.float32()))
+    assert fill_calibrated(table, calibration())["near_miss_probability"].to_pylist() == [None]

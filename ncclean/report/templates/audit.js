@@ -53,6 +53,12 @@
     $("picture").replaceChildren(pictureOf(pair));
     $("caption").replaceChildren(...captionOf(pair));
     $("caption").scrollTop = 0;
+    // Only beside an answer that is given: before, it would be one.
+    $("words").hidden = !(pair.words && position in answers);
+    if (pair.words) {
+      const [suspect, better] = pair.words.map((word) => element("bdi", word));
+      $("words").replaceChildren("The estimator would say ", better, " in place of ", suspect, ".");
+    }
     all("[data-key]").forEach((button) => {
       button.setAttribute("aria-pressed", String(answers[position] === Number(button.dataset.key)));
     });

@@ -1,0 +1,94 @@
+"""What `--help` prints and docs/cli.md shows."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from ncclean_pipelines.command import Command, help_text
+
+from ncclean.options import Parameter, parameters
+
+from .parameters import JSON, QUIET, SET, flags_of, typed_as
+
+_TYPE_NAMES = {int: "INT", float: "FLOAT", list[float]: "FLOAT", bool: ""}
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def command_help(kind: type[Command], width: int) -> str:
+    """The help of one command as plain text."""
+    known = parameters(kind).values()
+    arguments = [p for p in known if p.option.argument]
+    places = " ".join(p.option.metavar if _is_needed(p) else f"[{p.option.metavar}]"
+                      for p in arguments)  # fmt: skip
+    usage = f"Usage: ncclean {kind.name} [OPTIONS] {places}".rstrip()
+    text = "\n\n".join(
+        textwrap.fill(" ".join(p.split()), width, initial_indent="  ", subsequent_indent="  ")
+        for p in help_text(kind).replace("`", "").split("\n\n")
+    )
+    blocks = [usage, text]
+    if arguments:
+        blocks.append(
+            entries("Arguments", [(p.option.metavar, _meaning(p)) for p in arguments], width)
+        )
+    options = [
+        (_label(p), _meaning(p)) for p in known if not p.option.argument and p.option.is_listed
+    ]
+    common = [switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
+    return "\n\n".join([*blocks, entries("Options", [*options, *common], width)])
+
+
+def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
+    """Labels in one column, their meanings in another."""
+    column = max(len(label) for label, _ in labelled) + 4
+    lines = [f"{title}:"]
+    for label, meaning in labelled:
+        text = textwrap.wrap(meaning, max(width - column, 20), break_long_words=False)
+        lines.append(f"  {label}".ljust(column) + text[0])
+        lines += [" " * column + line for line in text[1:]]
+    return "\n".join(lines).replace(_NO_BREAK, " ")
+
+
+def switch(info: Any) -> tuple[str, str]:
+    """An option of the command line alone: its label and its meaning."""
+    # Typer takes the first name for a default until the option is used.
+    names = ", ".join(sorted([info.default, *(info.param_decls or ())], key=len))
+    return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")
+
+
+def _label(parameter: Parameter) -> str:
+    names = [name for flag in flags_of(parameter) for name in flag.split("/")]
+    separator = " / " if any(name.startswith("--no-") for name in names) else ", "
+    kind = _TYPE_NAMES.get(typed_as(parameter), "TEXT")
+    return f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
+
+
+def _is_needed(parameter: Parameter) -> bool:
+    """Whether the command line wants it."""
+    return parameter.is_required and parameter.option.typed_default is None
+
+
+def _meaning(parameter: Parameter) -> str:
+    option, facts = parameter.option, []
+    if option.low is not None and option.high is not None:
+        facts.append(f"{option.low:g} to {option.high:g}")
+    else:
+        bounds = (
+            ("at least", option.low),
+            ("at most", option.high),
+            ("above", option.above),
+            ("below", option.below),
+        )
+        facts += [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+    if _is_needed(parameter):
+        facts.append("required")
+    default = parameter.default
+    if option.commas and default:
+        default = ", ".join(default)
+    default = option.typed_default or default
+    # Switches and options without a default say in words what happens without them.
+    if option.shows_default and isinstance(default, (str, int, float)):
+        facts += [f"default: {default}"] if not isinstance(default, bool) else []
+    # A fact stays on one line, unless it is a list.
+    together = (fact if ", " in fact else fact.replace(" ", _NO_BREAK) for fact in facts)
+    return option.help.replace("`", "") + "".join(f" [{fact}]" for fact in together)

@@ -1,0 +1,83 @@
+"""Options of a declaration as those of a command line."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Annotated, Any
+
+import typer
+
+from ncclean.options import Parameter, union_members
+
+# What every command takes, besides its own options.
+JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")
+QUIET = typer.Option("--quiet", "-q", help="No progress, no summary.")
+SET = typer.Option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+)
+
+
+def typer_parameter(parameter: Parameter) -> inspect.Parameter:
+    option = parameter.option
+    default: Any = parameter.default
+    if parameter.is_required:
+        default = ... if option.typed_default is None else option.typed_default
+    kind = typed_as(parameter)
+    is_several = typing.get_origin(kind) is list
+    if not option.shows_default or (is_several and default is not ...):
+        default = None
+    if option.commas:
+        kind, default = str, parameter.default and ",".join(parameter.default)
+    bounds: dict[str, Any] = {}
+    if kind in (int, float):  # of a list, each value is checked by the declaration
+        bounds = {"min": option.low, "max": option.high}
+    if default is None:
+        kind = kind | None
+    if option.argument:
+        info: Any = typer.Argument(metavar=option.metavar or None, help=option.help, **bounds)
+        return keyword(parameter.name, Annotated[kind, info], default)
+    info = typer.Option(
+        *flags_of(parameter),
+        metavar=option.metavar or None,
+        help=option.help,
+        hidden=not option.is_listed,
+        **bounds,
+    )
+    return keyword(parameter.name, Annotated[kind, info], default)
+
+
+def flags_of(parameter: Parameter) -> list[str]:
+    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`."""
+    short = [flag for flag in parameter.option.flags if not flag.startswith("--")]
+    if bool in union_members(parameter.takes) and parameter.default is not False:
+        return [f"{parameter.flag}/--no-{parameter.flag.removeprefix('--')}", *short]
+    return [parameter.flag, *short]
+
+
+def typed_as(parameter: Parameter) -> Any:
+    """The type in which an option is typed: text, a number, a switch, or several of them."""
+    if parameter.is_mapping:
+        return list[str]
+    members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]
+    kind = members[0]
+    if typing.get_origin(kind) is list:
+        inner = typing.get_args(kind)[0]
+        return list[inner if inner in (int, float) else str]  # type: ignore[misc]
+    if typing.get_origin(kind) is tuple:
+        return tuple[typing.get_args(kind)]  # type: ignore[misc]
+    return kind if kind in (int, float, bool) and len(members) == 1 else str
+
+
+def parsed(parameter: Parameter, value: Any) -> Any:
+    if parameter.option.commas and isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return value
+
+
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    missing = inspect.Parameter.empty if default is ... else default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=missing, annotation=annotation)

@@ -1,0 +1,161 @@
+"""A pass over a corpus of embeddings before it is scored: what pairs are compared with all of it.
+
+That is the pool of `ncclean.scoring.pool` and the projections of `ncclean.scoring.canonical`. They
+lie with the run, whose workers read them; a run that grows keeps them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from upath import UPath
+
+from ncclean.config import ScoreOptions
+from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.scoring.canonical import PAIRS_A_DIMENSION, Moments, Projection, halves
+from ncclean.scoring.pool import Pool, sample_numbers
+from ncclean.storage.array_files import ArrayFolder, Arrays
+
+_POOL, _CANONICAL = "pool", "canonical"
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """What the pass found, None where it was not asked for.
+
+    `projections` are those for the pairs of either half, each fitted on the other one.
+    """
+
+    pool: Pool | None = None
+    projections: tuple[Projection, Projection] | None = None
+
+    @classmethod
+    def load(cls, work: str, options: ScoreOptions) -> CorpusFacts:
+        """Those of a run. Raises `InputError` if they cannot be read."""
+        folder = ArrayFolder(work)
+        pool = projections = None
+        if options.pool is not None:
+            arrays = folder.load(_POOL)
+            image, text = (
+                torch.from_numpy(arrays[n].astype(np.float32)) for n in ("image", "text")
+            )
+            pool = Pool(image, text, arrays["samples"])
+        if options.canonical and (arrays := folder.load(_CANONICAL)):
+            first, second = (
+                Projection(
+                    **{name: arrays[f"{half}.{name}"] for name in Projection.__annotations__}
+                )
+                for half in ("0", "1")
+            )
+            projections = first, second
+        return cls(pool, projections)
+
+    def canonical_similarity(self, pairs: EmbeddedPairs) -> np.ndarray | None:
+        """(m,) of the pairs that have vectors; None where a half was too small."""
+        if self.projections is None:
+            return None
+        out = np.empty(len(pairs.image), np.float32)
+        half = _halves(pairs)
+        for projection, rows in zip(self.projections, (~half, half), strict=True):
+            out[rows] = projection.cosines(pairs.image[rows], pairs.text[rows])
+        return out
+
+
+def begin(
+    work: UPath,
+    shards: Sequence[ShardRef],
+    keys: tuple[str, str] | None,
+    dim: int,
+    options: ScoreOptions,
+    overwrite: bool,
+) -> str | None:
+    """Make what the options ask for and the run does not have; a sentence if a part cannot be.
+
+    The pool has the pairs whose sample has the smallest hash, captions of one image in their
+    order: the same for every order of the shards. Raises `InputError` if no pair can be read.
+    """
+    folder = ArrayFolder(str(work))
+    if overwrite:
+        folder.forget()
+        folder.remove(name for name in (_POOL, _CANONICAL) if folder.has(name))
+    wants_pool = options.pool is not None and not folder.has(_POOL)
+    wants_halves = options.canonical and not folder.has(_CANONICAL)
+    if not wants_pool and not wants_halves:
+        return None
+    drawn: Arrays = {}
+    moments = Moments(dim), Moments(dim)
+    for shard in shards:
+        try:
+            pairs = read_pairs(shard, keys, dim=dim)
+        except ShardError:
+            continue  # it is named when it is its turn to be scored
+        if not pairs.ok.any():
+            continue
+        if wants_pool and options.pool is not None:
+            drawn = _smallest(drawn, _drawn(pairs, options.pool), options.pool)
+        if wants_halves:
+            _add(moments, pairs, shard.name)
+    if wants_pool:
+        if not drawn:
+            raise InputError("no pair of the corpus can be read, so there is no pool for --pool")
+        folder.save(_POOL, drawn)
+    return _save_projections(folder, moments) if wants_halves else None
+
+
+def _save_projections(folder: ArrayFolder, moments: tuple[Moments, Moments]) -> str | None:
+    fitted = [Projection.fit(half) for half in reversed(moments)]
+    named = {
+        f"{half}.{name}": array
+        for half, projection in enumerate(fitted)
+        if projection is not None
+        for name, array in projection.__dict__.items()
+    }
+    folder.save(_CANONICAL, named if None not in fitted else {})
+    if None not in fitted:
+        return None
+    fewest, dim = min(half.pairs for half in moments), moments[0].dim
+    return (
+        f"canonical_similarity is null: of {dim} dimensions it needs {PAIRS_A_DIMENSION * dim:,} "
+        f"pairs in each half of the corpus, and one has {fewest:,}"
+    )
+
+
+def _halves(pairs: EmbeddedPairs) -> np.ndarray:
+    ok = pairs.facts.filter(pairs.ok)
+    return halves(ok.column("shard").to_pylist(), np.asarray(ok.column("row")))
+
+
+def _add(moments: tuple[Moments, Moments], pairs: EmbeddedPairs, shard: str) -> None:
+    half = _halves(pairs)
+    digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "little"))
+    for each, rows in zip(moments, (~half, half), strict=True):
+        each.add(pairs.image[rows], pairs.text[rows], rng)
+
+
+def _drawn(pairs: EmbeddedPairs, size: int) -> Arrays:
+    """The pairs of a shard that may be in the pool."""
+    ok = pairs.facts.filter(pairs.ok)
+    numbers = sample_numbers(ok.column("uid").to_pylist())
+    captions = np.asarray(ok.column("caption_number")).astype(np.uint64)
+    kept = np.lexsort((captions, numbers))[:size]
+    return {
+        "samples": numbers[kept],
+        "captions": captions[kept],
+        "image": pairs.image[kept].astype(np.float16),
+        "text": pairs.text[kept].astype(np.float16),
+    }
+
+
+def _smallest(mine: Arrays, others: Arrays, size: int) -> Arrays:
+    if not mine:
+        return others
+    both = {name: np.concatenate([mine[name], others[name]]) for name in mine}
+    kept = np.lexsort((both["captions"], both["samples"]))[:size]
+    return {name: array[kept] for name, array in both.items()}

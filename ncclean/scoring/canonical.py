@@ -1,0 +1,116 @@
+"""Cosines after canonical correlation analysis: what image and caption embeddings share.
+
+Li et al. 2025, "CSA: Data-efficient Mapping of Unimodal Features to Multimodal Features" (ICLR
+2025): directions in which matched images and captions agree count, others do not. They are taken
+from the corpus itself, noise and all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+RIDGE = 1e-3
+PAIRS_A_DIMENSION = 10
+_PIECE_ROWS = 4096
+
+
+def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
+    """(n,) bool: in which half of the corpus each pair is, by a hash of shard and row."""
+    found = (
+        hashlib.blake2b(f"{shard}/{row}".encode(), digest_size=1).digest()[0] & 1
+        for shard, row in zip(shards, rows.tolist(), strict=True)
+    )
+    return np.fromiter(found, dtype=bool, count=len(shards))
+
+
+@dataclass
+class Moments:
+    """Sums over the pairs of one half; they add up, in any order.
+
+    `image`, `text` are (d,) sums, the others (d, d) sums of products: of images, captions, both,
+    and of images with the captions of other pairs.
+    """
+
+    dim: int
+    pairs: int = 0
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.arrays:
+            self.arrays = {
+                name: np.zeros(self.dim if name in ("image", "text") else (self.dim, self.dim))
+                for name in ("image", "text", "images", "texts", "both", "permuted")
+            }
+
+    def add(self, image: np.ndarray, text: np.ndarray, rng: np.random.Generator) -> None:
+        """Add n pairs of (n, d) embeddings; `rng` permutes the captions."""
+        order = rng.permutation(len(image))
+        for at in range(0, len(image), _PIECE_ROWS):
+            here = slice(at, at + _PIECE_ROWS)
+            sides = image[here], text[here], text[order[here]]
+            v, t, other = (side.astype(np.float32) for side in sides)
+            for name, product in (
+                ("image", v.sum(0)), ("text", t.sum(0)), ("images", v.T @ v), ("texts", t.T @ t),
+                ("both", v.T @ t), ("permuted", v.T @ other),
+            ):  # fmt: skip
+                self.arrays[name] += product
+        self.pairs += len(image)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Both sides into the shared directions: (d,) means, and (d, k) bases with their weights."""
+
+    image_mean: np.ndarray
+    text_mean: np.ndarray
+    image_basis: np.ndarray
+    text_basis: np.ndarray
+
+    @classmethod
+    def fit(cls, moments: Moments) -> Projection | None:
+        """From the sums of one half; None if it has too few pairs.
+
+        With covariances C and W = (C + 1e-3 tr(C)/d I)^(-1/2), the singular value decomposition
+        U s Z of W_v C_vt W_t. Kept are the components whose s no permuted partners reach; the bases
+        are W_v U s and W_t Z s.
+        """
+        count = moments.pairs
+        if count < PAIRS_A_DIMENSION * moments.dim:
+            return None
+        arrays = {name: array / count for name, array in moments.arrays.items()}
+        v, t = arrays["image"], arrays["text"]
+        whiten_v = _inverse_root(arrays["images"] - np.outer(v, v))
+        whiten_t = _inverse_root(arrays["texts"] - np.outer(t, t))
+        left, strength, right = np.linalg.svd(
+            whiten_v @ (arrays["both"] - np.outer(v, t)) @ whiten_t
+        )
+        by_chance = whiten_v @ (arrays["permuted"] - np.outer(v, t)) @ whiten_t
+        kept = strength > np.linalg.svd(by_chance, compute_uv=False)[0]
+        return cls(
+            image_mean=v,
+            text_mean=t,
+            image_basis=whiten_v @ left[:, kept] * strength[kept],
+            text_basis=whiten_t @ right.T[:, kept] * strength[kept],
+        )
+
+    def cosines(self, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+        """(n,) float32 cosines of n pairs of (n, d) embeddings; 0 where nothing is shared."""
+        out = np.zeros(len(image), np.float32)
+        for at in range(0, len(image), _PIECE_ROWS):
+            here = slice(at, at + _PIECE_ROWS)
+            x = (image[here] - self.image_mean) @ self.image_basis
+            y = (text[here] - self.text_mean) @ self.text_basis
+            norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+            products = np.einsum("nk,nk->n", x, y)
+            out[here] = np.divide(products, norms, out=np.zeros_like(norms), where=norms > 0)
+        return out
+
+
+def _inverse_root(covariance: np.ndarray) -> np.ndarray:
+    dim = len(covariance)
+    values, vectors = np.linalg.eigh(covariance + RIDGE * np.trace(covariance) / dim * np.eye(dim))
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)

@@ -1,0 +1,88 @@
+"""A pool of pairs of the whole corpus: rivals for `neg_clip_loss` that no block is too small for.
+
+The authors of negCLIPLoss normalise with 32,768 random pairs of the corpus, whatever shard they are
+in. A block has the pairs of one shard alone, and a small shard makes a small block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+# Cosines held at a time, for each side.
+_CHUNK_CELLS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Of n pairs, what they compete with: (n,) each.
+
+    `i2t` is logsumexp_l(scale <v_i, t_l>) over the captions l of the pool, `t2i` the same of
+    captions with its images, those of the pair's own sample left out. `in_pool` says which pairs
+    are in the pool.
+    """
+
+    i2t: torch.Tensor
+    t2i: torch.Tensor
+    in_pool: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Pool:
+    """(P, d) L2-normalised `image` and `text`, float32 rounded to float16, and (P,) `samples`.
+
+    `samples` are those of `sample_numbers`.
+    """
+
+    image: torch.Tensor
+    text: torch.Tensor
+    samples: np.ndarray
+
+    def rivals(
+        self, image: torch.Tensor, text: torch.Tensor, samples: np.ndarray, scale: float
+    ) -> Rivals:
+        """Of n pairs with (n, d) float32 embeddings and (n,) samples; in bounded memory."""
+        rows, places = _same(samples, self.samples)
+        in_pool = np.zeros(len(samples), dtype=bool)
+        in_pool[rows] = True
+        i2t, t2i = (
+            _logsumexp(mine, theirs.to(mine.device), rows, places, scale)
+            for mine, theirs in ((image, self.text), (text, self.image))
+        )
+        return Rivals(i2t, t2i, torch.from_numpy(in_pool).to(image.device))
+
+
+def sample_numbers(uids: Iterable[str]) -> np.ndarray:
+    """(n,) uint64 hashes of uids, the same everywhere. Captions of one image share theirs."""
+    hashes = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
+    return np.frombuffer(b"".join(hashes), dtype="<u8").astype(np.uint64)
+
+
+def _same(samples: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All (i, j) with samples[i] = others[j], as two arrays."""
+    order = np.argsort(others, kind="stable")
+    first = np.searchsorted(others, samples, "left", order)
+    last = np.searchsorted(others, samples, "right", order)
+    counts = last - first
+    rows = np.repeat(np.arange(len(samples)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rows, order[np.repeat(first, counts) + within]
+
+
+def _logsumexp(
+    mine: torch.Tensor, theirs: torch.Tensor, rows: np.ndarray, places: np.ndarray, scale: float
+) -> torch.Tensor:
+    """(n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
+    found = mine.new_empty(len(mine))
+    step = max(1, _CHUNK_CELLS // max(1, len(theirs)))
+    for start in range(0, len(mine), step):
+        logits = scale * (mine[start : start + step] @ theirs.T)
+        here = (rows >= start) & (rows < start + step)
+        logits[torch.from_numpy(rows[here] - start), torch.from_numpy(places[here])] = -math.inf
+        found[start : start + step] = logits.logsumexp(dim=1)
+    return found

@@ -1,0 +1,68 @@
+"""`ncclean score --dry-run`: the size of the job, and what it would take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import ShardRef
+from ncclean.execution.cost import Rates, estimate
+
+from ..progress import Progress
+from ..score import Score
+from .score_request import engine_request
+
+
+@dataclass(frozen=True)
+class ScorePlan:
+    """What `--dry-run` tells: the size of the job and what it would take.
+
+    `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
+    over `workers`, `hours` what a clock would show.
+    """
+
+    shards: int
+    bytes: int
+    pairs: int
+    device: str
+    precision: str
+    samples_per_second: float
+    workers: int
+    worker_hours: float
+    hours: float
+    gpu_hours: float | None
+    bytes_written: int
+    read_bytes_per_second: float
+
+
+def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
+    """Estimate the job: counts from the first samples, the speed from one batch on the model.
+
+    The model is tried on this machine, also where `--workers` will do the work.
+    """
+    pairs = estimate_samples(shards)
+    request = engine_request(command, shards)
+    progress.say("measuring the speed")
+    speed = request.engine(command.options).speed()
+    size = sum(shard.size for shard in shards)
+    rates = Rates(
+        pairs_per_second=speed.pairs_per_second,
+        input_bytes=size / max(pairs, 1),
+        embedding_dim=speed.embedding_dim if command.options.embeddings else 0,
+    )
+    workers = command.cluster.workers or 1
+    cost = estimate(pairs, rates, shards=len(shards), workers=workers)
+    return ScorePlan(
+        shards=len(shards),
+        bytes=size,
+        pairs=pairs,
+        device=speed.device,
+        precision=speed.precision,
+        samples_per_second=round(speed.pairs_per_second, 1),
+        workers=workers,
+        worker_hours=round(cost.worker_hours, 4),
+        hours=round(cost.hours, 4),
+        gpu_hours=round(cost.worker_hours, 4) if speed.device.startswith("cuda") else None,
+        bytes_written=cost.bytes_written,
+        read_bytes_per_second=round(cost.read_bytes_per_second, 1),
+    )
