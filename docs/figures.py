@@ -28,6 +28,7 @@ import billion  # noqa: E402
 import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import repair_tables  # noqa: E402
+import scale_tables  # noqa: E402
 
 BLOCK = re.compile(
     r"^(?P<begin><!-- figures: (?P<name>[^>]*?) -->\n)(?P<content>.*?)(?P<end><!-- /figures -->)$",
@@ -108,10 +109,10 @@ FIGURES = {
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
-    "neighbours-cost": Figure(("neighbours",), tables.neighbours_table),
-    "neighbours-equal": Figure(("neighbours-equal",), tables.equal_table),
+    "neighbours-cost": Figure(("neighbours",), scale_tables.neighbours_table),
+    "neighbours-equal": Figure(("neighbours-equal",), scale_tables.equal_table),
     "prior": Figure(("prior",), repair),
-    "ranged-reads": Figure(("ranged-reads",), tables.ranged_reads_table),
+    "ranged-reads": Figure(("ranged-reads",), scale_tables.ranged_reads_table),
     "real-rate": Figure(("real-clip",), tables.real_rate_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
     "real-scores": Figure(("real-clip",), tables.real_score_table),
@@ -120,7 +121,7 @@ FIGURES = {
     "robust-rsum": Figure(("robust",), over_noise("rsum")),
     "score-candidates": Figure(("score-candidates",), tables.candidates_table),
     "score-choice": Figure(("score-candidates",), tables.rendered_half_table),
-    "scale": Figure(("scale",), tables.scale_table),
+    "scale": Figure(("scale",), scale_tables.scale_table),
     "selection": Figure(("selection",), tables.selection_table),
     "training-steps": Figure(("training",), tables.training_table),
     "variants": Figure(("variants",), repair),

@@ -78,17 +78,17 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
                 asked = rows[block]
                 best.add(asked, products.of(asked, members.vectors), members.ids)
         found.append(best.found(ids))
-    best_of_all = Candidates.joined(found)
+    further = Candidates.joined(found)
     # By the group of the query's own list, where it is merged with what was found there.
-    of_query = np.searchsorted(groups, home[best_of_all.queries], side="right") - 1
+    of_query = np.searchsorted(groups, home[further.queries], side="right") - 1
     order = np.argsort(of_query, kind="stable")
-    ordered = best_of_all.at(order)
+    further = further.at(order)
     work.save(
         f"away-{direction.name}-{group}",
         {
-            "queries": ordered.queries,
-            "ids": ordered.ids,
-            "cosines": ordered.cosines,
+            "queries": further.queries,
+            "ids": further.ids,
+            "cosines": further.cosines,
             "starts": np.searchsorted(of_query[order], np.arange(len(groups))),
         },
     )

@@ -1,0 +1,80 @@
+"""Records of size and speed as Markdown: rows, shards, neighbours, what is read of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from record_tables import heading, line, percent
+
+Record = Mapping[str, Any]
+
+
+def neighbours_table(record: Record) -> Iterator[str]:
+    """`neighbours.py`: what a search over simulated embeddings takes and finds."""
+    row = record["rows"][0]
+    settings = record["settings"]
+    yield from heading("", f"{settings['pairs']:,} pairs, {settings['dim']} dimensions")
+    yield line("index", row["index_image"])
+    recalls = ("image", "text", "image_to_text", "text_to_image")
+    yield line(
+        "recall on a sample: images, captions, captions of images, images of captions",
+        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
+    )
+    yield line("time", f"{row['seconds'] / 60:.0f} minutes")
+    yield line("processor time", f"{row['processor_seconds'] / 60:.0f} minutes")
+    anonymous = row["peak_gb_without_mapped_files"]
+    memory = f"{row['peak_gb']:.1f} GB, of which {anonymous:.1f} GB besides the mapped files"
+    yield line("peak memory", memory)
+    yield line("file", f"{row['output_mb']:.1f} MB")
+    yield line("planted copies found", percent(row["copies_found"]))
+
+
+def equal_table(record: Record) -> Iterator[str]:
+    """`neighbours_equal.py`: how far the search by list is from FAISS at the same probes."""
+    yield from heading(
+        "queries, searched", "lists", "visited", "tasks", "queries compared", "same neighbours",
+        "largest difference of a cosine",
+    )  # fmt: skip
+    for row in record["rows"]:
+        yield line(
+            row["direction"].replace("-", ", "), f"{row['lists']:,}", str(row["probes"]),
+            str(row["tasks"]), f"{row['queries']:,}", percent(row["same_neighbours"]),
+            f"{row['largest_difference']:.1e}",
+        )  # fmt: skip
+    if "ray" in record:
+        ray = record["ray"]
+        yield ""
+        yield (
+            f"{record['settings']['pairs']:,} pairs. On {ray['nodes']} nodes of Ray, the driver "
+            f"killed {ray['killed']} times, {ray['same']:,} of {ray['files']:,} files of the "
+            "search were the same bit for bit."
+        )
+
+
+def scale_table(record: Record) -> Iterator[str]:
+    """`scale.py`: what each step takes."""
+    yield from heading("step", "time", "of a core", "peak memory", "")
+    for row in record["rows"]:
+        time, used, more = f"{row['seconds']:.1f} s", row["processor_seconds"], ""
+        if "bytes_per_row" in row:
+            more = f"{row['bytes_per_row']:.0f} bytes a row"
+        if "manifest_mb" in row:
+            more = f"{row['manifest_mb']:.0f} MB, read again in {row['load_seconds']:.0f} s"
+        if "bytes_per_shard" in row:  # the step also makes the files
+            time, used = "", row["seconds"] + row["plan_seconds"]
+            more = (
+                f"{row['bytes_per_shard']:.0f} bytes a shard, with the plan of an export "
+                f"{row['bytes_per_shard_planned']:.0f}"
+            )
+        yield line(row["step"], time, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
+
+
+def ranged_reads_table(record: Record) -> Iterator[str]:
+    """`ranged_reads.py`: what is read of one shard of a store."""
+    yield from heading("read", "kept", "share of the bytes", "requests", "one after the other")
+    whole = record["settings"]["shard_bytes"]
+    for row in record["rows"]:
+        kept = "" if row["kept"] is None else percent(row["kept"])
+        alone = "yes" if row["way"] == "header by header" else ""
+        yield line(row["way"], kept, percent(row["bytes"] / whole), f"{row['requests']:,}", alone)
