@@ -15,12 +15,17 @@ os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybod
 
 import pytest
 import torch
+from hypothesis import settings
 from ncclean_pipelines.score import Score
 from safetensors.torch import save_file
 
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+
+# An example may take as long as a busy machine makes it.
+settings.register_profile("ncclean", deadline=None)
+settings.load_profile("ncclean")
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,9 @@ def test_answers_measure_what_the_null_does_not_see(run):
 def test_the_calibration_moves_to_the_answers(run, by):
     scores, answers, truth = run
     before = calibration_error(scores, truth)
-    cosine = np.array(columns(scores, "similarity")[0], dtype=float)
-    order = [place for place in cosine.argsort() if np.isfinite(cosine[place])]
+    calibrated_on = read_facts([str(scores)]).calibrated_on
+    score = np.array(columns(scores, calibrated_on)[0], dtype=float)
+    order = [place for place in score.argsort() if np.isfinite(score[place])]
     if by == "score":
         command = Score(
             shards=(), out=str(scores), finalize_only=True, calibrate_with=answers, shift=0.2
