@@ -41,12 +41,12 @@ class CorpusFacts:
         folder = ArrayFolder(work)
         pool = projections = None
         if options.pool is not None:
-            arrays = folder.load(_POOL)
+            arrays = _load(folder, _POOL)
             image, text = (
                 torch.from_numpy(arrays[n].astype(np.float32)) for n in ("image", "text")
             )
             pool = Pool(image, text, arrays["samples"])
-        if options.canonical and (arrays := folder.load(_CANONICAL)):
+        if options.canonical and (arrays := _load(folder, _CANONICAL)):
             first, second = (
                 Projection(
                     **{name: arrays[f"{half}.{name}"] for name in Projection.__annotations__}
@@ -82,10 +82,9 @@ def begin(
     """
     folder = ArrayFolder(str(work))
     if overwrite:
-        folder.forget()
-        folder.remove(name for name in (_POOL, _CANONICAL) if folder.has(name))
-    wants_pool = options.pool is not None and not folder.has(_POOL)
-    wants_halves = options.canonical and not folder.has(_CANONICAL)
+        folder.remove([name for fact in (_POOL, _CANONICAL) for name in _names(folder, fact)])
+    wants_pool = options.pool is not None and not _names(folder, _POOL)
+    wants_halves = options.canonical and not _names(folder, _CANONICAL)
     if not wants_pool and not wants_halves:
         return None
     drawn: Arrays = {}
@@ -104,8 +103,27 @@ def begin(
     if wants_pool:
         if not drawn:
             raise InputError("no pair of the corpus can be read, so there is no pool for --pool")
-        folder.save(_POOL, drawn)
+        _save(folder, _POOL, drawn)
     return _save_projections(folder, moments) if wants_halves else None
+
+
+def _save(folder: ArrayFolder, fact: str, arrays: Arrays) -> None:
+    """Under a name of its content: nodes keep copies, and a run may begin anew."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays.values():
+        digest.update(np.ascontiguousarray(array).data)
+    folder.save(f"{fact}-{digest.hexdigest()}", arrays)
+
+
+def _load(folder: ArrayFolder, fact: str) -> Arrays:
+    names = _names(folder, fact)
+    if not names:
+        raise InputError(f"{folder.place} has no {fact}; use --overwrite to score again")
+    return folder.load(names[0])
+
+
+def _names(folder: ArrayFolder, fact: str) -> list[str]:
+    return sorted(name for name in folder.names() if name.startswith(f"{fact}-"))
 
 
 def _save_projections(folder: ArrayFolder, moments: tuple[Moments, Moments]) -> str | None:
@@ -116,7 +134,7 @@ def _save_projections(folder: ArrayFolder, moments: tuple[Moments, Moments]) -> 
         if projection is not None
         for name, array in projection.__dict__.items()
     }
-    folder.save(_CANONICAL, named if None not in fitted else {})
+    _save(folder, _CANONICAL, named if None not in fitted else {})
     if None not in fitted:
         return None
     fewest, dim = min(half.pairs for half in moments), moments[0].dim
