@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from ncclean.options import Option, Reads, check_unset
 from .command import Command, Result
 from .display import Note, Shown, Table, file_size, share
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, MemoryLimit, Scores
+from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.intervals import Estimate
@@ -49,18 +49,11 @@ class Audit(Command):
         str | None,
         Option("Folder for the page, audit.html, and sample.parquet; may be a URL.", flags=("-o",)),
     ] = None
-    shards: Annotated[
-        Sequence[str],
-        Option(
-            "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, "
-            "`@list.txt` or URL; may be given several times.",
-            reads=Reads.SHARDS,
-        ),
-    ] = ()
+    shards: PictureShards = ()
     image_root: ImageRoot = None
     pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
     seed: Annotated[int, Option("Seed of the sample.", low=0)] = 0
-    title: Annotated[str | None, Option("Title of the page (default: name of the table).")] = None
+    title: PageTitle = None
     answers: Annotated[
         str | None,
         Option("Measure: what the page saved, or any JSON or CSV with `uid` and `answer`.",

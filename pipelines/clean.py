@@ -98,7 +98,9 @@ class Clean(Command):
         from .recipe.load import load_recipe
         from .recipe.run import run
 
-        is_embedded = are_embeddings(resolve_sources(self.source, "auto", self.image_root))
+        # The first tells; a mixture is an error of `score`, which resolves them all.
+        first = resolve_sources(self.source[:1], "auto", self.image_root)
+        is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
         given = options_of(self)
         changes = [

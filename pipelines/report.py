@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Note, Shown, interval, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, MemoryLimit, Scores
+from .shared_options import ImageRoot, Join, MemoryLimit, PageTitle, PictureShards, Scores
 
 if TYPE_CHECKING:
     from .jobs.report import WrittenReport
@@ -34,16 +34,9 @@ class Report(Command):
 
     scores: Scores
     out: Annotated[str, Option("The HTML file; may be a URL.", flags=("-o",), inside="report.html")]
-    shards: Annotated[
-        Sequence[str],
-        Option(
-            "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, "
-            "`@list.txt` or URL; may be given several times.",
-            reads=Reads.SHARDS,
-        ),
-    ] = ()
+    shards: PictureShards = ()
     image_root: ImageRoot = None
-    title: Annotated[str | None, Option("Title of the page (default: name of the table).")] = None
+    title: PageTitle = None
     pairs: Annotated[
         int,
         Option("Pairs to show of each group: worst, borderline, best, failed.", low=0, high=300),

@@ -41,6 +41,15 @@ Scores = Annotated[
         "Score files, folders, globs or URLs.", argument=True, metavar="PATH", reads=Reads.TABLE
     ),
 ]
+PictureShards = Annotated[
+    Sequence[str],
+    Option(
+        "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, `@list.txt` or "
+        "URL; may be given several times.",
+        reads=Reads.SHARDS,
+    ),
+]
+PageTitle = Annotated[str | None, Option("Title of the page (default: name of the table).")]
 ScoresOut = Annotated[
     str,
     Option(
