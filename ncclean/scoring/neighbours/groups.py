@@ -15,40 +15,35 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.search import Candidates, ranks
+from ncclean.scoring.neighbours.search import Candidates, Gathering, ranks
 
 # Earlier near-duplicates of a row that are kept in one round of `Grouping`.
 KEPT = 32
-_BUFFERED = 4_000_000
+
+
+class DuplicateGathering(Gathering):
+    """Gathers near-duplicate pairs. `cut` names the later rows of which pairs were dropped."""
+
+    buffered = 4_000_000
+
+    def cut(self) -> np.ndarray:
+        return np.empty(0, np.int32)
 
 
 @dataclass
-class DuplicatePairs:
-    """Gathers near-duplicate pairs: of each later row the first `keep` earlier ones.
-
-    With `by_similarity` the most similar one instead.
-    """
+class DuplicatePairs(DuplicateGathering):
+    """Of each later row the first `keep` earlier ones; `by_similarity` the most similar ones."""
 
     keep: int
     by_similarity: bool
-    _held: list[Candidates] = field(default_factory=list)
-    _count: int = 0
     _cut: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
     def kept(cls, by_similarity: bool) -> DuplicatePairs:
         return cls(1 if by_similarity else KEPT, by_similarity)
 
-    def add(self, found: Candidates) -> None:
-        self._held.append(found)
-        self._count += len(found)
-        if self._count > _BUFFERED:
-            self._held = [self.result()]
-            self._count = len(self._held[0])
-
-    def result(self) -> Candidates:
+    def kept_of(self, found: Candidates) -> Candidates:
         """The pairs kept, by later row."""
-        found = Candidates.joined(self._held)
         keys = -found.cosines if self.by_similarity else found.ids
         found = found.at(np.lexsort((found.ids, keys, found.queries)))
         rank = ranks(found.queries)
@@ -56,30 +51,17 @@ class DuplicatePairs:
         return found.at(rank < self.keep)
 
     def cut(self) -> np.ndarray:
-        """The later rows of which pairs were dropped."""
         return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
 
 
-@dataclass
-class SpanningPairs:
-    """Gathers near-duplicate pairs, and holds as many as connect the same rows."""
-
-    _held: list[Candidates] = field(default_factory=list)
-    _count: int = 0
+class SpanningPairs(DuplicateGathering):
+    """As many pairs as connect the same rows: none that matters is dropped."""
 
     def add(self, found: Candidates) -> None:
-        self._held.append(spanning(found))
-        self._count += len(self._held[-1])
-        if self._count > _BUFFERED:
-            self._held = [self.result()]
-            self._count = len(self._held[0])
+        super().add(spanning(found))
 
-    def result(self) -> Candidates:
-        return spanning(Candidates.joined(self._held))
-
-    def cut(self) -> np.ndarray:
-        """No pair that matters is dropped."""
-        return np.empty(0, np.int32)
+    def kept_of(self, found: Candidates) -> Candidates:
+        return spanning(found)
 
 
 def spanning(found: Candidates) -> Candidates:

@@ -8,8 +8,10 @@ the result depends neither on how lists are divided among tasks nor on the order
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -131,23 +133,37 @@ def order_of(numbers: np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass
-class NearestCandidates:
-    """Gathers candidates and holds on to the k nearest of each query."""
+class Gathering(ABC):
+    """Gathers candidates, and drops those that cannot count before they take too much memory."""
 
-    k: int
-    _held: list[Candidates] = field(default_factory=list)
-    _count: int = 0
+    buffered: ClassVar[int] = _BUFFERED
+    _held: list[Candidates] = field(default_factory=list, kw_only=True)
+    _count: int = field(default=0, kw_only=True)
 
     def add(self, found: Candidates) -> None:
         self._held.append(found)
         self._count += len(found)
-        if self._count > _BUFFERED:
+        if self._count > self.buffered:
             self._held = [self.result()]
             self._count = len(self._held[0])
 
     def result(self) -> Candidates:
+        """Those of all that was added that count."""
+        return self.kept_of(Candidates.joined(self._held))
+
+    @abstractmethod
+    def kept_of(self, found: Candidates) -> Candidates:
+        """Those of some candidates that count, however often it is asked of what it returned."""
+
+
+@dataclass
+class NearestCandidates(Gathering):
+    """Holds on to the k nearest of each query."""
+
+    k: int
+
+    def kept_of(self, found: Candidates) -> Candidates:
         """The k nearest of each query by id, nearest first."""
-        found = Candidates.joined(self._held)
         found = found.at(_order(found))
         return found.at(ranks(found.queries) < self.k)
 

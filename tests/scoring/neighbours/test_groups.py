@@ -110,7 +110,7 @@ def gathered(pairs):
 
 
 def test_pairs_beyond_those_kept_are_told(monkeypatch):
-    monkeypatch.setattr(groups, "_BUFFERED", 3)
+    monkeypatch.setattr(groups.DuplicatePairs, "buffered", 3)
     pairs = DuplicatePairs(2, by_similarity=False)
     for earlier in (5, 1, 4, 0, 3):
         one = np.array([9, 7], np.int32), np.array([earlier, 6], np.int32)

@@ -85,7 +85,7 @@ def test_negative_cosines_are_in_order():
 
 
 def test_candidates_that_cannot_count_are_dropped_on_the_way(monkeypatch):
-    monkeypatch.setattr(search, "_BUFFERED", 10)
+    monkeypatch.setattr(search.NearestCandidates, "buffered", 10)
     rng = np.random.default_rng(0)
     best, kept = NearestCandidates(2), []
     for _ in range(20):
