@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import train_demo
 from weak_estimators import CLASS_NAMES, TEMPLATES
 
 LABELS = ("worse", "random1", "aggregate")
@@ -28,22 +29,8 @@ _SHARD_PAIRS = 5_000
 Row = Mapping[str, str]
 # The demo model's towers, at 32 pixels in patches of 4.
 MODEL_CONFIG = {
-    "embed_dim": 128,
-    "vision_cfg": {
-        "image_size": 32,
-        "layers": 4,
-        "width": 128,
-        "head_width": 64,
-        "patch_size": 4,
-        "pool_type": "avg",
-    },
-    "text_cfg": {
-        "context_length": 77,
-        "vocab_size": 49408,
-        "width": 128,
-        "heads": 4,
-        "layers": 3,
-    },
+    **train_demo.MODEL_CONFIG,
+    "vision_cfg": {**train_demo.MODEL_CONFIG["vision_cfg"], "image_size": 32, "patch_size": 4},
 }
 
 

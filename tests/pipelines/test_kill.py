@@ -23,7 +23,7 @@ def command(shards, out):
 
 
 def kill_and_resume(source, out, kills, rng):
-    """Start again until it has been killed so often; the rows equal those of one go."""
+    """Start again until it has been killed so often: the rows then, and those of one go."""
     reference = out.with_name("reference.parquet")
     begin = time.monotonic()
     subprocess.run(command(source, reference), check=True)
@@ -40,7 +40,7 @@ def kill_and_resume(source, out, kills, rng):
         for part in visible:
             read(part)  # nothing is ever visible half-written
     subprocess.run(command(source, out), check=True)
-    assert_same_rows(read(out), read(reference))
+    return read(out), read(reference)
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def kill_and_resume(source, out, kills, rng):
 def test_killed_five_times_and_resumed(tmp_path, name):
     shards = tmp_path / "shards"
     write_corpus(shards, CorpusOptions(pairs=3000, shard_size=250, noise={"ncr": 0.2}), 2)
-    kill_and_resume(shards, tmp_path / name, 5, random.Random(name))
+    assert_same_rows(*kill_and_resume(shards, tmp_path / name, 5, random.Random(name)))
 
 
 @pytest.mark.slow
@@ -59,4 +59,5 @@ def test_killed_on_other_sources(tmp_path, layout):
     for number, shard in enumerate(resolve_pairs([str(tmp_path / "shards")])):
         pairs = [(one.key, one.image, one.caption) for one in read_samples(shard)]
         write(pairs, tmp_path / "source" / f"{number:02d}")
-    kill_and_resume(tmp_path / "source", tmp_path / "s.parquet", 3, random.Random(layout))
+    rows = kill_and_resume(tmp_path / "source", tmp_path / "s.parquet", 3, random.Random(layout))
+    assert_same_rows(*rows)
