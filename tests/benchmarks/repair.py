@@ -36,6 +36,7 @@ from typing import Any, cast
 # OpenMP's workers spin while they wait, which takes the cores from others; `ncclean` sets it too.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+import repair_halves
 import torch
 import train_demo
 from artefacts import digest
@@ -51,6 +52,7 @@ from repair_corpora import (
     judge_facts,
     load_model,
 )
+from repair_forgetting import SearchedNcu
 from repair_heldout import HeldOut
 from repair_tables import metrics_table, noise_name
 from torch import nn
@@ -125,10 +127,14 @@ def treat(run: Run, made: Corpora, folder: Path) -> tuple[nn.Module, dict[str, A
         ncu=NcuOptions(**{"forget_percent": forget, **arm.ncu}),
         **arm.options,
     )
-    objective = make_objective(arm.method, options, estimator.tokenize)
+    if arm.forgetting is None:
+        objective = make_objective(arm.method, options, estimator.tokenize)
+    else:
+        rate = options.learning_rate or setting.learning_rate
+        objective = SearchedNcu(arm.forgetting, options.ncu, rate)
     objective.phases = shared_out(  # type: ignore[misc]
         objective.phases[:1] if arm.first_phase_alone else objective.phases,
-        setting.steps,
+        setting.steps - _steps_of_judge(arm),
         setting.first_share if arm.first_share is None else arm.first_share,
         len(pairs) // setting.batch_size,
     )
@@ -160,6 +166,11 @@ def shared_out(
         dataclasses.replace(phase, steps=count, epochs=-(-count // steps_per_epoch))
         for phase, count in zip(phases, counts, strict=True)
     )
+
+
+def _steps_of_judge(arm: Arm) -> int:
+    """Steps that the arm's judge has taken, which are part of the arm's own."""
+    return 2 * repair_halves.STEPS if arm.judge == "halves" else 0
 
 
 def _forget_percent(run: Run, made: Corpora) -> float:

@@ -9,34 +9,42 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from repair_forgetting import Forgetting
+
 from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.disncl import DisnclOptions
 
 LEFT_ALONE, CLIP_ON_ALL, ORACLE = "left alone", "clip on all", "oracle"
+Choice = Literal["all", "told", "clean", "repaired", "selected", "weighted", "split", "doubted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One row of a table: an objective with options, on some pairs; without method, no training.
 
-    `pairs`: `all`; `clean`, those that are clean in truth; `repaired`, all with the captions that
-    their images had before the noise; `selected`, `weighted` or `split` by the score table of
-    `judge`, which is the bundled estimator or the `start` itself. `forget` is the percentage that
-    NCU and gradient ascent forget: a number, the share that is noisy in truth, or what the score
-    table of `judge` estimates. `first_share` is the first phase's share of the steps where a method
-    has two, by default the setting's.
+    `pairs`: `all`; `told`, all with the noisy ones marked for NCU to forget; `clean`, those that
+    are clean in truth; `repaired`, all with the captions that their images had before the noise;
+    `selected`, `weighted`, `split` or `doubted` (the probability of noise as weight) by the score
+    table of `judge`: the bundled estimator, the `start` itself, or `halves` of it, see
+    `repair_halves`. `forget` is the percentage that NCU and gradient ascent forget: a number, the
+    share that is noisy in truth, or what the score table of `judge` estimates. `first_share` is
+    the first phase's share of the steps where a method has two, by default the setting's.
+    `forgetting` takes the place of NCU's way of forgetting.
     """
 
     name: str
     method: str | None = "clip"
-    pairs: Literal["all", "clean", "repaired", "selected", "weighted", "split"] = "all"
-    judge: Literal["demo", "itself"] = "demo"
+    pairs: Literal[
+        "all", "clean", "repaired", "selected", "weighted", "split", "doubted", "told"
+    ] = "all"
+    judge: Literal["demo", "itself", "halves"] = "demo"
     forget: float | Literal["truth", "estimate"] = "truth"
     learning_rate: float | None = None
     first_share: float | None = None
     first_phase_alone: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     ncu: dict[str, Any] = field(default_factory=dict)
+    forgetting: Forgetting | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +127,70 @@ VARIANTS = (
     # As the defaults of `finetune` share them out: 2 and 8 epochs.
     Arm(name="ncu, a fifth of the steps for the prompt", method="ncu", first_share=0.2),
 )
+# Where does forgetting pay? For those who have no estimator but the model itself.
+_TABLE: dict[str, Any] = {"split": "table"}
+
+
+def _rematched(name: str, forget: float, **more: Any) -> Arm:
+    """Forgotten pairs are matched anew with other captions; no prompt, all steps unlearn."""
+    arm = {"method": "ncu", "forget": forget, "forgetting": Forgetting(negative=False)}
+    return Arm(name=name, **{**arm, **more})
+
+
+FORGETTING = (
+    *CONTROLS,
+    Arm(name="osa, weights by itself", method="osa", pairs="weighted", judge="itself"),
+    *(
+        Arm(
+            name=f"ncu, a fifth for the prompt, forget {percent} %",
+            method="ncu",
+            forget=float(percent),
+            first_share=0.2,
+        )
+        for percent in (0, 10, 40)
+    ),
+    *(_rematched(f"rematched, forget {percent} %", percent) for percent in (0, 5, 10, 20, 40)),
+    *(
+        _rematched(f"rematched, teacher, forget {percent} %", percent, forgetting=teacher)
+        for teacher in (Forgetting(negative=False, teacher=0.95),)
+        for percent in (0, 10, 40)
+    ),
+    _rematched(
+        "rematched, forget in part by confidence",
+        0,
+        forgetting=Forgetting(negative=False, share="confidence"),
+    ),
+    _rematched(
+        "rematched, forget in part by its own table",
+        0,
+        pairs="doubted",
+        judge="itself",
+        forgetting=Forgetting(negative=False, share="weight"),
+    ),
+    _rematched("rematched, gamma 0.9, forget 10 %", 10, ncu={"gamma": 0.9}),
+    _rematched("rematched, 4e-4, forget 10 %", 10, learning_rate=4e-4),
+    Arm(name="clip, selected by halves", pairs="selected", judge="halves"),
+    Arm(name="osa, weights by halves", method="osa", pairs="weighted", judge="halves"),
+    _rematched("rematched, split by halves", 0, pairs="split", judge="halves", ncu=_TABLE),
+    _rematched(
+        "rematched, forget in part by halves",
+        0,
+        pairs="doubted",
+        judge="halves",
+        forgetting=Forgetting(negative=False, share="weight"),
+    ),
+    Arm(
+        name="ncu, split by halves",
+        method="ncu",
+        pairs="split",
+        judge="halves",
+        first_share=0.2,
+        ncu=_TABLE,
+    ),
+    # What forgetting is worth to those who know.
+    Arm(name="ncu, told the noise", method="ncu", pairs="told", first_share=0.2, ncu=_TABLE),
+    _rematched("rematched, told the noise", 0, pairs="told", ncu=_TABLE),
+)
 _NOISES = ({}, {"ncr": 0.2}, {"ncr": 0.4}, {"ncr": 0.6})
 ROBUST = (
     *CONTROLS,
@@ -165,6 +237,7 @@ TABLES = {
     "cost": Table(arms=CONTROLS, noises=_NOISES[1:]),
     "repair": Table(arms=REPAIR),
     "variants": Table(arms=VARIANTS),
+    "forgetting": Table(arms=FORGETTING),
     "robust": Table(arms=ROBUST, noises=_NOISES, start="clean", setting=_NOVICE),
     "prior": Table(arms=PRIOR, noises=_NOISES[2:3], start="clean", setting=_NOVICE),
     "disncl": Table(

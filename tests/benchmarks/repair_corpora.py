@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import open_clip
 import pyarrow.parquet as pq
+import repair_halves
 import torch
 import train_demo
 from artefacts import Artefacts, found, source_digest
@@ -62,6 +64,7 @@ _POLICIES = {
     "selected": Policy(method="noise-probability"),
     "weighted": Policy(weights="osa_weight"),
     "split": Policy(method="ncu", with_forget=True),
+    "doubted": Policy(weights="noise_probability"),
 }
 _RENDERER = source_digest(caption_noise, noise, captions, corpus, render, scene)
 
@@ -178,7 +181,7 @@ class Corpora:
         if shards not in self._decoded:
             while len(self._decoded) > 1:
                 self._decoded.pop(next(iter(self._decoded)))
-            self._decoded[shards] = _decode(shards)
+            self._decoded[shards] = _decode([shards])
         return self._decoded[shards]
 
     def start(self, facts: Mapping[str, Any]) -> Path:
@@ -190,18 +193,46 @@ class Corpora:
         return self._artefacts.get("start", facts, make)
 
     def scores(self, judge: str, start: Mapping[str, Any], corpus: Mapping[str, Any]) -> Path:
-        """The score table of a corpus by a bundled judge, or by the start `itself`."""
+        """Score tables of a corpus by a bundled judge, the start `itself`, or `halves` of it."""
         facts, forget = self._score_facts(judge, start, corpus)
-        model = f"local-dir:{self.start(start)}" if judge == "itself" else judge
+        options = ScoreOptions(forget_percent=forget)
 
         def make(folder: Path) -> Mapping[str, Any]:
-            options = ScoreOptions(forget_percent=forget)
-            out = str(folder / "scores.parquet")
-            shards = [str(self.shards(corpus))]
-            summary = Score(shards=shards, out=out, model=model, options=options).run().summary
-            return {"noise_rate": summary.noise_rate}
+            rates, weights = [], []
+            for number, (model, shards) in enumerate(self._judges(judge, start, corpus, folder)):
+                out = str(folder / f"scores-{number}.parquet")
+                names = [str(shard) for shard in shards]
+                summary = Score(shards=names, out=out, model=model, options=options).run().summary
+                rates.append(summary.noise_rate)
+                weights.append(summary.rows)
+            known = [(r, w) for r, w in zip(rates, weights, strict=True) if r is not None]
+            rate = sum(r * w for r, w in known) / sum(w for _, w in known) if known else None
+            return {"noise_rate": rate}
 
         return self._artefacts.get("scores", facts, make)
+
+    def _judges(
+        self, judge: str, start: Mapping[str, Any], corpus: Mapping[str, Any], folder: Path
+    ) -> Iterator[tuple[str, list[Path]]]:
+        """Models, each with the shards that it judges."""
+        if judge != "halves":
+            yield (
+                f"local-dir:{self.start(start)}" if judge == "itself" else judge,
+                [self.shards(corpus)],
+            )
+            return
+        shards = sorted(self.shards(corpus).glob("*.tar"))
+        middle = len(shards) // 2
+        for number, (own, other) in enumerate(
+            ((shards[:middle], shards[middle:]), (shards[middle:], shards[:middle]))
+        ):
+            estimator = load_model(self.start(start))
+            loader = MemoryLoader(_decode(own), repair_halves.BATCH_SIZE, start["seed"])
+            repair_halves.go_on(estimator, cast(WeightedLoader, loader), start["seed"])
+            copy = folder / f"half-{number}"
+            copy.mkdir()
+            save_model(estimator.model, copy)
+            yield f"local-dir:{copy}", other
 
     def selection(
         self, kind: str, judge: str, start: Mapping[str, Any], corpus: Mapping[str, Any]
@@ -215,8 +246,8 @@ class Corpora:
 
         def make(folder: Path) -> Mapping[str, Any]:
             out = str(folder / "selection.parquet")
-            table = [str(scores / "scores.parquet")]
-            summary = Select(scores=table, out=out, policy=_POLICIES[kind]).run().summary
+            tables = [str(table) for table in sorted(scores.glob("scores-*.parquet"))]
+            summary = Select(scores=tables, out=out, policy=_POLICIES[kind]).run().summary
             return {"kept": summary.kept, "rows": summary.rows}
 
         return self._artefacts.get(kind, facts, make) / "selection.parquet"
@@ -235,6 +266,8 @@ class Corpora:
         pairs = self.pairs(corpus)
         if arm.pairs == "all":
             return pairs
+        if arm.pairs == "told":
+            return dataclasses.replace(pairs, is_forget=pairs.is_noisy == 1)
         if arm.pairs == "clean":
             return pairs.rows((pairs.is_noisy == 0).nonzero()[:, 0])
         return pairs.chosen(self.selection(arm.pairs, arm.judge, start, corpus))
@@ -300,15 +333,17 @@ def judge_facts(judge: str, start: Mapping[str, Any]) -> dict[str, Any]:
     """The start `itself`, or a bundled model by its name and a hash of its weights."""
     if judge == "itself":
         return dict(start)
+    if judge == "halves":
+        return {**start, "halves": repair_halves.FACTS}
     folder = resolve(judge, None).folder
     assert folder is not None
     weights = hashlib.sha256((folder / WEIGHTS_NAME).read_bytes()).hexdigest()
     return {"model": judge, "weights": weights[:10]}
 
 
-def _decode(shards: Path) -> Pairs:
+def _decode(shards: Sequence[Path]) -> Pairs:
     loader = WeightedLoader(
-        resolve_shards([str(shards)]),
+        resolve_shards([str(shard) for shard in shards]),
         None,
         PREPROCESSING,
         LoaderOptions(shuffle=False, augment=False, drop_last=False),

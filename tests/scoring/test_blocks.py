@@ -41,7 +41,7 @@ def test_ranks_by_hand_and_ties():
     assert text_to_image.tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 200])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 63, 64, 200])
 def test_statistics_of_a_block_against_plain_torch(size):
     """Sizes around those of a piece, and a scale at which a sum without its maximum overflows."""
     cosines = 2 * torch.rand(size, size, generator=torch.Generator().manual_seed(size)) - 1
@@ -53,6 +53,9 @@ def test_statistics_of_a_block_against_plain_torch(size):
     assert torch.equal(block.t2i_rank, (cosines > own).sum(dim=0).int())
     assert torch.allclose(block.i2t_partition, (100 * cosines).logsumexp(dim=1), atol=1e-4)
     assert torch.allclose(block.t2i_partition, (100 * cosines).logsumexp(dim=0), atol=1e-4)
+    rivals = (100 * cosines).fill_diagonal_(-torch.inf)
+    assert torch.allclose(block.i2t_rivals, rivals.logsumexp(dim=1), atol=1e-4)
+    assert torch.allclose(block.t2i_rivals, rivals.logsumexp(dim=0), atol=1e-4)
     others = Histogram.of(cosines[~torch.eye(size, dtype=torch.bool)])
     assert (block.mismatches.mismatched.counts == others.counts).all()
     assert abs(block.mismatches.mismatched.units - others.units) <= 2 + size / 64

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ncclean.scoring.clip_loss import neg_clip_loss
+from ncclean.scoring.clip_loss import binned, neg_clip_loss
 
 
 def test_by_hand():
@@ -23,3 +23,8 @@ def test_is_minus_the_clip_loss_over_the_scale():
 
 def test_finite_at_scale_100():
     assert torch.isfinite(neg_clip_loss(torch.tensor([[-1.0, 1.0], [1.0, 1.0]]), 100.0)).all()
+
+
+def test_binned_scores_lie_in_the_range_of_a_cosine():
+    scores = torch.tensor([-3.0, -1.0, -0.4, 0.0, math.inf])
+    assert binned(scores).tolist() == pytest.approx([-1, 0, 0.6, 1, 1])

@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from ncclean.scoring.noise_rate import cell_counts, noise_rate, why_vague
+from ncclean.scoring.noise_rate import (
+    _CELL_EDGES,
+    _Fit,
+    cell_counts,
+    noise_rate,
+    why_vague,
+)
 
 EDGES = np.linspace(-1, 1, 4097)
 
@@ -80,3 +86,18 @@ def test_any_number_of_pairs(pairs):
     assert 0 <= found.low <= found.rate <= found.high <= 1
     if pairs > 10:
         assert found.rate > 0.9  # all are like the known mismatches
+
+
+@pytest.mark.parametrize("mu", [0.6, 1.5, 6.0], ids=["below its least", "usual", "large"])
+def test_gradient_of_the_penalised_likelihood(mu):
+    """Against differences: the damped steps would also arrive by a wrong one, only later."""
+    cells = np.histogram(np.random.default_rng(0).normal(1, 1, 3000), 60)[0].astype(float)
+    fit = _Fit(np.resize(cells, len(_CELL_EDGES) + 1), 0.002, _CELL_EDGES[-1])
+    shape = np.array([[mu, -0.3, 0.1, 0.001, 0.0007]])
+    share = np.array([0.2])
+    gradient = fit._scored(share, shape)[1][0]
+    for place in range(5):
+        step = np.zeros((1, 5))
+        step[0, place] = 1e-6
+        above, below = (fit._scored(share, shape + sign * step)[0][0] for sign in (1, -1))
+        assert gradient[place] == pytest.approx((above - below) / 2e-6, rel=1e-3, abs=1e-2)

@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from ncclean.scoring.blocks import BlockStatistics
-from ncclean.scoring.null import BINS, Histogram, NullModel
+from ncclean.scoring.null import _CENTRES, BINS, Histogram, NullModel, _bandwidth
 
 
 def mixture(pairs, rate, seed=0):
@@ -142,3 +144,19 @@ def test_nothing_below_the_median_is_not_proof_of_no_noise():
     model = NullModel.fit(Histogram.of(block.own), block.mismatches.mismatched)
     assert (model.noise_rate, model.noise_rate_low) == (0.0, 0.0)
     assert 0 < model.noise_rate_high < 0.02
+
+
+def test_bandwidth_is_silverman_s_of_the_narrower_spread():
+    """0.9 min(deviation, quartile range / 1.349) n^(-1/5), in cosine."""
+    uniform = np.zeros(4096)
+    uniform[(_CENTRES > 0.1) & (_CENTRES < 0.5)] = 10.0
+    n = uniform.sum()
+    # A uniform over .4 deviates by .1155; its quartiles lie .2 apart, .1483 of a normal's.
+    assert _bandwidth(uniform) == pytest.approx(0.9 * 0.4 / math.sqrt(12) * n**-0.2, rel=0.01)
+    tails = np.zeros(4096)
+    tails[(_CENTRES > -0.01) & (_CENTRES < 0.01)] = 100.0
+    tails[[0, -1]] = 200.0
+    quartiles = 0.01 * tails.sum() / (tails.sum() - 400)
+    assert _bandwidth(tails) == pytest.approx(
+        0.9 * quartiles / 1.349 * tails.sum() ** -0.2, rel=0.03
+    )

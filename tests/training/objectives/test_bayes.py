@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.special import digamma
@@ -79,6 +80,20 @@ def test_two_sweeps_take_their_sum_of_weights_from_the_first():
     for b in (0.0, 1e-12):
         _, log_u = chains(rows(2, 3), BayesOptions(b_pos=b, b_neg=b))
         assert log_u.mean().item() == pytest.approx(expected, abs=4 * 1.9 / math.sqrt(ROWS))
+
+
+@pytest.mark.parametrize(("b_pos", "b_neg"), [(5.0, 0.0), (0.0, 5.0)])
+def test_two_sweeps_with_one_improper_prior(b_pos, b_neg):
+    """No short cut there. Against numpy's own draws: w ~ Gamma(a, u s + b), u ~ Exp(sum w s)."""
+    rng = np.random.default_rng(0)
+    u = rng.exponential(1 / 5, 100_000)
+    w_pos = rng.gamma(6, 1 / (2 * u + b_pos))
+    w_neg = rng.gamma(10, 1 / (3 * u + b_neg))
+    expected = np.log(rng.exponential(1 / (2 * w_pos + 3 * w_neg)))
+    _, log_u = chains(rows(2, 3), BayesOptions(b_pos=b_pos, b_neg=b_neg))
+    bound = 4 * expected.std() / math.sqrt(ROWS)
+    assert log_u.mean().item() == pytest.approx(expected.mean(), abs=bound)
+    assert log_u.std().item() == pytest.approx(expected.std(), rel=0.1)
 
 
 def test_strict_mode_has_one_expected_loss_whatever_the_embeddings():
