@@ -61,6 +61,7 @@ def score(
     canonical: bool = False,
     decode_threads: int = ...,
     decode_on: Literal['cpu', 'device'] = 'cpu',
+    draft: bool = False,
     max_pixels: int = 89478485,
     embeddings: str | None = None,
     calibrate_by: str | None = None,

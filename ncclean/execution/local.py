@@ -107,7 +107,10 @@ class LocalEngine(InProcessEngine):
         if self.options.decode_on == "device":
             return DeviceImageDecoder(preprocessing, device, self.options.max_pixels)
         return ImageDecoder(
-            preprocessing, self.options.max_pixels, signals=self._further.has_image_signals
+            preprocessing,
+            self.options.max_pixels,
+            signals=self._further.has_image_signals,
+            draft=self.options.draft,
         )
 
     @property

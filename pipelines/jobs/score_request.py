@@ -15,7 +15,7 @@ from ncclean.options import check_unset
 from ..score import Score
 
 _CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
-_OF_IMAGES = ("model", "precision", "compile", "decode_on", "max_pixels", "image_root")
+_OF_IMAGES = ("model", "precision", "compile", "decode_on", "draft", "max_pixels", "image_root")
 
 
 def model_request(command: Score) -> ModelRequest:

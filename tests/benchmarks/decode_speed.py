@@ -44,7 +44,7 @@ def run(setting: Setting) -> list[Row]:
 
     rows = []
     largest = 0.0
-    with _one_thread():
+    with one_thread():
         for size in _SIZES:
             for quality in _QUALITIES:
                 images = photographs(count, size, quality)
@@ -100,7 +100,7 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

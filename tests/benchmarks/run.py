@@ -18,6 +18,7 @@ from pathlib import Path
 import caption_speed
 import command_time
 import decode_speed
+import draft_speed
 import embedding_speed
 import end_to_end
 import export_speed
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "command": command_time.run,
     "captions": caption_speed.run,
     "decode": decode_speed.run,
+    "draft": draft_speed.run,
     "end-to-end": end_to_end.run,
     "memory": memory.run,
     "embeddings": embedding_speed.run,
@@ -48,7 +50,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "transport": transport_speed.run,
     "training": training.run,
 }
-_NEED_DEMO = ("score", "command", "end-to-end", "memory", "training")
+_NEED_DEMO = ("score", "draft", "command", "end-to-end", "memory", "training")
 
 
 def main() -> None:

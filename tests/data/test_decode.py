@@ -108,3 +108,27 @@ def test_the_limit_counts_pixels_and_the_header_is_enough():
     with pytest.raises(ImageRejected, match="90 x 70 pixels") as rejected:
         decoder(hostile.JPEG[:700])
     assert (rejected.value.width, rejected.value.height) == (90, 70)
+
+
+@pytest.mark.parametrize("size", [(640, 427), (900, 600), (64, 64), (127, 200)])
+def test_draft_changes_large_jpegs_alone_and_little(size):
+    photo = photographs()[0].resize(size, Image.Resampling.BICUBIC)
+    spec = Preprocessing((64, 64), **UNIT)
+    for kind in ("JPEG", "PNG"):
+        data = hostile.encoded(photo, kind)
+        whole, draft = (ImageDecoder(spec, draft=draft)(data) for draft in (False, True))
+        assert (draft.width, draft.height) == size
+        difference = (whole.pixels.int() - draft.pixels.int()).abs().float()
+        if kind == "JPEG" and min(size) >= 128:
+            assert 0 < difference.mean() < 4
+        else:
+            assert not difference.any()
+
+
+def test_draft_still_refuses_what_is_broken():
+    data = hostile.encoded(photographs()[0].resize((640, 427)), "JPEG")
+    decoder = ImageDecoder(Preprocessing((64, 64), **UNIT), draft=True)
+    with pytest.raises(ImageRejected) as rejected:
+        decoder(data[: len(data) // 2])
+    assert rejected.value.reason.value == "image_corrupt"
+    assert (rejected.value.width, rejected.value.height) == (640, 427)

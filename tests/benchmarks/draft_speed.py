@@ -1,0 +1,67 @@
+"""JPEGs decoded at a smaller scale (`score --draft`), against whole ones, on one core.
+
+Beside the speed stands what the images lose: the mean difference of the pixels, in levels of 255,
+and how far the embeddings of `demo` move.
+"""
+
+from __future__ import annotations
+
+import torch
+from corpora import photographs
+from decode_speed import one_thread
+from measure import Setting, take_turns
+from results import Row
+from towers import OPEN_CLIP_DEFAULT
+
+from ncclean.data.decode import ImageDecoder
+from ncclean.models.estimator import Estimator
+
+_SIZES = ((512, 512), (640, 480), (1024, 768), (2048, 1536))
+
+
+def run(setting: Setting) -> list[Row]:
+    count = setting.choose(full=100, quick=20)
+    estimator = Estimator.load("demo", precision="fp32", device="cpu")
+    rows = []
+    with one_thread():
+        for size in _SIZES:
+            images = photographs(count, size, 90)
+            decoders = {
+                name: ImageDecoder(OPEN_CLIP_DEFAULT, draft=name == "draft")
+                for name in ("whole", "draft")
+            }
+            timings = take_turns(
+                {
+                    name: lambda decoder=decoder, images=images: decoder.decode_many(images)
+                    for name, decoder in decoders.items()
+                },
+                setting.choose(full=5, quick=3),
+            )
+            rows.append(
+                Row(
+                    name=f"{size[0]}x{size[1]} to 224",
+                    value=len(images) / timings["draft"].best,
+                    unit="images/s",
+                    ratio=timings["whole"].best / timings["draft"].best,
+                    note=_losses(images, decoders, estimator),
+                )
+            )
+    return rows
+
+
+def _losses(images: list[bytes], decoders: dict[str, ImageDecoder], estimator: Estimator) -> str:
+    pixels = {
+        name: torch.stack([decoder(data).pixels for data in images]).float()
+        for name, decoder in decoders.items()
+    }
+    levels = (pixels["whole"] - pixels["draft"]).abs().mean()
+    embeddings = []
+    for draft in (False, True):
+        decoder = ImageDecoder(estimator.preprocessing, draft=draft)
+        crops = torch.stack([decoder(data).pixels for data in images])
+        embeddings.append(estimator.encode_image(crops))
+    cosines = (embeddings[0] * embeddings[1]).sum(dim=1)
+    return (
+        f"pixels differ by {levels:.1f} levels; cosine of demo's embeddings "
+        f"{cosines.mean():.4f}, least {cosines.min():.4f}"
+    )
