@@ -237,7 +237,7 @@ TABLES = {
     "cost": Table(arms=CONTROLS, noises=_NOISES[1:]),
     "repair": Table(arms=REPAIR),
     "variants": Table(arms=VARIANTS),
-    "forgetting": Table(arms=FORGETTING),
+    "forgetting": Table(arms=FORGETTING, setting=Setting(steps=62)),  # one pass
     "robust": Table(arms=ROBUST, noises=_NOISES, start="clean", setting=_NOVICE),
     "prior": Table(arms=PRIOR, noises=_NOISES[2:3], start="clean", setting=_NOVICE),
     "disncl": Table(
