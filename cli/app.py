@@ -39,10 +39,10 @@ _GROUPS = {
 
 def typer_command(kind: type[Command]) -> Callable[..., None]:
     """The function that Typer makes a command of: its signature is the declaration's."""
-    known = parameters(kind)
+    declared = parameters(kind)
     assumed = {
         name: parameter.option.typed_default
-        for name, parameter in known.items()
+        for name, parameter in declared.items()
         if parameter.option.typed_default is not None
     }
 
@@ -51,7 +51,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         settings = values.pop("set_", None) if kind.takes_settings else None
         # What was not typed is left to the declaration, whose defaults need not be Typer's.
         typed = {
-            name: parsed(known[name], value)
+            name: parsed(declared[name], value)
             for name, value in values.items()
             if is_typed(context, name)
         }
@@ -59,7 +59,7 @@ def typer_command(kind: type[Command]) -> Callable[..., None]:
         is_first = not kind.runs_in_ranks or os.environ.get("RANK", "0") == "0"
         _run(command, as_json=json_, is_quiet=quiet, is_first=is_first)
 
-    fields = [typer_parameter(parameter) for parameter in known.values()]
+    fields = [typer_parameter(parameter) for parameter in declared.values()]
     extra = [keyword("set_", Annotated[list[str] | None, SET], None)] if kind.takes_settings else []
     common = [
         keyword("json_", Annotated[bool, JSON], False),

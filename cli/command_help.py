@@ -17,8 +17,8 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def command_help(kind: type[Command], width: int) -> str:
     """The help of one command as plain text."""
-    known = parameters(kind).values()
-    arguments = [p for p in known if p.option.argument]
+    declared = parameters(kind).values()
+    arguments = [p for p in declared if p.option.argument]
     places = " ".join(p.option.metavar if _is_needed(p) else f"[{p.option.metavar}]"
                       for p in arguments)  # fmt: skip
     usage = f"Usage: ncclean {kind.name} [OPTIONS] {places}".rstrip()
@@ -32,7 +32,7 @@ def command_help(kind: type[Command], width: int) -> str:
             entries("Arguments", [(p.option.metavar, _meaning(p)) for p in arguments], width)
         )
     options = [
-        (_label(p), _meaning(p)) for p in known if not p.option.argument and p.option.is_listed
+        (_label(p), _meaning(p)) for p in declared if not p.option.argument and p.option.is_listed
     ]
     common = [switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
     return "\n\n".join([*blocks, entries("Options", [*options, *common], width)])

@@ -262,9 +262,9 @@ def _as_list(takes: Any) -> Any:
 
 def check_unset(options: Options, names: Sequence[str], why: str) -> None:
     """Raise `InputError` if one of the named options has another value than its default."""
-    known = parameters(type(options))
+    declared = parameters(type(options))
     for name in names:
-        if value_of(options, known[name]) != known[name].default:
+        if value_of(options, declared[name]) != declared[name].default:
             raise InputError(f"--{name.replace('_', '-')} {why}")
 
 

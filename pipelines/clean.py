@@ -102,11 +102,11 @@ class Clean(Command):
         first = resolve_sources(self.source[:1], "auto", self.image_root)
         is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
-        given = options_of(self)
+        options = options_of(self)
         changes = [
-            f"{target}={json.dumps(given[option])}"
+            f"{target}={json.dumps(options[option])}"
             for target, option in _targets()
-            if given[option] is not None or option == "pretrained"
+            if options[option] is not None or option == "pretrained"
         ]
         summary = run(load_recipe(recipe, Path(self.out), changes), progress)
         result = result_of(self.name, summary)

@@ -99,7 +99,7 @@ class Command(Options):
 
     @classmethod
     def table_columns(cls) -> frozenset[str] | None:
-        """The columns of the table at `out`, None if it is no table."""
+        """The columns of the table at `out`, None if it is not a table."""
         return None
 
 
@@ -114,22 +114,22 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
     Values may be as a recipe has them: one where a list is taken, a number as text. Raises
     `OptionError` for an unknown option, a missing one and a value that it does not take.
     """
-    known = parameters(kind)
+    declared = parameters(kind)
     for name in values:
-        if name not in known:
-            hint = closest(name, list(known))
+        if name not in declared:
+            hint = closest(name, list(declared))
             raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
-    accepted = {name: accept(known[name], value) for name, value in values.items()}
-    given = {
+    accepted = {name: accept(declared[name], value) for name, value in values.items()}
+    options = {
         name: value
         for name, value in accepted.items()
-        if value is not None or known[name].default is not None
+        if value is not None or declared[name].default is not None
     }
-    for name, parameter in known.items():
-        if parameter.is_required and name not in given:
+    for name, parameter in declared.items():
+        if parameter.is_required and name not in options:
             raise OptionError(name, f"{kind.name} needs {name}")
-    kind.check_given(given)
-    command: C = _build(kind, (), {known[name].place: value for name, value in given.items()})
+    kind.check_given(options)
+    command: C = _build(kind, (), {declared[name].place: value for name, value in options.items()})
     return command
 
 

@@ -64,9 +64,9 @@ class EvaluateCompare(Command):
             read_results(self.a), read_results(self.b), self.draws, self.seed
         )
         values = {"comparisons": [each.to_json() for each in compared], "draws": self.draws}
-        made = (write_json(self.out, values),) if self.out is not None else ()
+        files = (write_json(self.out, values),) if self.out is not None else ()
         figures = dict(map(_difference, compared))
-        return Result(self.name, compared, values, figures, made, shown=_summary(compared))
+        return Result(self.name, compared, values, figures, files, shown=_summary(compared))
 
 
 def _difference(comparison: Comparison) -> tuple[str, str]:

@@ -52,9 +52,9 @@ class EvaluateDisentanglement(Command):
         from .jobs.evaluate_disentanglement import measure
 
         report = measure(self, progress)
-        made = (self.plot,) if self.plot is not None else ()
+        files = (self.plot,) if self.plot is not None else ()
         values = dataclasses.asdict(report)
-        return Result(self.name, report, values, {}, made, shown=_summary(report, made))
+        return Result(self.name, report, values, {}, files, shown=_summary(report, files))
 
 
 def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Shown]:

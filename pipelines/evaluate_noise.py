@@ -141,9 +141,9 @@ class EvaluateNoise(Command):
 
         evaluation = evaluate(self, progress)
         values = dataclasses.asdict(evaluation)
-        made = [self.plot] if self.plot is not None else []
+        files = [self.plot] if self.plot is not None else []
         if self.out is not None:
-            made.insert(0, write_json(self.out, values))
+            files.insert(0, write_json(self.out, values))
         noisy = sum(evaluation.noisy.values())
         best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
         auroc = best.kinds[0].report.auroc  # of all noise, which comes first
@@ -151,8 +151,8 @@ class EvaluateNoise(Command):
             "noisy": f"{noisy:,} of {evaluation.clean + noisy:,}",
             "best AUROC": f"{auroc:.3f} ({best.column})",
         }
-        shown = _summary(evaluation, made)
-        return Result(self.name, evaluation, values, figures, tuple(made), shown=shown)
+        summary = _summary(evaluation, files)
+        return Result(self.name, evaluation, values, figures, tuple(files), shown=summary)
 
 
 def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:

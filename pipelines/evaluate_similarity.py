@@ -92,15 +92,15 @@ class EvaluateSimilarity(ModelOptions):
 
         results = list(self._measure(progress))
         values = {"models": [result.to_json() for result in results]}
-        made = []
+        files = []
         if self.plot is not None:
             models = [(result.model, result.cosines) for result in results]
             save_similarity_figure(models, Path(self.plot))
-            made.append(self.plot)
+            files.append(self.plot)
         if self.out is not None:
-            made.append(write_json(f"{self.out.rstrip('/')}/similarity.json", values))
+            files.append(write_json(f"{self.out.rstrip('/')}/similarity.json", values))
         return Result(
-            self.name, results, values, {}, tuple(made), shown=_summary(results, tuple(made))
+            self.name, results, values, {}, tuple(files), shown=_summary(results, tuple(files))
         )
 
     def _measure(self, progress: Progress) -> Iterator[ModelSimilarity]:

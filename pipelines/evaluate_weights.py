@@ -56,9 +56,9 @@ class EvaluateWeights(Command):
 
         report = compare(self, progress)
         folder = self.run_folder.removeprefix("local-dir:").rstrip("/")
-        made = (f"{folder}/{BELIEFS}",)
+        files = (f"{folder}/{BELIEFS}",)
         values = dataclasses.asdict(report)
-        return Result(self.name, report, values, {}, made, shown=_summary(report))
+        return Result(self.name, report, values, {}, files, shown=_summary(report))
 
 
 def _summary(report: WeightReport) -> Iterator[Shown]:

@@ -29,8 +29,8 @@ def function(name: str) -> Callable[..., Any]:
     signature = signature_of(kind)
 
     def call(*args: Any, **options: Any) -> Result[Any]:
-        given = signature.bind(*args, **options).arguments
-        return run(kind, given.pop("progress", None), given)
+        arguments = signature.bind(*args, **options).arguments
+        return run(kind, arguments.pop("progress", None), arguments)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = help_text(kind)
@@ -66,10 +66,10 @@ def run(
 
 def signature_of(kind: type[Command]) -> inspect.Signature:
     """What the function takes: inputs and `out` by position, all else by name."""
-    known = list(parameters(kind).values())
-    by_position = [p for p in known if p.is_required]
+    declared = list(parameters(kind).values())
+    by_position = [p for p in declared if p.is_required]
     by_position += [
-        p for p in known if not p.is_required and (p.option.argument or p.name == "out")
+        p for p in declared if not p.is_required and (p.option.argument or p.name == "out")
     ]
     names = {parameter.name for parameter in by_position}
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -77,7 +77,7 @@ def signature_of(kind: type[Command]) -> inspect.Signature:
     return inspect.Signature(
         [
             *(_argument(parameter, positional) for parameter in by_position),
-            *(_argument(p, keyword) for p in known if p.name not in names),
+            *(_argument(p, keyword) for p in declared if p.name not in names),
             inspect.Parameter("progress", keyword, default=None),
         ]
     )

@@ -103,8 +103,8 @@ class Neighbours(Command):
             "pairs": f"{searched.pairs:,}",
             "near-duplicates": f"{searched.pair_duplicates:,}",
         }
-        shown = _summary(searched, self.options.recall)
-        return Result(self.name, searched, asdict(searched), figures, (self.out,), shown=shown)
+        summary = _summary(searched, self.options.recall)
+        return Result(self.name, searched, asdict(searched), figures, (self.out,), shown=summary)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:
@@ -123,8 +123,10 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
         count = f"{duplicates:,} beside the {groups:,} first ones"
         rows.append((f"near-duplicate {name}", count))
     if searched.reference_images is not None and searched.contaminated is not None:
-        found = f"{searched.contaminated:,} images of the reference's {searched.reference_images:,}"
-        rows.append(("contaminated", found))
+        contamination = (
+            f"{searched.contaminated:,} images of the reference's {searched.reference_images:,}"
+        )
+        rows.append(("contaminated", contamination))
     mutual = share(searched.mutual_nearest / searched.pairs)
     rows.append(("clusters of images", f"{searched.clusters:,}"))
     rows.append(("mutual nearest", f"{searched.mutual_nearest:,} ({mutual})"))

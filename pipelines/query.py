@@ -46,8 +46,8 @@ class Query(Command):
         from ncclean.storage.joined import query
 
         relation = query(self.sql, self.scores, self.memory_limit, joins=self.join)
-        shown = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
-        return Result(self.name, relation, _Rows(relation), shown=shown)
+        text = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
+        return Result(self.name, relation, _Rows(relation), shown=text)
 
 
 class _Rows(Mapping[str, Any]):

@@ -128,14 +128,14 @@ def _row(row: Any, place: str) -> tuple[Pair, str | None]:
         caption = None if number in (None, "") else int(number)
     except (TypeError, ValueError):
         raise InputError(f"{place}: caption_number is {_short(number)}") from None
-    given = row["answer"]
-    if given is None or given == "":
+    answer = row["answer"]
+    if answer is None or answer == "":
         return (str(row["uid"]), caption), None
-    word = str(given).strip().lower().replace("_", " ").replace("-", " ")
+    word = str(answer).strip().lower().replace("_", " ").replace("-", " ")
     if word in ("0", "1", "2", "3"):
         word = ANSWERS[int(word)]
-    if isinstance(given, bool) or word not in ANSWERS:
-        raise InputError(f"{place}: an answer is one of {', '.join(ANSWERS)}, got {_short(given)}")
+    if isinstance(answer, bool) or word not in ANSWERS:
+        raise InputError(f"{place}: an answer is one of {', '.join(ANSWERS)}, got {_short(answer)}")
     return (str(row["uid"]), caption), word
 
 

@@ -54,8 +54,8 @@ class Estimates:
 
     def __getitem__(self, number: int) -> Estimate:
         value = float(self.value[number])
-        known = None if math.isnan(value) else value
-        return Estimate(known, float(self.low[number]), float(self.high[number]))
+        defined = None if math.isnan(value) else value
+        return Estimate(defined, float(self.low[number]), float(self.high[number]))
 
     def __len__(self) -> int:
         return len(self.value)
@@ -91,7 +91,7 @@ def mismatched_share(cells: Cells) -> Estimates:
     answers or without pairs.
     """
     problem = _Problem(cells.pooled())
-    known = cells.answers.sum(axis=1) > 0
+    judged = cells.answers.sum(axis=1) > 0
     weights = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
     scale = problem.scale(weights)
 
@@ -106,11 +106,11 @@ def mismatched_share(cells: Cells) -> Estimates:
             tail = problem.tail(weights, theta(side, angle))
             return (tail if side > 0 else 1 - tail) > _TAIL
 
-        nothing = np.zeros(len(known))
+        nothing = np.zeros(len(judged))
         angle = _last(is_inside, nothing, nothing + math.pi / 2, _INNER_STEPS)
         ends.append((weights * theta(side, angle)).sum(axis=1))
     value = (weights * problem.seen).sum(axis=1)
-    return _estimates(np.where(known, value, np.nan), *ends)
+    return _estimates(np.where(judged, value, np.nan), *ends)
 
 
 def found_share(flagged: Cells, others: Cells) -> Estimates:
@@ -120,7 +120,7 @@ def found_share(flagged: Cells, others: Cells) -> Estimates:
     1 - r are as many as the others times r, which is linear in the thetas, so the same test does.
     Unknown if no mismatch was found, or if there are no answers on one of the sides.
     """
-    known = (flagged.answers.sum(axis=1) > 0) & (others.answers.sum(axis=1) > 0)
+    judged = (flagged.answers.sum(axis=1) > 0) & (others.answers.sum(axis=1) > 0)
     sides = flagged.pooled(), others.pooled()
     names = ("pairs", "answers", "mismatched")
     problem = _Problem(
@@ -130,15 +130,15 @@ def found_share(flagged: Cells, others: Cells) -> Estimates:
     pairs = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
 
     def recall(of_flagged: np.ndarray, of_others: np.ndarray) -> np.ndarray:
-        found = (pairs * of_flagged)[:, is_flagged].sum(axis=1)
+        caught = (pairs * of_flagged)[:, is_flagged].sum(axis=1)
         missed = (pairs * of_others)[:, ~is_flagged].sum(axis=1)
-        share = np.full(len(found), np.nan)
-        np.divide(found, found + missed, out=share, where=found + missed > 0)
+        share = np.full(len(caught), np.nan)
+        np.divide(caught, caught + missed, out=share, where=caught + missed > 0)
         return share
 
     value = recall(problem.seen, problem.seen)
-    known &= ~np.isnan(value)
-    start = np.where(known, value, 0.5)
+    judged &= ~np.isnan(value)
+    start = np.where(judged, value, 0.5)
     ends = []
     for side, extreme in (
         (-1, recall(problem.least, problem.most)),
@@ -150,8 +150,8 @@ def found_share(flagged: Cells, others: Cells) -> Estimates:
             tail = problem.tail(weights, problem.balanced(weights))
             return (tail if side > 0 else 1 - tail) > _TAIL
 
-        ends.append(_last(is_inside, start, np.where(known, extreme, start), _STEPS))
-    return _estimates(np.where(known, value, np.nan), *ends)
+        ends.append(_last(is_inside, start, np.where(judged, extreme, start), _STEPS))
+    return _estimates(np.where(judged, value, np.nan), *ends)
 
 
 def _last(
@@ -168,10 +168,10 @@ def _last(
 
 def _estimates(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimates:
     """What is unknown may be anything; rounding leaves each value in its interval."""
-    known = ~np.isnan(value)
+    defined = ~np.isnan(value)
     value = np.clip(value, 0.0, 1.0)
-    low = np.where(known, np.clip(np.fmin(low, value), 0.0, 1.0), 0.0)
-    return Estimates(value, low, np.where(known, np.clip(np.fmax(high, value), 0.0, 1.0), 1.0))
+    low = np.where(defined, np.clip(np.fmin(low, value), 0.0, 1.0), 0.0)
+    return Estimates(value, low, np.where(defined, np.clip(np.fmax(high, value), 0.0, 1.0), 1.0))
 
 
 class _Problem:
@@ -229,8 +229,8 @@ class _Problem:
     def scale(self, weights: np.ndarray) -> np.ndarray:
         """(B, 1) the largest of Lagrange's multipliers that matters to a cell by itself."""
         size = np.abs(weights)
-        each = np.divide(self._worth, size, out=np.zeros_like(size), where=size > 0)
-        largest: np.ndarray = np.maximum(each.max(axis=1, keepdims=True), 1.0)
+        worth = np.divide(self._worth, size, out=np.zeros_like(size), where=size > 0)
+        largest: np.ndarray = np.maximum(worth.max(axis=1, keepdims=True), 1.0)
         return largest
 
     def at(self, slope: np.ndarray) -> np.ndarray:

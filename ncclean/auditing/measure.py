@@ -166,12 +166,12 @@ def measure(
     say what such answers count as. Raises `InputError` for answers on other pairs, and for a table
     whose strata are not those of the sample any more.
     """
-    given = read_answers(answers)
-    design = read_design(sample) if sample is not None else given.design
+    answered = read_answers(answers)
+    design = read_design(sample) if sample is not None else answered.design
     metadata = table_metadata(table_files(paths)[0])
     audited = Audited.of_json(metadata.get("audited"))
     with AuditTable.open(paths, selection, memory_limit) as table:
-        bounds = _bounds(table, design, audited, given)
+        bounds = _bounds(table, design, audited, answered)
         counts = table.counts(bounds)
         pairs = counts[0].pairs.sum(axis=1)
         if design is not None and not np.array_equal(pairs, design.pairs):
@@ -179,10 +179,10 @@ def measure(
                 f"{sample or answers} is of another table, or of this one before it was calibrated "
                 "again: its strata have other numbers of pairs. Draw a new sample"
             )
-        rows = table.judged(bounds, {uid for uid, _ in given.by_pair})
+        rows = table.judged(bounds, {uid for uid, _ in answered.by_pair})
         rules, has_selection = table.rules, table.has_selection
-    rows, of_rows = _answered(rows, given)
-    verdicts = [is_mismatched(given.by_pair[pair], partly, cannot_tell) for pair in of_rows]
+    rows, of_rows = _answered(rows, answered)
+    verdicts = [is_mismatched(answered.by_pair[pair], partly, cannot_tell) for pair in of_rows]
     counted = [place for place, verdict in enumerate(verdicts) if verdict is not None]
     if not counted:
         raise InputError(f"{answers} has no answer that counts on a pair of {paths[0]}")
@@ -198,9 +198,9 @@ def measure(
     return Audit(
         pairs=int(pairs.sum()),
         counted=len(counted),
-        given={kind: Counter(given.by_pair.values())[kind] for kind in ANSWERS},
-        unknown=len(given.by_pair) - len(of_rows),
-        repeated=given.repeated,
+        given={kind: Counter(answered.by_pair.values())[kind] for kind in ANSWERS},
+        unknown=len(answered.by_pair) - len(of_rows),
+        repeated=answered.repeated,
         noise=mismatched_share(whole)[0],
         expected=_expected(metadata, float(expected.sum() / pairs.sum())),
         rules=audits[:-1] if has_selection else audits,
@@ -208,7 +208,7 @@ def measure(
         strata=_strata(bounds, whole, expected),
         judged=Judged(rows, mismatched, (pairs / np.maximum(in_stratum, 1))[stratum]),
         design=Design(bounds, pairs.astype(np.int64)),
-        digest=given.digest(),
+        digest=answered.digest(),
         audited=audited,
     )
 

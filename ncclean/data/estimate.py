@@ -19,8 +19,8 @@ def estimate_samples(shards: Sequence[ShardRef]) -> int:
     Shards small enough to be read to their end count exactly, and so do those that know their
     rows. Unreadable shards count as none.
     """
-    known = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
-    return sum(known) + _estimate([shard for shard in shards if shard.layout == WEBDATASET])
+    sizes = [shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None]
+    return sum(sizes) + _estimate([shard for shard in shards if shard.layout == WEBDATASET])
 
 
 def _estimate(shards: Sequence[ShardRef]) -> int:

@@ -27,13 +27,13 @@ class LanguageDetector:
     def __call__(self, captions: Sequence[str | None]) -> dict[str, list[object]]:
         """The columns of `TYPES`, null where there is no caption."""
         # A newline ends fastText's input.
-        found = [
+        languages = [
             (None, None) if text is None else self._detect(" ".join(text[:_LONGEST].split()))
             for text in captions
         ]
         return {
-            "language": [language for language, _ in found],
-            "language_score": [score for _, score in found],
+            "language": [language for language, _ in languages],
+            "language_score": [score for _, score in languages],
         }
 
 

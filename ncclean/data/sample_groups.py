@@ -170,8 +170,10 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 def json_caption(metadata: dict[str, Any]) -> object:
     """The caption in the fields of a json member, or a list of captions; None without."""
-    found = [metadata[name] for name in ("caption", "text") if may_be_caption(metadata.get(name))]
-    return next(filter(None, found), found[-1] if found else None)
+    captions = [
+        metadata[name] for name in ("caption", "text") if may_be_caption(metadata.get(name))
+    ]
+    return next(filter(None, captions), captions[-1] if captions else None)
 
 
 def may_be_caption(value: object) -> bool:

@@ -156,12 +156,12 @@ def places(source: str) -> list[str]:
         return [source]
     if is_url:
         filesystem, path = stores.filesystem(source)
-        found = [_url(source, name) for name in stores.ask("list", source, filesystem.glob, path)]
+        paths = [_url(source, name) for name in stores.ask("list", source, filesystem.glob, path)]
     else:
-        found = glob.glob(source, recursive=True)
-    if not found:
+        paths = glob.glob(source, recursive=True)
+    if not paths:
         raise InputError(f"{source} matches no file")
-    return sorted(found)
+    return sorted(paths)
 
 
 def _expand_one(source: str) -> list[str]:

@@ -58,15 +58,15 @@ class WordClasses:
             lines = Path(path).read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"the word classes {path} cannot be read: {error}") from error
-        found = cls.of_lines(lines)
-        lonely = [name for name, meanings in found.classes.items() if len(meanings) < 2]
-        if lonely or not found.classes:
+        classes = cls.of_lines(lines)
+        lonely = [name for name, meanings in classes.classes.items() if len(meanings) < 2]
+        if lonely or not classes.classes:
             what = f"the class [{lonely[0]}] has" if lonely else "it has"
             raise InputError(
                 f"the word classes {path}: {what} no two meanings that could replace each other; "
                 "a line `[name]` begins a class, each further line is a meaning"
             )
-        return found
+        return classes
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> WordClasses:

@@ -48,9 +48,9 @@ class _Function:
             return self._values(batch)
         except Exception:
             logger.debug("%s failed on a batch", self.name, exc_info=True)
-        each = [self._of_one(batch.only(row), failures) for row in range(len(batch))]
+        rows = [self._of_one(batch.only(row), failures) for row in range(len(batch))]
         return {
-            name: pa.concat_arrays([values[name] for values in each])
+            name: pa.concat_arrays([values[name] for values in rows])
             for name in self.declared.types
         }
 

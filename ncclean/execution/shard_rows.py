@@ -180,8 +180,8 @@ def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardE
 def _scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Values of the scorable rows at their places, null elsewhere."""
     index = np.cumsum(ok) - 1
-    given = values if isinstance(values, pa.Array) else pa.array(values, kind)
-    return given.take(pa.array(index, mask=~ok))
+    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    return array.take(pa.array(index, mask=~ok))
 
 
 def strings(values: list[str | None] | list[str]) -> pa.Array:

@@ -143,21 +143,21 @@ def _pair_batch(
     batch_size: int,
 ) -> tuple[list[int], PairBatch]:
     """The pairs of a batch of images for functions of `--columns`, and their places."""
-    found = [
+    usable = [
         (number, decoded.sample, caption)
         for number, decoded in enumerate(samples)
         for caption in decoded.sample.captions
         if caption.text is not None
     ]
-    captions = [caption.text or "" for _, _, caption in found]
+    captions = [caption.text or "" for _, _, caption in usable]
     batch = PairBatch(
         captions,
-        image[torch.tensor([number for number, _, _ in found], device=image.device)].float(),
-        torch.stack([pixels[number] for number, _, _ in found]),
-        [sample.metadata for _, sample, _ in found],
+        image[torch.tensor([number for number, _, _ in usable], device=image.device)].float(),
+        torch.stack([pixels[number] for number, _, _ in usable]),
+        [sample.metadata for _, sample, _ in usable],
         functools.cache(lambda: estimator.encode_text(captions, batch_size).float()),
     )
-    return [place_of(sample.row, caption.number) for _, sample, caption in found], batch
+    return [place_of(sample.row, caption.number) for _, sample, caption in usable], batch
 
 
 def finish_shard(

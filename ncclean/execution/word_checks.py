@@ -140,14 +140,14 @@ class WordChecks:
         for rows in torch.arange(len(captions)).split(_ROWS_AT_A_TIME):
             fits = (image[rows.to(image.device)].float() @ vectors.T).cpu().numpy()
             for row, fit in zip(rows.tolist(), fits, strict=True):
-                found = [
+                checks = [
                     (place, other[0])
                     for place in self.classes.places(captions[row])
                     for other in self.classes.others(place)
                 ]
-                if not found:
+                if not checks:
                     continue
-                places, words = zip(*found, strict=True)
+                places, words = zip(*checks, strict=True)
                 to = np.array([number_of[word] for word in words])
                 instead_of = np.array([number_of[place.word.lower()] for place in places])
                 exchanges = Exchanges(

@@ -65,12 +65,12 @@ def render_audit(
     word that the estimator suspects is shown with a pair that has its answer.
     """
     style, script = asset("audit.css"), asset("audit.js")
-    found = pictures.pictures if pictures is not None else {}
+    uris = pictures.pictures if pictures is not None else {}
     data = {
         "name": _name(pairs, sample.design),
         "answers": ANSWERS,
         "design": sample.design.to_json(),
-        "pairs": [_shown(pair, found.get((pair.shard, pair.row), _NO_PICTURE)) for pair in pairs],
+        "pairs": [_shown(pair, uris.get((pair.shard, pair.row), _NO_PICTURE)) for pair in pairs],
     }
     return (
         environment()

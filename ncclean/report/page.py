@@ -163,20 +163,20 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Jinja2 over the templates; every value is escaped."""
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("ncclean.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         count=formats.count,
         expected=formats.expected,
         share=formats.share,
         decimal=formats.decimal,
     )
-    return made
+    return environment
 
 
 def asset(name: str) -> str:

@@ -163,14 +163,14 @@ def _mismatches(
         of_image = of_image - _NO_COSINE * left_out.by_row
         of_caption = of_caption - _NO_COSINE * left_out.by_row
         others, is_first = others - left_out.by_row, left_out.is_first
-    found = Distributions(mismatched=Histogram.with_sums(counts, of_image))
-    found.mismatched -= Histogram.of(own)
+    distributions = Distributions(mismatched=Histogram.with_sums(counts, of_image))
+    distributions.mismatched -= Histogram.of(own)
     with_others = others > 0
     # An image counts once, whatever the number of its captions: see `null._median_doubt`.
     for_image = with_others & is_first
-    found.image_means = Histogram.of(((of_image - own) / others)[for_image])
-    found.caption_means = Histogram.of(((of_caption - own) / others)[with_others])
-    return found
+    distributions.image_means = Histogram.of(((of_image - own) / others)[for_image])
+    distributions.caption_means = Histogram.of(((of_caption - own) / others)[with_others])
+    return distributions
 
 
 def _without_own(terms: torch.Tensor, start: int) -> torch.Tensor:

@@ -20,11 +20,11 @@ _PIECE_ROWS = 4096
 
 def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
     """(n,) bool: in which half of the corpus each pair is, by a hash of shard and row."""
-    found = (
+    is_second = (
         hashlib.blake2b(f"{shard}/{row}".encode(), digest_size=1).digest()[0] & 1
         for shard, row in zip(shards, rows.tolist(), strict=True)
     )
-    return np.fromiter(found, dtype=bool, count=len(shards))
+    return np.fromiter(is_second, dtype=bool, count=len(shards))
 
 
 @dataclass

@@ -99,13 +99,13 @@ def score_pairs(
     def block(members: np.ndarray) -> Scored:
         index = torch.from_numpy(members).to(image.device)
         own, names = similarity[index], None if groups is None else groups[members]
-        shown = None if images is None else torch.from_numpy(images[members]).to(image.device)
+        own_images = None if images is None else torch.from_numpy(images[members]).to(image.device)
         vectors = image[index], text[index]
         rivals = None
         if pool is not None:
             v, t = (side.half().float() for side in vectors)
             rivals = pool[0].rivals(v, t, pool[1][members], scale)
-        scores = _score_block(*vectors, own, shown, names, rivals, scale, forget_percent)
+        scores = _score_block(*vectors, own, own_images, names, rivals, scale, forget_percent)
         return members, scores
 
     count = int(blocks.max()) + 1 if n else 0

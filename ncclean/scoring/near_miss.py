@@ -126,16 +126,16 @@ def margin_after(
     not encoded counts; None if all of the `count` that seem best were not.
     """
     after, numbers, undone = exchanges.after(drawn)
-    known = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
-    found = []
+    cosine_of = dict(zip(tried.tolist(), cosines.tolist(), strict=True))
+    variants = []
     for place in after.best(count):
         number = int(numbers[place])
         if number < 0:
-            found.append(similarity)
-        elif number in known:
+            variants.append(similarity)
+        elif number in cosine_of:
             change = 0.0 if undone[place] else similarity_after - similarity
-            found.append(known[number] + change)
-    return word_margin(similarity_after, np.array(found)) if found else None
+            variants.append(cosine_of[number] + change)
+    return word_margin(similarity_after, np.array(variants)) if variants else None
 
 
 @dataclass(frozen=True)

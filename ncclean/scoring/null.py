@@ -132,13 +132,13 @@ class NullModel:
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
         doubt = _median_doubt(observed.sum(), null, [_counts(each) for each in means])
-        found = noise_rate(cell_counts(observed, null, _EDGES), doubt)
-        table = _local_fdr(observed, null, found.rate)
+        estimate = noise_rate(cell_counts(observed, null, _EDGES), doubt)
+        table = _local_fdr(observed, null, estimate.rate)
         return cls(
-            noise_rate=found.rate,
-            noise_rate_low=found.low,
-            noise_rate_high=found.high,
-            separation=found.separation,
+            noise_rate=estimate.rate,
+            noise_rate_low=estimate.low,
+            noise_rate_high=estimate.high,
+            separation=estimate.separation,
             expected_error=float(np.minimum(table, 1 - table) @ observed / observed.sum()),
             probability_table=table,
             tail_table=1.0 - np.concatenate([[0.0], np.cumsum(null) / null.sum()]),
@@ -182,13 +182,13 @@ def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -
     cosines), and n images add asin(rho) / 2 pi / n to the variance of the share; captions alike.
     """
     spread = _variance(null)
-    each = null.sum() / pairs  # mismatches of an image
+    per_image = null.sum() / pairs  # mismatches of an image
     variance = 0.25 / null.sum()
     for histogram in means:
         if histogram.sum() < 2 or spread <= 0:
             continue
         # A mean of few scatters by itself.
-        shared = (_variance(histogram) - spread / each) / spread
+        shared = (_variance(histogram) - spread / per_image) / spread
         variance += math.asin(min(max(shared, 0.0), 1.0)) / (2 * math.pi) / histogram.sum()
     return math.sqrt(variance)
 

@@ -78,11 +78,11 @@ def _logsumexp(
     mine: torch.Tensor, theirs: torch.Tensor, rows: np.ndarray, places: np.ndarray, scale: float
 ) -> torch.Tensor:
     """(n,) logsumexp_l(scale <mine_i, theirs_l>) without the (rows, places)."""
-    found = mine.new_empty(len(mine))
+    partitions = mine.new_empty(len(mine))
     step = max(1, _CHUNK_CELLS // max(1, len(theirs)))
     for start in range(0, len(mine), step):
         logits = scale * (mine[start : start + step] @ theirs.T)
         here = (rows >= start) & (rows < start + step)
         logits[torch.from_numpy(rows[here] - start), torch.from_numpy(places[here])] = -math.inf
-        found[start : start + step] = logits.logsumexp(dim=1)
-    return found
+        partitions[start : start + step] = logits.logsumexp(dim=1)
+    return partitions

@@ -83,7 +83,7 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raise `InputError` for what is not one SELECT, `duckdb.Error` for what is no SQL."""
+    """Raise `InputError` for what is not one SELECT, `duckdb.Error` for what is not SQL."""
     statements = connection.extract_statements(sql)
     # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:

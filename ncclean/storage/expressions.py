@@ -248,7 +248,7 @@ def _own_tables(value: Any) -> Iterator[str]:
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
-    """DuckDB's tree of the statements; None for what is no SELECT or no SQL."""
+    """DuckDB's tree of the statements; None for what is not a SELECT or not SQL."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     tree: Node = json.loads(rows[0][0])
     return None if tree["error"] else tree

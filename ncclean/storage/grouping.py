@@ -30,8 +30,8 @@ def check_grouping(sql: str) -> None:
 def group_labels(sql: str, table: pa.Table) -> pa.Array:
     """(n,) strings: the value of an expression for each row, null where it has none.
 
-    What is no column of the table is null: a field that only some shards have. Raises `InputError`
-    for an expression that cannot be evaluated, or with hundreds of values.
+    What is not a column of the table is null: a field that only some shards have. Raises
+    `InputError` for an expression that cannot be evaluated, or with hundreds of values.
     """
     there = {name.lower() for name in table.column_names}
     missing = sorted(name for name in names_in(sql) if name.lower() not in there)

@@ -87,15 +87,15 @@ def merge(
     if any(stores.canonical(run.out) == stores.canonical(out) for run in scored):
         raise InputError(f"--out {out} is one of the runs to merge; choose another")
     identity = merged_identity(scored)
-    known = [run.manifest.noise_shift for run in scored if run.manifest.noise_shift is not None]
-    if asks_for_noise(shift, identity) and not known:
+    shifts = [run.manifest.noise_shift for run in scored if run.manifest.noise_shift is not None]
+    if asks_for_noise(shift, identity) and not shifts:
         raise InputError(
             "the shift 'noise' is not known: no run was scored with it; give the --shift they were "
             "scored with"
         )
     with contextlib.closing(Manifest.open(layout, identity, overwrite=overwrite)) as manifest:
-        if known and manifest.noise_shift is None:
-            manifest.record_noise_shift(known[0])
+        if shifts and manifest.noise_shift is None:
+            manifest.record_noise_shift(shifts[0])
         _take_over(scored, layout, manifest, on_progress)
         calibration = calibrate(manifest, shift, osa_function, calibrate_on)
         finalize(layout, manifest, calibration)

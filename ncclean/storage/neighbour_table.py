@@ -94,12 +94,12 @@ def _of_reference(
     names = ("reference_similarity", "nearest_reference", "contaminated")
     if matches is None or uids is None:
         return {name: pa.nulls(count, schema.NEIGHBOURS.field(name).type) for name in names}
-    found = (
+    columns = (
         pa.array(matches.similarity[rows], pa.float32()),
         uids.take(pa.array(matches.nearest[rows])),
         pa.array(matches.contaminated[rows]),
     )
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, columns, strict=True))
 
 
 def _alone(group: np.ndarray, images: np.ndarray | None = None) -> np.ndarray:

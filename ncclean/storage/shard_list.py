@@ -126,10 +126,10 @@ class ShardList:
         )
 
     def apply(self, change: ListChange) -> None:
-        known = self._refs | dict(change.refs)
-        self.left |= {number: known[number] for number in change.dropped.values()}
-        self._refs = {n: known[n] for first, stop in change.order for n in range(first, stop)}
-        self._next = max(self._next, *(number + 1 for number in known)) if known else self._next
+        refs = self._refs | dict(change.refs)
+        self.left |= {number: refs[number] for number in change.dropped.values()}
+        self._refs = {n: refs[n] for first, stop in change.order for n in range(first, stop)}
+        self._next = max(self._next, *(number + 1 for number in refs)) if refs else self._next
 
     def share(self, shards: Sequence[ShardRef]) -> None:
         """Hold these objects, equal to those of the list, so that there is one of each."""

@@ -13,24 +13,26 @@ def open_selection(
 ) -> SelectionReader | None:
     """The selection; None without a path.
 
-    Raises `InputError` if the file is no selection, or where the method would silently train as if
-    it were another one: OSA without weights, a split of the table without a marked pair, the best
-    of captions that nobody compared.
+    Raises `InputError` if the file is not a selection, or where the method would silently train as
+    if it were another one: OSA without weights, a split of the table without a marked pair, the
+    best of captions that nobody compared.
     """
     selection = SelectionReader(path, captions) if path is not None else None
     if captions == "best" and selection is None:
         raise InputError("--captions best needs a --selection, which says which is best")
     if method == "osa" and not (selection and selection.has_weights()):
-        found = "there is no --selection" if selection is None else "those of --selection are all 1"
+        reason = (
+            "there is no --selection" if selection is None else "those of --selection are all 1"
+        )
         raise InputError(
-            f"--method osa needs weights, and {found}: make one with `ncclean select SCORES "
+            f"--method osa needs weights, and {reason}: make one with `ncclean select SCORES "
             "--weights osa_weight`"
         )
     reads_split = method in ("ncu", "gradient_ascent") and options.ncu.split == "table"
     if reads_split and not (selection and selection.has_forget_set()):
-        found = "there is no --selection" if selection is None else "--selection marks no pair"
+        reason = "there is no --selection" if selection is None else "--selection marks no pair"
         raise InputError(
-            f"--split table needs to know which pairs to forget, and {found}: make one with "
+            f"--split table needs to know which pairs to forget, and {reason}: make one with "
             "`ncclean select SCORES --method ncu --with-forget`"
         )
     return selection

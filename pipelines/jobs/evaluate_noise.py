@@ -67,7 +67,7 @@ def _inject(
         shards = resolve_embeddings([str(embeddings)])
     else:
         check_unset(command, ("model",), "is for shards of images; see --scale")
-    made = permute_captions(
+    permuted = permute_captions(
         shards,
         vector_keys(shards, parse_keys(options.embedding_keys)),
         UPath(folder),
@@ -77,7 +77,7 @@ def _inject(
     )
     rates: dict[str, float] = {}
     out = ""
-    for name, source in (("before", made.given), ("after", made.permuted)):
+    for name, source in (("before", permuted.given), ("after", permuted.permuted)):
         out = str(folder / f"{name}.parquet")
         Score(
             shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
@@ -86,7 +86,7 @@ def _inject(
         found = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
         for end, rate in zip(("", "_low", "_high"), found, strict=True):
             rates[name + end] = math.nan if rate is None else rate
-    return NoiseTrial(pairs=made.pairs, moved=made.moved, **rates), out
+    return NoiseTrial(pairs=permuted.pairs, moved=permuted.moved, **rates), out
 
 
 def _evaluate(

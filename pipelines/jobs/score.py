@@ -222,11 +222,11 @@ def _first_pass(
     if isinstance(request, EmbeddingRequest) and (options.pool is not None or options.canonical):
         progress.say("reading the whole corpus first")
         work = _layout(command).work
-        found = first_pass.begin(
+        first = first_pass.begin(
             work, shards, request.keys, request.dim, options, command.overwrite
         )
-        if found is not None:
-            progress.say(found)
+        if first is not None:
+            progress.say(first)
 
 
 def _needs_noise_shift(command: Score, manifest: Manifest) -> bool:

@@ -73,14 +73,14 @@ def inputs_of(stage: Stage) -> Iterator[tuple[str, Reads, str]]:
 
 def _tag_of(stage: Stage, model: str) -> str | None:
     """The pretrained tag that goes with a model of a stage."""
-    known = parameters(type(stage.command))
-    if "pretrained" not in known:
+    declared = parameters(type(stage.command))
+    if "pretrained" not in declared:
         return DEFAULT_PRETRAINED
-    pretrained = value_of(stage.command, known["pretrained"])
+    pretrained = value_of(stage.command, declared["pretrained"])
     if pretrained is None or isinstance(pretrained, str):
         return pretrained
     tags = list(pretrained or [DEFAULT_PRETRAINED])
-    models = listed(value_of(stage.command, known["model"]))
+    models = listed(value_of(stage.command, declared["model"]))
     return str(tags[models.index(model)] if len(tags) > 1 and model in models else tags[-1])
 
 

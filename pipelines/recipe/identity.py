@@ -22,7 +22,7 @@ def stage_identity(stage: Stage, upstream: Mapping[str, str]) -> dict[str, Any]:
     makes those that use it run again. Options that change no result are left out, and paths that
     depend on the folder of the run count as they are written, so that a run may be moved.
     """
-    known = parameters(type(stage.command))
+    declared = parameters(type(stage.command))
     inputs: dict[str, list[Any]] = {}
     for option, reads, value in inputs_of(stage):
         inputs.setdefault(option, []).extend(stamps(reads, value))
@@ -32,7 +32,7 @@ def stage_identity(stage: Stage, upstream: Mapping[str, str]) -> dict[str, Any]:
         "options": {
             name: value
             for name, value in sorted(stage.symbolic.items())
-            if not known[name].option.is_idle
+            if not declared[name].option.is_idle
         },
         "inputs": {name: _digest(sorted(files)) for name, files in inputs.items()},
         "upstream": {name: upstream[name] for name in sorted(stage.uses)},

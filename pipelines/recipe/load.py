@@ -93,11 +93,11 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
     for stage_name, options in model.stages.items():
         if stage_name == RUN:
             raise source.error(("stages", RUN), f"{written(RUN)} is the folder: use another name")
-        given = {"command": stage_name, **(options or {})}
-        kind = _kind(source, stage_name, given["command"])
+        mapping = {"command": stage_name, **(options or {})}
+        kind = _kind(source, stage_name, mapping["command"])
         if "engine" in parameters(kind):
-            given = {**engine, **given}
-        stages[stage_name] = _stage(source, stage_name, kind, given, variables, stages, folder)
+            mapping = {**engine, **mapping}
+        stages[stage_name] = _stage(source, stage_name, kind, mapping, variables, stages, folder)
     _check_outputs(source, stages)
     return Recipe(name, model.about, source, variables, stages, folder)
 
@@ -169,18 +169,18 @@ def _stage(
 
 def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The options in their types; paths that are left to the stage lie in its folder, `place`."""
-    known = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
+    declared = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
     values = {}
     for name, value in filled.items():
-        if name not in known:
-            hint = closest(name, list(known))
+        if name not in declared:
+            hint = closest(name, list(declared))
             raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
-        inside = known[name].option.inside
+        inside = declared[name].option.inside
         if inside is not None and name != "out" and isinstance(value, bool):
             value = str(place / inside) if value else None
-        values[name] = accept(known[name], value)
+        values[name] = accept(declared[name], value)
     if values.get("out") is None:
-        inside = known["out"].option.inside
+        inside = declared["out"].option.inside
         values["out"] = str(place / inside) if inside else str(place)
     return values
 
@@ -213,16 +213,16 @@ def _check_reference(
     if stage in before:
         values = before[stage].values
         if option and values.get(option) is None:
-            known = ", ".join(key for key, value in values.items() if value is not None)
-            raise source.error(where, f"the stage {stage!r} is given no {option!r}; it has {known}")
+            names = ", ".join(key for key, value in values.items() if value is not None)
+            raise source.error(where, f"the stage {stage!r} is given no {option!r}; it has {names}")
         return
     if stage == where[1]:
         raise source.error(where, f"the stage {stage!r} refers to itself")
     if stage in source.values["stages"]:
         raise source.error(where, f"the stage {stage!r} comes later: put it before {where[1]!r}")
-    known = ", ".join([*variables, *before, RUN])
+    names = ", ".join([*variables, *before, RUN])
     raise source.error(
-        where, f"{written(reference)} is not a variable or an earlier stage; there are {known}"
+        where, f"{written(reference)} is not a variable or an earlier stage; there are {names}"
     )
 
 

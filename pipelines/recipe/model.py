@@ -64,9 +64,9 @@ def check_recipe(source: Source) -> RecipeModel:
     except ValidationError as error:
         first = _first(error)
         where = tuple(part for part in first["loc"] if part != "[key]")
-        known = EngineModel if where[0] == "engine" and len(where) > 1 else RecipeModel
-        owner = "engine" if known is EngineModel else "a recipe"
-        raise source.error(where, _sentence(first, owner, known.model_fields)) from None
+        model = EngineModel if where[0] == "engine" and len(where) > 1 else RecipeModel
+        owner = "engine" if model is EngineModel else "a recipe"
+        raise source.error(where, _sentence(first, owner, model.model_fields)) from None
 
 
 def check_common(source: Source, name: str, values: Mapping[str, Any]) -> StageModel:

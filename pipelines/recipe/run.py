@@ -64,8 +64,8 @@ class RunSummary:
 def check(recipe: Recipe, start_from: str | None = None) -> None:
     """Raise `RecipeError` for an input that is not there or a column that nothing produces."""
     if start_from is not None and start_from not in recipe.stages:
-        known = ", ".join(recipe.stages)
-        raise InputError(f"--from {start_from}: no such stage; the stages are {known}")
+        names = ", ".join(recipe.stages)
+        raise InputError(f"--from {start_from}: no such stage; the stages are {names}")
     check_inputs(recipe)
     check_columns(recipe)
 

@@ -63,8 +63,8 @@ class Source:
             self.changed.add(("engine", rest))
         else:
             if not isinstance(stages, dict) or first not in stages:
-                known = ", ".join(stages) if isinstance(stages, dict) else "none"
-                raise RecipeError(f"--set {key}: no stage {first!r}; the stages are {known}")
+                names = ", ".join(stages) if isinstance(stages, dict) else "none"
+                raise RecipeError(f"--set {key}: no stage {first!r}; the stages are {names}")
             if stages[first] is None:
                 stages[first] = {}
             stages[first][rest] = value

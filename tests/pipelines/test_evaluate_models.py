@@ -41,7 +41,7 @@ def heldout(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def patient(heldout, tmp_path_factory):
+def evaluated(heldout, tmp_path_factory):
     """Zero-shot and retrieval results of the model that learnt noise and of the clean one."""
     out = tmp_path_factory.mktemp("results")
     for name in ("demo-noisy", "demo"):
@@ -50,8 +50,8 @@ def patient(heldout, tmp_path_factory):
     return out
 
 
-def test_files_are_clip_benchmarks(patient, heldout, demo_estimator):
-    path = patient / "demo" / "zeroshot-shape_bundled_demo_en_zeroshot_classification.json"
+def test_files_are_clip_benchmarks(evaluated, heldout, demo_estimator):
+    path = evaluated / "demo" / "zeroshot-shape_bundled_demo_en_zeroshot_classification.json"
     found = json.loads(path.read_text())
     assert {
         name: found[name] for name in ("dataset", "model", "pretrained", "task", "language")
@@ -67,30 +67,30 @@ def test_files_are_clip_benchmarks(patient, heldout, demo_estimator):
     table = pq.read_table(path.with_suffix(".parquet"))
     assert table.schema.equals(schema.OUTCOMES)
     assert table.num_rows == IMAGES
-    retrieval = json.loads(next((patient / "demo").glob("retrieval_*.json")).read_text())
+    retrieval = json.loads(next((evaluated / "demo").glob("retrieval_*.json")).read_text())
     names = [f"{what}_retrieval_recall@{k}" for what in ("image", "text") for k in (1, 5, 10)]
     assert list(retrieval["metrics"]) == [*names, "rsum"]
     assert retrieval["captions"] == 5 * IMAGES
     # Four classes: the first five say nothing.
-    count = json.loads(next((patient / "demo").glob("zeroshot-count_*.json")).read_text())
+    count = json.loads(next((evaluated / "demo").glob("zeroshot-count_*.json")).read_text())
     assert "acc5" not in count["metrics"]
 
 
-def test_figures_are_those_of_the_functions(patient, heldout, demo_estimator):
+def test_figures_are_those_of_the_functions(evaluated, heldout, demo_estimator):
     (one,) = find_sets([str(heldout / "zeroshot-texture")], "classification")
     options = EmbeddingOptions()
     found = embed_classes(demo_estimator, one.shards("test"), 4, options)
     weights = classifier_weights(demo_estimator.encode_text, one.classnames(), one.templates())
     expected = zeroshot_accuracy(found.image, weights, found.labels)
-    (result,) = [r for r in read_results(str(patient / "demo")) if r.dataset == one.name]
+    (result,) = [r for r in read_results(str(evaluated / "demo")) if r.dataset == one.name]
     assert result.metrics["acc1"] == pytest.approx(expected["acc1"])
     assert result.metrics["mean_per_class_recall"] == pytest.approx(
         expected["mean_per_class_recall"]
     )
 
 
-def test_the_clean_model_is_better_and_the_comparison_says_so(patient):
-    before, after = (read_results(str(patient / name)) for name in ("demo-noisy", "demo"))
+def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
+    before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
     found = compare_results(before, after, draws=300)
     assert len(found) == 5
     by_set = {each.dataset: {m.name: m for m in each.metrics} for each in found}
@@ -108,8 +108,8 @@ def test_the_clean_model_is_better_and_the_comparison_says_so(patient):
                 assert getattr(by_set[result.dataset][name], side) == pytest.approx(value)
 
 
-def test_what_cannot_be_compared(patient, tmp_path):
-    before, after = (read_results(str(patient / name)) for name in ("demo-noisy", "demo"))
+def test_what_cannot_be_compared(evaluated, tmp_path):
+    before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
     with pytest.raises(InputError, match=r"B has \w+ of \S+ twice"):
         compare_results(before, [*after, *after])
     shapes = [r for r in before if r.dataset == "zeroshot-shape"]
@@ -117,7 +117,7 @@ def test_what_cannot_be_compared(patient, tmp_path):
         compare_results(shapes, [r for r in after if r.dataset != "zeroshot-shape"])
     with pytest.raises(InputError, match="names no result"):
         read_results(str(tmp_path))
-    lone = shutil.copy(next((patient / "demo").glob("zeroshot-shape*.json")), tmp_path)
+    lone = shutil.copy(next((evaluated / "demo").glob("zeroshot-shape*.json")), tmp_path)
     with pytest.raises(InputError, match=r"has no zeroshot-shape\S*\.parquet beside it"):
         read_results(str(lone))
     (tmp_path / "other.json").write_text('{"a": 1}')
@@ -125,16 +125,16 @@ def test_what_cannot_be_compared(patient, tmp_path):
         read_results(str(tmp_path / "other.json"))
 
 
-def test_other_samples_cannot_be_compared(patient, tmp_path, heldout):
+def test_other_samples_cannot_be_compared(evaluated, tmp_path, heldout):
     write_heldout(tmp_path / "other", 24, seed=4)
     after = on(EvaluateRetrieval, "demo", data=[tmp_path / "other/retrieval"]).run().summary
-    before = [r for r in read_results(str(patient / "demo")) if r.dataset == "retrieval"]
+    before = [r for r in read_results(str(evaluated / "demo")) if r.dataset == "retrieval"]
     with pytest.raises(InputError, match="on different samples"):
         compare_results(before, after)
 
 
-def test_a_model_compared_with_itself_differs_by_nothing(patient):
-    results = read_results(str(patient / "demo"))
+def test_a_model_compared_with_itself_differs_by_nothing(evaluated):
+    results = read_results(str(evaluated / "demo"))
     for each in compare_results(results, results, draws=50):
         assert all(m.low == m.high == m.difference == 0 for m in each.metrics)
         assert not any(m.excludes_zero for m in each.metrics)

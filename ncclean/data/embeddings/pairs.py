@@ -247,7 +247,7 @@ def _squared(rows: np.ndarray) -> np.ndarray:
 def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
     """What the metadata says about each pair, in the types of the score table."""
     rows = len(table)
-    found = {
+    columns = {
         column: table.column(name)
         for column, names in sources.items()
         for name in [next((name for name in names if name in table.column_names), None)]
@@ -256,11 +256,11 @@ def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]
     first = shard.rows[0] if shard.rows else 0
     position = pa.array(np.arange(first, first + rows), pa.int32())
     strings = {
-        name: _cast(found.get(name), pa.string(), rows)
+        name: _cast(columns.get(name), pa.string(), rows)
         for name in ("uid", "shard", "key", "caption_key", "text", "url", "noise_kind")
     }
     # A row of a shard is only meant where the shard is named as well.
-    own_rows = found.get("row") if "shard" in found else None
+    own_rows = columns.get("row") if "shard" in columns else None
     shards = pc.fill_null(strings["shard"], shard.name)
     keys = pc.coalesce(strings["key"], pc.cast(position, pa.string()))
     return pa.table(
@@ -270,14 +270,14 @@ def _facts(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]
             "key": keys,
             "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), position),
             "caption_number": pc.fill_null(
-                _cast(found.get("caption_number"), pa.int16(), rows), pa.scalar(0, pa.int16())
+                _cast(columns.get("caption_number"), pa.int16(), rows), pa.scalar(0, pa.int16())
             ),
             "caption_key": strings["caption_key"],
             "text": strings["text"],
             "url": strings["url"],
-            "width": _cast(found.get("width"), pa.int32(), rows),
-            "height": _cast(found.get("height"), pa.int32(), rows),
-            "is_noisy": _cast(found.get("is_noisy"), pa.bool_(), rows),
+            "width": _cast(columns.get("width"), pa.int32(), rows),
+            "height": _cast(columns.get("height"), pa.int32(), rows),
+            "is_noisy": _cast(columns.get("is_noisy"), pa.bool_(), rows),
             "noise_kind": strings["noise_kind"],
         }
     )

@@ -79,18 +79,18 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     A source is a folder of one of the layouts or a file, a glob, a brace range, `@list.txt` or a
     URL of these. Raises `InputError` for a source without embeddings, or one given twice.
     """
-    found = [
+    matrices = [
         files for source in sources for place in expand(source, places) for files in _files(place)
     ]
-    if not found:
+    if not matrices:
         raise InputError("no embeddings given")
-    tables = [files.table for files in found]
+    tables = [files.table for files in matrices]
     if len(set(tables)) < len(tables):
         twice = next(table for table in tables if tables.count(table) > 1)
         raise InputError(f"{twice} is named more than once")
     names = distinct_names(tables, (".parquet",))
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        shards = list(pool.map(_shards, found, names))
+        shards = list(pool.map(_shards, matrices, names))
     return [shard for several in shards for shard in several]
 
 

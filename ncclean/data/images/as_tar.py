@@ -42,10 +42,10 @@ def open_as_tar(shard: ShardRef) -> BinaryIO:
     """The bytes of a tar, or of one that is made of the unit for the time."""
     if shard.layout == WEBDATASET:
         return shard.open()
-    made = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  the caller closes it
-    write_tar(shard, shard.name, made)
-    made.seek(0)
-    return made
+    tar = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  the caller closes it
+    write_tar(shard, shard.name, tar)
+    tar.seek(0)
+    return tar
 
 
 def write_tar(

@@ -12,7 +12,7 @@ Tick = Callable[[int], None]  # told how many rows are done
 
 
 def silent(done: int) -> None:
-    """A `Tick` that tells nobody."""
+    """A `Tick` that reports nothing."""
 
 
 class Rows(ABC):
