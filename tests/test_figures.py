@@ -40,7 +40,8 @@ UNMEASURED = {
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("input.md", "| code | meaning |"),
-    ("methods.md", "| you have | use | section |"),
+    ("methods.md", "| the paper | here |"),
+    ("methods.md", "| you have | use | section | code |"),
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| column | meaning | use it to |"),
     ("neighbours.md", "| `--index` | compares with |"),
@@ -49,6 +50,7 @@ UNMEASURED = {
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
     ("scores.md", "| you want to | use |"),
+    ("scores.md", "| `--shift` | boundary | limits |"),
     ("select.md", "| `--method` | keeps | weight |"),
 }
 PRINTED = "as a command printed it"
