@@ -44,6 +44,7 @@ UNMEASURED = {
     ("methods.md", "| you have | use | section | code |"),
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| column | meaning | use it to |"),
+    ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("neighbours.md", "| `--index` | compares with |"),
     ("noise.md", "| kind | what happens | protocol of |"),
     ("noise.md", "| figure | meaning |"),
