@@ -36,6 +36,9 @@ UNMEASURED = {
     ("embeddings.md", "| status | meaning |"),
     ("evaluation.md", "| file | holds |"),
     ("evaluation.md", "| command | metrics |"),
+    ("input.md", "| | in a shard | in a table or folder |"),
+    ("input.md", "| | with several captions |"),
+    ("input.md", "| `--out` | table | working folder |"),
     ("input.md", "| source | example |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
@@ -52,6 +55,8 @@ UNMEASURED = {
     ("objectives.md", "| `--method` | loss |"),
     ("scores.md", "| you want to | use |"),
     ("scores.md", "| `--shift` | boundary | limits |"),
+    ("select.md", "| | option | keeps |"),
+    ("select.md", "| option | effect |"),
     ("select.md", "| `--method` | keeps | weight |"),
 }
 PRINTED = "as a command printed it"
