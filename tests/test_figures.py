@@ -40,6 +40,7 @@ UNMEASURED = {
     ("input.md", "| | in a shard | in a table or folder |"),
     ("input.md", "| | with several captions |"),
     ("input.md", "| `--out` | table | working folder |"),
+    ("input.md", "| the same | but |"),
     ("input.md", "| source | example |"),
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
