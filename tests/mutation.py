@@ -1,6 +1,7 @@
 """Breaks the code on purpose, one place at a time, and reports which breaks the tests catch.
 
     python tests/mutation.py --count 100 --seed 0 --jobs 2 [--out report.json] [--only training]
+    python tests/mutation.py --again report.json --jobs 2
 
 Draws breaks from the trainer, the objectives and the scores: an operator turned, a constant
 changed, a call left out, a statement removed, a condition turned, a keyword dropped. Each is made
@@ -32,8 +33,12 @@ ROOT = Path(__file__).parents[1]
 # The tests of a package, those that break soonest first.
 TESTS = {
     "ncclean/training": ["tests/training"],
+    "ncclean/scoring/neighbours": [
+        "tests/scoring/neighbours", "tests/execution/neighbours",
+        "tests/pipelines/test_neighbours.py",
+    ],
     "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
-}
+}  # fmt: skip
 PRELOADED = (
     "torch", "torch.distributed", "torch.utils.tensorboard", "open_clip", "pytest",
     "sklearn.mixture",
@@ -244,17 +249,32 @@ def _first(place: Break) -> list[str]:
     return own
 
 
+def _not_caught(everything: list[tuple[Break, str]], report: Path) -> list[tuple[Break, str]]:
+    """The breaks that a report has as missed or slow, wherever their lines are now."""
+    missed = {
+        (place["path"], place["what"], place["source"])
+        for place in json.loads(report.read_text())
+        if not place["caught"]
+    }
+    return [one for one in everything if (one[0].path, one[0].what, one[0].source) in missed]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="part of the paths to break")
+    parser.add_argument("--again", type=Path, help="those that an earlier --out has not as caught")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     files = [path for package in TESTS for path in sorted((ROOT / package).rglob("*.py"))]
     everything = [each for path in files if arguments.only in str(path) for each in breaks(path)]
-    drawn = random.Random(arguments.seed).sample(everything, min(arguments.count, len(everything)))
+    if arguments.again is None:
+        count = min(arguments.count, len(everything))
+        drawn = random.Random(arguments.seed).sample(everything, count)
+    else:
+        drawn = _not_caught(everything, arguments.again)
     print(f"{len(everything):,} breaks, {len(drawn)} drawn", flush=True)
     for name in PRELOADED:
         importlib.import_module(name)

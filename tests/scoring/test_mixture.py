@@ -71,3 +71,11 @@ def test_too_few_or_broken_losses_are_refused(losses: list[float]):
 def test_equal_losses_do_not_break_the_fit():
     posterior = clean_posterior(torch.zeros(10))
     assert torch.isfinite(posterior).all()
+
+
+def test_losses_may_belong_to_a_graph():
+    losses, _ = two_modes(300)
+    tracked = losses.clone().requires_grad_()
+    posterior = clean_posterior(tracked)
+    assert not posterior.requires_grad
+    assert torch.equal(posterior, clean_posterior(losses))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ncclean.scoring.blocks import BlockStatistics
-from ncclean.scoring.null import _CENTRES, BINS, Histogram, NullModel, _bandwidth
+from ncclean.scoring.null import _CENTRES, BINS, Histogram, NullModel, _bandwidth, _variance
 
 
 def mixture(pairs, rate, seed=0):
@@ -160,3 +160,10 @@ def test_bandwidth_is_silverman_s_of_the_narrower_spread():
     assert _bandwidth(tails) == pytest.approx(
         0.9 * quartiles / 1.349 * tails.sum() ** -0.2, rel=0.03
     )
+
+
+def test_variance_of_a_histogram():
+    counts = np.zeros(4096)
+    counts[[1000, 3000]] = 1.0, 3.0
+    values = np.repeat(_CENTRES[[1000, 3000]], [1, 3])
+    assert _variance(counts) == pytest.approx(values.var())

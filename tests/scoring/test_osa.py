@@ -125,6 +125,8 @@ def test_shift_is_the_mean_cosine_of_as_many_images_and_captions_as_asked_for():
     assert len(pixels) == len(tokens) == 100
     assert pixels.float().mean() == pytest.approx(127.5, abs=5)
     assert tokens.float().mean() == pytest.approx(50, abs=5)
+    assert (pixels.min(), pixels.max()) == (0, 255)
+    assert (tokens.min(), tokens.max()) == (0, 99)
     image, text = estimator.encode_image(pixels), estimator.encode_tokens(tokens)
     assert shift == pytest.approx((image @ text.T).mean().item(), abs=1e-6)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from open_clip.model import CLIP
 
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.training.checkpoint import load_checkpoint
@@ -136,7 +137,12 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(linear, tmp_path):
     assert largest_difference(linear, train(tmp_path, parts=3, **LINEAR)) < 1e-6
 
 
-def test_gradient_checkpointing_changes_nothing(linear, tmp_path):
+def test_gradient_checkpointing_changes_nothing(linear, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(CLIP, "set_grad_checkpointing", lambda self, on: asked.append(on))
+    train(tmp_path / "asked", gradient_checkpointing=True, **LINEAR)
+    assert asked == [True]
+    monkeypatch.undo()
     checkpointed = train(tmp_path, gradient_checkpointing=True, **LINEAR)
     assert largest_difference(linear, checkpointed) < 1e-6
 

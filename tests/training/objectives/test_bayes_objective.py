@@ -90,3 +90,17 @@ def test_trains_logs_and_resumes_with_its_memory(tmp_path, method):
     last = read_results(tmp_path / "broken")[-1]
     assert last["loss/image_to_text"] + last["loss/text_to_image"] == pytest.approx(last["loss"])
     assert ("w_pos/clean_correlation" in last) == (method == "bayes")
+
+
+def test_decl_averages_with_what_it_remembers():
+    """A pair's u of both directions lies between the remembered one and the draw of the step."""
+    image, text = embeddings(2)
+    objective, fresh = Decl(PHASES, 0.9), Decl(PHASES, 0.9)
+    memories = [one.modules(torch.nn.Identity())["pair_memory"] for one in (objective, fresh)]
+    first, second = batch(), batch(seed=1)
+    loss_of(objective, image, text, first)
+    before = memories[0].recall(first.keys).exp()
+    loss_of(objective, image, text, second)
+    loss_of(fresh, image, text, second)
+    after, drawn = (memory.recall(first.keys).exp() for memory in memories)
+    assert torch.allclose(after, 0.9 * before + 0.1 * drawn, rtol=1e-4)
