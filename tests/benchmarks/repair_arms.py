@@ -151,9 +151,15 @@ FORGETTING = (
     ),
     *(_rematched(f"rematched, forget {percent} %", percent) for percent in (0, 5, 10, 20, 40)),
     *(
+        _rematched(f"least confident {percent} % left out", percent, forgetting=left_out)
+        for left_out in (Forgetting(negative=False, share="left out"),)
+        for percent in (20, 40)
+    ),
+    _rematched("rematched, forget 60 %", 60),
+    *(
         _rematched(f"rematched, teacher, forget {percent} %", percent, forgetting=teacher)
         for teacher in (Forgetting(negative=False, teacher=0.95),)
-        for percent in (0, 10, 40)
+        for percent in (0, 10, 20, 40)
     ),
     _rematched(
         "rematched, forget in part by confidence",

@@ -17,6 +17,7 @@ from torch import nn
 from ncclean.models.text_tower import encode_text
 from ncclean.scoring.ncu import clean_confidence
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms, whole_model
+from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.ncu import separation_loss
 from ncclean.training.objectives.ncu_objective import HARDEST_NEGATIVE, Ncu
 from ncclean.training.objectives.ncu_targets import realignment_logits, realignment_loss
@@ -32,12 +33,13 @@ class Forgetting:
     `teacher` is the share of the teacher that each step keeps; without one the model teaches
     itself. `share` is how much of a pair is forgotten: all or nothing by NCU's split or the marks
     of a selection (`set`), one less its confidence in the batch (`confidence`), or its weight
-    (`weight`: a selection's column). With `negative` false a forgotten pair is only matched anew
+    (`weight`: a selection's column). `left out` is the control: what would be forgotten has no
+    part in the CLIP loss of the rest. With `negative` false a forgotten pair is only matched anew
     with the other captions; no prompt is trained then, and all steps go to unlearning.
     """
 
     teacher: float | None = None
-    share: Literal["set", "confidence", "weight"] = "set"
+    share: Literal["set", "confidence", "weight", "left out"] = "set"
     negative: bool = True
 
 
@@ -84,6 +86,9 @@ class SearchedNcu(Ncu):
         image, text = embeddings["image"], embeddings["text"]
         taught = cosines(embeddings["taught_image"], embeddings["taught_text"])
         forgotten = self._shares(taught, scale, batch)
+        if self._forgetting.share == "left out":
+            kept = forgotten == 0
+            return {"contrastive": clip_loss(image[kept], text[kept], scale)}
         negative = embeddings.get("negative")
         own = None
         if negative is not None:
