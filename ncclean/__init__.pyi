@@ -246,7 +246,7 @@ def finetune(
     forget_percent: float = 10.0,
     split: Literal['model', 'table'] = 'model',
     gamma: float = 0.7,
-    negative: Literal['prompt', 'prefixes'] = 'prompt',
+    negative: Literal['prompt', 'prefixes', 'none'] = 'prompt',
     relation: Literal['cross', 'intra', 'distance'] = 'cross',
     unlearn: Literal['both', 'false_negatives', 'false_positives'] = 'both',
     last_column: Literal['uniform', 'forget_share'] = 'uniform',

@@ -293,7 +293,7 @@ def main() -> None:
     wanted_runs = [
         run
         for run in runs(table, setting, noises, arguments.corpora, made)
-        if wanted.search(run.arm.name)
+        if wanted.search(run.arm.name) and arguments.corpus in (None, run.seed)
     ]
     if arguments.jobs == 1:
         carry_out(wanted_runs, setting, arguments.out)
@@ -303,7 +303,7 @@ def main() -> None:
     print("\n".join(metrics_table(rows)))
     if arguments.record is not None:
         settings = {"table": arguments.table, "start": table.start, **dataclasses.asdict(setting)}
-        seeds = range(arguments.corpora)
+        seeds = sorted({run.seed for run in wanted_runs})
         write_record(arguments.record, make_record(rows, settings=settings, seeds=seeds))
 
 
@@ -312,6 +312,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of corpora and results")
     parser.add_argument("--table", choices=list(TABLES), default="repair")
     parser.add_argument("--corpora", type=int, default=3, help="seeds from 0 on")
+    parser.add_argument("--corpus", type=int, help="this seed alone")
     parser.add_argument(
         "--noise",
         action="append",

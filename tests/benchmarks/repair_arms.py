@@ -15,7 +15,7 @@ from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.disncl import DisnclOptions
 
 LEFT_ALONE, CLIP_ON_ALL, ORACLE = "left alone", "clip on all", "oracle"
-Choice = Literal["all", "told", "clean", "repaired", "selected", "weighted", "split", "doubted"]
+Choice = Literal["all", "told", "clean", "repaired", "selected", "weighted", "split"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,11 @@ class Arm:
 
     `pairs`: `all`; `told`, all with the noisy ones marked for NCU to forget; `clean`, those that
     are clean in truth; `repaired`, all with the captions that their images had before the noise;
-    `selected`, `weighted`, `split` or `doubted` (the probability of noise as weight) by the score
-    table of `judge`: the bundled estimator, the `start` itself, or `halves` of it, see
-    `repair_halves`. `forget` is the percentage that NCU and gradient ascent forget: a number, the
-    share that is noisy in truth, or what the score table of `judge` estimates. `first_share` is
-    the first phase's share of the steps where a method has two, by default the setting's.
-    `forgetting` takes the place of NCU's way of forgetting.
+    `selected`, `weighted` or `split` by the score table of `judge`: the bundled estimator, the
+    `start` itself, or `halves` of it, see `repair_halves`. `forget` is the percentage that NCU and
+    gradient ascent forget: a number, the share that is noisy in truth, or what the score table of
+    `judge` estimates. `first_share` is the first phase's share of the steps where a method has
+    two, by default the setting's. `forgetting` takes the place of NCU's way of forgetting.
     """
 
     name: str
@@ -131,10 +130,10 @@ VARIANTS = (
 _TABLE: dict[str, Any] = {"split": "table"}
 
 
-def _rematched(name: str, forget: float, **more: Any) -> Arm:
+def _rematched(name: str, forget: float = 0.0, **more: Any) -> Arm:
     """Forgotten pairs are matched anew with other captions; no prompt, all steps unlearn."""
-    arm = {"method": "ncu", "forget": forget, "forgetting": Forgetting(negative=False)}
-    return Arm(name=name, **{**arm, **more})
+    ncu = {"negative": "none", **more.pop("ncu", {})}
+    return Arm(name=name, method="ncu", forget=forget, ncu=ncu, **more)
 
 
 FORGETTING = (
@@ -149,53 +148,26 @@ FORGETTING = (
         )
         for percent in (0, 10, 40)
     ),
-    *(_rematched(f"rematched, forget {percent} %", percent) for percent in (0, 5, 10, 20, 40)),
+    *(_rematched(f"rematched, forget {percent} %", percent) for percent in (0, 10, 20, 40, 60)),
     *(
-        _rematched(f"least confident {percent} % left out", percent, forgetting=left_out)
-        for left_out in (Forgetting(negative=False, share="left out"),)
+        _rematched(f"left out, {percent} %", percent, forgetting=Forgetting(how="left out"))
         for percent in (20, 40)
     ),
-    _rematched("rematched, forget 60 %", 60),
     *(
-        _rematched(f"rematched, teacher, forget {percent} %", percent, forgetting=teacher)
-        for teacher in (Forgetting(negative=False, teacher=0.95),)
-        for percent in (0, 10, 20, 40)
+        _rematched(
+            f"rematched, averaged teacher, forget {percent} %",
+            percent,
+            forgetting=Forgetting(teacher=0.95),
+        )
+        for percent in (20, 40)
     ),
-    _rematched(
-        "rematched, forget in part by confidence",
-        0,
-        forgetting=Forgetting(negative=False, share="confidence"),
-    ),
-    _rematched(
-        "rematched, forget in part by its own table",
-        0,
-        pairs="doubted",
-        judge="itself",
-        forgetting=Forgetting(negative=False, share="weight"),
-    ),
-    _rematched("rematched, gamma 0.9, forget 10 %", 10, ncu={"gamma": 0.9}),
-    _rematched("rematched, 4e-4, forget 10 %", 10, learning_rate=4e-4),
+    _rematched("rematched in part", forgetting=Forgetting(how="in part")),
     Arm(name="clip, selected by halves", pairs="selected", judge="halves"),
     Arm(name="osa, weights by halves", method="osa", pairs="weighted", judge="halves"),
-    _rematched("rematched, split by halves", 0, pairs="split", judge="halves", ncu=_TABLE),
-    _rematched(
-        "rematched, forget in part by halves",
-        0,
-        pairs="doubted",
-        judge="halves",
-        forgetting=Forgetting(negative=False, share="weight"),
-    ),
-    Arm(
-        name="ncu, split by halves",
-        method="ncu",
-        pairs="split",
-        judge="halves",
-        first_share=0.2,
-        ncu=_TABLE,
-    ),
+    _rematched("rematched, split by halves", pairs="split", judge="halves", ncu=_TABLE),
     # What forgetting is worth to those who know.
     Arm(name="ncu, told the noise", method="ncu", pairs="told", first_share=0.2, ncu=_TABLE),
-    _rematched("rematched, told the noise", 0, pairs="told", ncu=_TABLE),
+    _rematched("rematched, told the noise", pairs="told", ncu=_TABLE),
 )
 _NOISES = ({}, {"ncr": 0.2}, {"ncr": 0.4}, {"ncr": 0.6})
 ROBUST = (

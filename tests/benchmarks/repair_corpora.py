@@ -64,7 +64,6 @@ _POLICIES = {
     "selected": Policy(method="noise-probability"),
     "weighted": Policy(weights="osa_weight"),
     "split": Policy(method="ncu", with_forget=True),
-    "doubted": Policy(weights="noise_probability"),
 }
 _RENDERER = source_digest(caption_noise, noise, captions, corpus, render, scene)
 

@@ -138,15 +138,17 @@ def ncu_first_phase(v, t, n, scale, forget):
 
 
 def ncu_second_phase(v, t, n, scale, forget, gamma=0.7):
-    count = len(v)
-    logits = torch.cat([v @ t.T, (v * n).sum(1, keepdim=True)], 1)
+    logits = v @ t.T if n is None else torch.cat([v @ t.T, (v * n).sum(1, keepdim=True)], 1)
+    count, columns = logits.shape
     with torch.no_grad():
         cost = 1 - logits
-        mask = torch.cat([~torch.diag(forget), forget[:, None]], 1)
-        marginals = torch.full((count,), 1 / count), torch.full((count + 1,), 1 / (count + 1))
+        mask, identity = ~torch.diag(forget), torch.diag((~forget).float())
+        if n is not None:
+            mask = torch.cat([mask, forget[:, None]], 1)
+            identity = torch.cat([identity, forget[:, None].float()], 1)
+        marginals = torch.full((count,), 1 / count), torch.full((columns,), 1 / columns)
         plan = masked_sinkhorn(cost / cost.max(), mask, *marginals)
-        identity = torch.cat([torch.diag((~forget).float()), forget[:, None].float()], 1)
-    total = opposites((t * n).sum(1))
+    total = 0.0 if n is None else opposites((t * n).sum(1))
     for each, moved, stayed in ((logits, plan, identity), (logits.T, plan.T, identity.T)):
         own = stayed.sum(1, keepdim=True)
         target = gamma * moved / moved.sum(1, keepdim=True) + (1 - gamma) * stayed / own.clamp_min(
@@ -208,6 +210,10 @@ CASES = {
         "ncu", {"prompt_epochs": 0, "ncu": NcuOptions(split="table", gamma=0.2)}, ALL,
         lambda e, b: ncu_second_phase(e[0], e[1], e[3], e[2], b.is_forget, 0.2),
     ),
+    "ncu, no negatives": (  # whatever epochs the prompt is given
+        "ncu", {"prompt_epochs": 1, "ncu": NcuOptions(negative="none", forget_percent=25)}, ALL,
+        lambda e, b: ncu_second_phase(e[0], e[1], None, e[2], least_confident(*e[:3], 25)),
+    ),
 }  # fmt: skip
 
 
@@ -261,7 +267,7 @@ def expected_step(
         F.normalize(encode_text(model, tokens, normalize=False), dim=1),
         model.logit_scale.exp(),
     ]
-    if method == "ncu":
+    if "prompt" in own:
         encoded.append(own["prompt"](model, tokens))
     loss(encoded, batch).backward()
     named = by_group(estimator, own)

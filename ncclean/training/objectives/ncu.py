@@ -71,12 +71,12 @@ def hardest_negative_terms(
 def unlearning_terms(
     image: torch.Tensor,
     text: torch.Tensor,
-    negative: torch.Tensor,
+    negative: torch.Tensor | None,
     scale: torch.Tensor | float,
     forget: torch.Tensor,
     options: NcuOptions,
 ) -> Terms:
-    """Phase UL, Eq. 12: `realignment` and `separation` of the whole batch."""
+    """Phase UL, Eq. 12: `realignment` and, of negative texts, `separation` of the whole batch."""
     v2t, t2v = realignment_targets(
         image, text, negative, forget,
         gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
@@ -84,10 +84,10 @@ def unlearning_terms(
     )  # fmt: skip
     has_negative = v2t.shape[1] > len(v2t)
     logits = realignment_logits(image, text, negative if has_negative else None, scale)
-    return {
-        "realignment": realignment_loss(logits, v2t, t2v),
-        "separation": separation_loss(text, negative, options.alpha, options.beta),
-    }
+    terms = {"realignment": realignment_loss(logits, v2t, t2v)}
+    if negative is not None:
+        terms["separation"] = separation_loss(text, negative, options.alpha, options.beta)
+    return terms
 
 
 def separation_loss(

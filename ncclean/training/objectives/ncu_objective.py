@@ -55,17 +55,20 @@ class Ncu:
         if options.negative == "prompt":
             rates["prompt"] = _PROMPT_RATE * learning_rate
         both = dict.fromkeys(("image", "text", "scale"), learning_rate)
+        first = 0 if options.negative == "none" else prompt_epochs
         phases = (
-            Phase(name=HARDEST_NEGATIVE, epochs=prompt_epochs, learning_rates=rates, warmup=warmup),
+            Phase(name=HARDEST_NEGATIVE, epochs=first, learning_rates=rates, warmup=warmup),
             Phase(name=UNLEARNING, epochs=epochs, learning_rates=both, warmup=warmup),
         )
         self.phases = tuple(phase for phase in phases if phase.epochs)
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The negative prompt, or the prefixes in its place.
+        """The negative prompt; nothing to train with prefixes, or without negative texts.
 
         Raises `ModelError` for a text tower that takes no prompt.
         """
+        if self.options.negative == "none":
+            return {}
         if self.options.negative == "prefixes":
             if self._tokenizer is None:
                 raise InputError("textual prefixes need the tokenizer of the model")
@@ -79,23 +82,27 @@ class Ncu:
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image`, `text` and `negative`."""
-        assert self._negative is not None, "modules() comes first"
+        """L2-normalised `image`, `text` and, if there is such a text, `negative`."""
         image = model.encode_image(pixels)  # type: ignore[operator]
-        return {
+        embeddings = {
             "image": normalized(image),
             "text": normalized(encode_text(model, tokens, normalize=False)),
-            "negative": self._negative(model, tokens),
         }
+        if self.options.negative != "none":
+            assert self._negative is not None, "modules() comes first"
+            embeddings["negative"] = self._negative(model, tokens)
+        return embeddings
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """Eq. 6 in phase HN, Eq. 12 in phase UL, over the forget set of this batch."""
-        image, text, negative = (embeddings[name] for name in ("image", "text", "negative"))
+        image, text, negative = embeddings["image"], embeddings["text"], embeddings.get("negative")
         if self.options.split == "table":
             forget = batch.is_forget
         else:
             forget = forget_split(image, text, scale, self.options.forget_percent)
-        terms = hardest_negative_terms if phase.name == HARDEST_NEGATIVE else unlearning_terms
-        return terms(image, text, negative, scale, forget, self.options)
+        if phase.name == UNLEARNING:
+            return unlearning_terms(image, text, negative, scale, forget, self.options)
+        assert negative is not None, "without negative texts there is no phase that learns them"
+        return hardest_negative_terms(image, text, negative, scale, forget, self.options)

@@ -29,7 +29,7 @@ class TransportProblem(NamedTuple):
 def realignment_targets(
     image: torch.Tensor,
     text: torch.Tensor,
-    negative: torch.Tensor,
+    negative: torch.Tensor | None,
     forget: torch.Tensor,
     *,
     gamma: float = 0.7,
@@ -41,10 +41,10 @@ def realignment_targets(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, d) L2-normalised embeddings, (N,) bool -> targets (N, C) by image, (C, N) by text.
 
-    C is N + 1, or N if nothing is forgotten. `unlearn` gives the ablations of Table 5:
-    `false_negatives` (V3) forgets nothing, all pairs get soft targets; `false_positives` (V4)
-    leaves the targets of retained pairs hard. Raises `InfeasibleError` for a single pair that is
-    to be forgotten: there is nothing left to align its caption with.
+    C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn` gives the
+    ablations of Table 5: `false_negatives` (V3) forgets nothing, all pairs get soft targets;
+    `false_positives` (V4) leaves the targets of retained pairs hard. Raises `InfeasibleError` for a
+    single pair that is to be forgotten: there is nothing left to align its caption with.
     """
     if unlearn == "false_negatives":
         forget = torch.zeros_like(forget)
@@ -64,7 +64,7 @@ def realignment_targets(
 def transport_problem(
     image: torch.Tensor,
     text: torch.Tensor,
-    negative: torch.Tensor,
+    negative: torch.Tensor | None,
     forget: torch.Tensor,
     last_column: LastColumn = "uniform",
 ) -> TransportProblem:
@@ -73,7 +73,8 @@ def transport_problem(
     The uniform last column holds 1 / (N + 1), so transport sends a forgotten image only about 1/n
     of its mass there, n being their number. `forget_share` gives it n / N, all that forgotten
     images have, and the captions share the rest. With nothing to forget the last column could
-    receive nothing: it is left out, and the balanced N x N problem remains.
+    receive nothing: it is left out, and the balanced N x N problem remains. Without negative texts
+    it is left out, too: a forgotten image is shared out among the captions of other pairs.
     """
     if last_column not in ("uniform", "forget_share"):
         raise ValueError(f"last_column takes uniform or forget_share, got {last_column!r}")
@@ -81,9 +82,9 @@ def transport_problem(
     n = len(cost)
     rows = cost.new_full((n,), 1 / n)
     mask = torch.ones_like(cost, dtype=torch.bool)
-    if not forget.any():
-        return TransportProblem(_scaled(cost), mask, rows, rows)
     mask &= ~torch.diag(forget)
+    if negative is None or not forget.any():
+        return TransportProblem(_scaled(cost), mask, rows, rows)
     columns = cost.new_full((n + 1,), 1 / (n + 1))
     if last_column == "forget_share":
         share = forget.to(cost.dtype).mean()
@@ -102,12 +103,13 @@ def transport_problem(
 def unlearning_targets(
     plan: torch.Tensor, forget: torch.Tensor, gamma: float = 0.7
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N), C being N + 1 or N without forgotten.
+    """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N); C is N + 1, or N without negative texts.
 
     gamma plan + (1 - gamma) identity, Eq. 10; the identity has a one at (i, i) for a retained pair
-    and at (i, N + 1) for a forgotten one. A plan's rows hold 1/N, an identity's 1: taken literally
-    transport would all but vanish. So both are brought to rows of mass 1 (columns for t2v) before
-    they are mixed, and the mix once more, since the caption of a forgotten pair has no identity.
+    and at (i, N + 1) for a forgotten one, if there is such a column. A plan's rows hold 1/N, an
+    identity's 1: taken literally transport would all but vanish. So both are brought to rows of
+    mass 1 (columns for t2v) before they are mixed, and the mix once more, since the caption of a
+    forgotten pair has no identity.
     """
     n = len(forget)
     if plan.shape not in ((n, n), (n, n + 1)):
@@ -117,8 +119,6 @@ def unlearning_targets(
     identity = torch.diag((~forget).to(plan.dtype))
     if plan.shape[1] > n:
         identity = torch.cat([identity, forget.to(plan.dtype).unsqueeze(1)], dim=1)
-    elif forget.any():
-        raise ValueError("the plan has no column for the negative texts of the forgotten pairs")
     return _mixed(plan, identity, gamma), _mixed(plan.T, identity.T, gamma)
 
 

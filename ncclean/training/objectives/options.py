@@ -65,8 +65,11 @@ class NcuOptions(Options):
         float, Option("Share of ncu's targets that transport decides.", low=0, high=1)
     ] = 0.7
     negative: Annotated[
-        Literal["prompt", "prefixes"],
-        Option("ncu's negative text: a learnt `prompt`, or fixed `prefixes`."),
+        Literal["prompt", "prefixes", "none"],
+        Option(
+            "ncu's negative text: a learnt `prompt`, fixed `prefixes`, or `none`: forgotten pairs "
+            "are matched anew."
+        ),
     ] = "prompt"
     relation: Annotated[
         Literal["cross", "intra", "distance"],
@@ -111,6 +114,8 @@ class NcuOptions(Options):
         super().__post_init__()
         if self.alpha > self.beta:
             raise InputError("alpha and beta must be cosines, with alpha at most beta")
+        if self.negative == "none" and (self.relation, self.last_column) != ("cross", "uniform"):
+            raise InputError("--relation and --last-column are of negative texts: not with none")
 
 
 @dataclass(frozen=True, kw_only=True)

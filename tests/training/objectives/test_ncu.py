@@ -158,6 +158,16 @@ def test_phase_ul_is_finite_whatever_is_forgotten(options, forget):
         assert terms["realignment"] >= -1e-6
 
 
+@pytest.mark.parametrize("forget", [FORGET, NONE, ~NONE])
+def test_phase_ul_without_negative_texts(forget):
+    for image, text in (embeddings(2), extremes(2, pairs=6)):
+        terms = unlearning_terms(image, text, None, 100.0, forget, NcuOptions(negative="none"))
+        assert list(terms) == ["realignment"]
+        terms["realignment"].backward()
+        assert torch.isfinite(terms["realignment"])
+        assert all(torch.isfinite(each.grad).all() for each in (image, text))
+
+
 def test_phase_ul_turns_forgotten_images_to_their_negative_text():
     """Gradient steps on free embeddings: forgotten images leave their captions, others stay."""
     image, text, negative = embeddings(3, pairs=6, dim=16)
@@ -186,6 +196,9 @@ def test_options_are_checked():
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=name.replace("_", "[-_]")):
             NcuOptions(**{name: value})
+    for name, value in {"relation": "intra", "last_column": "forget_share"}.items():
+        with pytest.raises(InputError, match="of negative texts"):
+            NcuOptions(negative="none", **{name: value})
 
 
 def test_everything_is_found_in_one_module():
