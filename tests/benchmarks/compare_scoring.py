@@ -1,0 +1,186 @@
+"""What `compare.py` measures of the tools that score pairs: speed, broken input, a kill."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import compare_process
+import pyarrow.parquet as pq
+from compare_corpus import Corpora, truth_of, usable
+from compare_models import ModelFiles
+from compare_peers import Scorer
+from compare_process import Finished
+
+Row = dict[str, Any]
+_KEY = re.compile(r"\b\d{9}\b")
+_PROGRESS = re.compile(r"[^\n]*\r")
+
+
+class Runs:
+    """Runs commands below a folder, each with an output folder and a log of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Measured shifts of a model and modules of models are cached; not in the user's home.
+        self._environment = {
+            "NCCLEAN_CACHE": str(folder / "cache" / "ncclean"),
+            "HF_HOME": str(folder / "cache" / "huggingface"),
+            "HF_HUB_OFFLINE": "1",
+        }
+
+    def out(self, name: str) -> Path:
+        return self.folder / "out" / _file_name(name)
+
+    def run(
+        self, scorer: Scorer, shards: Path, model: ModelFiles, name: str,
+        *, fresh: bool = True, kill_after: float | None = None,
+    ) -> Finished:  # fmt: skip
+        out = self.out(name)
+        if fresh:
+            shutil.rmtree(out, ignore_errors=True)
+        return compare_process.run(
+            scorer.command(shards, model, out),
+            self.folder / "logs" / f"{_file_name(name)}.txt",
+            environment=self._environment,
+            kill_after=kill_after,
+        )
+
+
+def speed(
+    runs: Runs, scorers: Sequence[Scorer], model: ModelFiles, few: Path, many: Path, rounds: int
+) -> list[Row]:
+    """Whole commands on few and on many pairs, the tools in turns, first forwards, then back.
+
+    What further pairs cost is the difference: starting up and loading a model are left out. It is
+    counted in processor time, which other jobs on the machine change less than the clock.
+    """
+    pairs = {which: len(truth_of(which)) for which in (few, many)}
+    taken: dict[tuple[str, Path], list[Finished]] = {}
+    order = list(scorers)
+    for turn in range(rounds):
+        for scorer in order:
+            for which in (few, many):
+                name = f"speed {model.name} {scorer.name} {which.name}"
+                finished = runs.run(scorer, which, model, name)
+                if finished.exit:
+                    raise RuntimeError(
+                        f"{name} ended with {finished.exit}:\n{finished.output[-2000:]}"
+                    )
+                taken.setdefault((scorer.name, which), []).append(finished)
+                print(
+                    f"round {turn}, {name}: {finished.seconds:.1f} s, processor "
+                    f"{finished.processor_seconds:.1f} s",
+                    flush=True,
+                )
+        order.reverse()
+    rows = []
+    for scorer in scorers:
+        best = {
+            which: min(run.processor_seconds for run in taken[scorer.name, which])
+            for which in pairs
+        }
+        rows.append(
+            {
+                "kind": "speed",
+                "tool": scorer.name,
+                "model": model.name,
+                "pairs": pairs[many],
+                "pairs_few": pairs[few],
+                "seconds": [run.seconds for run in taken[scorer.name, many]],
+                "seconds_few": [run.seconds for run in taken[scorer.name, few]],
+                "processor_seconds": [run.processor_seconds for run in taken[scorer.name, many]],
+                "processor_seconds_few": [run.processor_seconds for run in taken[scorer.name, few]],
+                "pairs_per_core_second": (pairs[many] - pairs[few]) / (best[many] - best[few]),
+                "peak_mib": max(run.peak_mib for run in taken[scorer.name, many]),
+            }
+        )
+    return rows
+
+
+def broken_input(runs: Runs, scorer: Scorer, model: ModelFiles, corpora: Corpora) -> Row:
+    """The corpus with broken samples, a shard that is cut and one of random bytes."""
+    finished = runs.run(scorer, corpora.broken, model, f"broken {scorer.name}")
+    out = runs.out(f"broken {scorer.name}")
+    truth = truth_of(corpora.broken)
+    if scorer.name.startswith("data-juicer"):  # it reads files: no cut tar, no unreadable one
+        truth = {key: facts for key, facts in truth.items() if key[:5] in ("00000", "00003")}
+    good = usable(truth)
+    scored = {key for key, _ in scorer.scores(out)} if scorer.published(out) else set()
+    return {
+        "kind": "broken",
+        "tool": scorer.name,
+        "exit": finished.exit,
+        "usable": len(good),
+        "usable_scored": len(scored & good),
+        "unusable": len(truth) - len(good),
+        "unusable_scored": len(scored & (truth.keys() - good)),
+        "unusable_scored_kinds": dict(
+            Counter(truth[key]["broken"] for key in sorted(scored & (truth.keys() - good)))
+        ),
+        "unusable_named": len(_named(out, finished.output) & (truth.keys() - good)),
+        "said": _last_words(finished.output),
+    }
+
+
+def _named(out: Path, output: str) -> set[str]:
+    """Keys of samples that the table gives a reason for, or that the output names."""
+    table = out / "scores.parquet"
+    if not table.exists():
+        return set(_KEY.findall(output))
+    rows = pq.read_table(table, columns=["key", "status"]).to_pylist()
+    return {row["key"] for row in rows if row["status"] != "ok"}
+
+
+def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbed: Row) -> Row:
+    """SIGKILL to all processes at 60 % of the time of an undisturbed run, then the command again.
+
+    `undisturbed` is the tool's row of `speed`.
+    """
+    name = f"kill {scorer.name}"
+    after = 0.6 * min(undisturbed["seconds"])
+    killed = runs.run(scorer, shards, model, name, kill_after=after)
+    visible = [path.name for path in scorer.published(runs.out(name))]
+    again = runs.run(scorer, shards, model, name, fresh=False)
+    pairs = set(truth_of(shards))
+    rows = scorer.scores(runs.out(name)) if scorer.published(runs.out(name)) else []
+    keys = [key for key, _ in rows]
+    return {
+        "kind": "kill",
+        "tool": scorer.name,
+        "was_killed": killed.exit < 0,
+        "killed_after": killed.seconds,
+        "processor_undisturbed": min(undisturbed["processor_seconds"]),
+        "visible_after_kill": visible,
+        "exit_again": again.exit,
+        "seconds_again": again.seconds,
+        "processor_again": again.processor_seconds,
+        "pairs": len(pairs),
+        "missing": len(pairs - set(keys)),
+        "doubled": len(keys) - len(set(keys)),
+    }
+
+
+def found(
+    truth: Mapping[str, Mapping[str, Any]],
+    scores: Mapping[str, float],
+    metrics: Callable[[list[float], list[bool]], Mapping[str, float]],
+) -> Row:
+    """How well low scores tell mismatched pairs; copies that were spoilt are left out."""
+    keys = [key for key, facts in truth.items() if key in scores and "copy" not in facts]
+    noisy = [bool(truth[key]["is_noisy"]) for key in keys]
+    return {"pairs": len(keys), **metrics([-scores[key] for key in keys], noisy)}
+
+
+def _last_words(output: str) -> str:
+    """The last line that a command printed, without progress bars, paths and times."""
+    lines = [line.strip() for line in _PROGRESS.sub("", output).splitlines() if line.strip()]
+    return re.sub(r"/\S*/", "", lines[-1])[:300] if lines else ""
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name)
