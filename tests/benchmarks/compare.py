@@ -3,8 +3,8 @@
     python tests/benchmarks/compare.py --out FOLDER --datacomp CHECKOUT --record RECORD.json
 
 Renders the corpora, makes a virtual environment for each peer with the versions of
-`compare_peers.PACKAGES`, and measures one step after the other: speed in turns, broken input, a
-kill, what is found. Each step leaves its rows in FOLDER; the same command goes on where it stopped.
+`compare_peers.PACKAGES`, and measures one step after the other: speed, broken input, a kill, what
+is found. Each step leaves its rows in FOLDER; the same command goes on where it stopped.
 CHECKOUT is a clone of mlfoundations/datacomp. `--only` names the peers to run; ncclean always does.
 Calls with other `--steps` may run beside each other once corpora and environments are there.
 """
@@ -32,7 +32,6 @@ from ncclean.evaluation.noise_detection import detection_report
 
 Row = dict[str, Any]
 _PAIRS = 4000
-_ROUNDS = {"ViT-B-32": 1, "demo": 2}
 _PEERS = ("clip-retrieval", "data-juicer", "datacomp", "cleanlab", "cleanvision")
 _NAMED = {
     "clip-retrieval": ("clip-retrieval", "open-clip-torch", "webdataset", "torch"),
@@ -67,7 +66,8 @@ class Comparison:
         demo, corpora, runs = self.models["demo"], self.corpora, self.runs
         steps: dict[str, Callable[[], list[Row]]] = {}
         for model in self.models:
-            steps[f"speed {model}"] = partial(self._speed, model)
+            for peer in self._tools("speed"):
+                steps[_speed_step(model, peer)] = partial(self._speed, model, peer)
         for peer in self._tools("broken"):
             broken = partial(scoring.broken_input, runs, peer, demo, corpora)
             steps[f"broken {peer.name}"] = lambda broken=broken: [broken()]
@@ -103,13 +103,13 @@ class Comparison:
         return versions
 
     def _step(self, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
-        """The rows of a step: measured now, or what an earlier call of the same code left."""
+        """The rows of a step, measured now or earlier, with the commit that measured them."""
         path = self.folder / "steps" / f"{name.replace(' ', '-')}.json"
         if path.exists():
             step = json.loads(path.read_text())
-            if step["code"] != CODE_VERSION:
-                raise SystemExit(f"{path} was measured by other code; remove it to measure it anew")
-            return list(step["rows"])
+            if step["code"]["dirty"]:
+                raise SystemExit(f"{path} was measured by code without a commit; remove it")
+            return [{**row, "commit": step["code"]["commit"]} for row in step["rows"]]
         print(f"== {name}", flush=True)
         others = OtherProcesses()
         rows = measure()
@@ -117,21 +117,19 @@ class Comparison:
             row["other_cores"] = others.cores
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"code": CODE_VERSION, "rows": rows}))
-        return rows
+        return [{**row, "commit": CODE_VERSION["commit"]} for row in rows]
 
-    def _speed(self, name: str) -> list[Row]:
+    def _speed(self, name: str, peer: Scorer) -> list[Row]:
         large = name != "demo"
         few = self.corpora.large_model_few if large else self.corpora.few
         many = self.corpora.large_model if large else self.corpora.full
-        model, rounds = self.models[name], _ROUNDS[name]
-        return scoring.speed(self.runs, self._tools("speed"), model, few, many, rounds)
+        return [scoring.speed(self.runs, peer, self.models[name], few, many)]
 
     def _tools(self, step: str) -> list[Scorer]:
         return [peer for peer in self.scorers if step in peer.part_in]
 
     def _kill(self, peer: Scorer) -> list[Row]:
-        speeds = self.rows(["speed demo"])
-        undisturbed = next(row for row in speeds if row["tool"] == peer.name)
+        (undisturbed,) = self.rows([_speed_step("demo", peer)])
         demo, shards = self.models["demo"], self.corpora.full
         return [scoring.kill(self.runs, peer, demo, shards, undisturbed)]
 
@@ -196,6 +194,10 @@ class Comparison:
         return embeddings.cleanvision(programs, self.corpora.files, self.truth, folder)
 
 
+def _speed_step(model: str, peer: Scorer) -> str:
+    return f"speed {model} {peer.name}"
+
+
 def _metrics(noise: list[float], noisy: list[bool]) -> dict[str, float]:
     report = detection_report(noise, noisy, 0.0)
     return {"auroc": report.auroc, "average_precision": report.average_precision}
@@ -214,7 +216,7 @@ def main() -> None:
     comparison = Comparison(arguments.out.resolve(), checkout, arguments.only, arguments.pairs)
     rows = comparison.rows(arguments.steps)
     if arguments.record and not arguments.steps:
-        settings = {"pairs": arguments.pairs, "rounds": _ROUNDS, "machine_shared": True}
+        settings = {"pairs": arguments.pairs, "machine_shared": True}
         record = make_record(rows, settings=settings, peers=comparison.versions())
         write_record(arguments.record, record)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,55 +51,35 @@ class Runs:
         )
 
 
-def speed(
-    runs: Runs, scorers: Sequence[Scorer], model: ModelFiles, few: Path, many: Path, rounds: int
-) -> list[Row]:
-    """Whole commands on few and on many pairs, the tools in turns, first forwards, then back.
+def speed(runs: Runs, scorer: Scorer, model: ModelFiles, few: Path, many: Path) -> Row:
+    """Whole commands on few and on many pairs.
 
     What further pairs cost is the difference: starting up and loading a model are left out. It is
     counted in processor time, which other jobs on the machine change less than the clock.
     """
     pairs = {which: len(truth_of(which)) for which in (few, many)}
-    taken: dict[tuple[str, Path], list[Finished]] = {}
-    order = list(scorers)
-    for turn in range(rounds):
-        for scorer in order:
-            for which in (few, many):
-                name = f"speed {model.name} {scorer.name} {which.name}"
-                finished = runs.run(scorer, which, model, name)
-                if finished.exit:
-                    raise RuntimeError(
-                        f"{name} ended with {finished.exit}:\n{finished.output[-2000:]}"
-                    )
-                taken.setdefault((scorer.name, which), []).append(finished)
-                print(
-                    f"round {turn}, {name}: {finished.seconds:.1f} s, processor "
-                    f"{finished.processor_seconds:.1f} s",
-                    flush=True,
-                )
-        order.reverse()
-    rows = []
-    for scorer in scorers:
-        best = {
-            which: min(run.processor_seconds for run in taken[scorer.name, which])
-            for which in pairs
-        }
-        rows.append(
-            {
-                "kind": "speed",
-                "tool": scorer.name,
-                "model": model.name,
-                "pairs": pairs[many],
-                "pairs_few": pairs[few],
-                "seconds": [run.seconds for run in taken[scorer.name, many]],
-                "seconds_few": [run.seconds for run in taken[scorer.name, few]],
-                "processor_seconds": [run.processor_seconds for run in taken[scorer.name, many]],
-                "processor_seconds_few": [run.processor_seconds for run in taken[scorer.name, few]],
-                "pairs_per_core_second": (pairs[many] - pairs[few]) / (best[many] - best[few]),
-                "peak_mib": max(run.peak_mib for run in taken[scorer.name, many]),
-            }
-        )
-    return rows
+    taken: dict[Path, Finished] = {}
+    for which in pairs:
+        name = f"speed {model.name} {scorer.name} {which.name}"
+        finished = taken[which] = runs.run(scorer, which, model, name)
+        if finished.exit:
+            said = finished.output[-2000:]
+            raise RuntimeError(f"{name} ended with {finished.exit}:\n{said}")
+        print(f"{name}: {finished.processor_seconds:.1f} s of a core", flush=True)
+    further = taken[many].processor_seconds - taken[few].processor_seconds
+    return {
+        "kind": "speed",
+        "tool": scorer.name,
+        "model": model.name,
+        "pairs": pairs[many],
+        "pairs_few": pairs[few],
+        "seconds": taken[many].seconds,
+        "seconds_few": taken[few].seconds,
+        "processor_seconds": taken[many].processor_seconds,
+        "processor_seconds_few": taken[few].processor_seconds,
+        "pairs_per_core_second": (pairs[many] - pairs[few]) / further,
+        "peak_mib": taken[many].peak_mib,
+    }
 
 
 def broken_input(runs: Runs, scorer: Scorer, model: ModelFiles, corpora: Corpora) -> Row:
@@ -142,7 +122,7 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
     `undisturbed` is the tool's row of `speed`.
     """
     name = f"kill {scorer.name}"
-    after = 0.6 * min(undisturbed["seconds"])
+    after = 0.6 * undisturbed["seconds"]
     killed = runs.run(scorer, shards, model, name, kill_after=after)
     visible = [path.name for path in scorer.published(runs.out(name))]
     again = runs.run(scorer, shards, model, name, fresh=False)
@@ -154,7 +134,7 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
         "tool": scorer.name,
         "was_killed": killed.exit < 0,
         "killed_after": killed.seconds,
-        "processor_undisturbed": min(undisturbed["processor_seconds"]),
+        "processor_undisturbed": undisturbed["processor_seconds"],
         "visible_after_kill": visible,
         "exit_again": again.exit,
         "seconds_again": again.seconds,
