@@ -117,12 +117,13 @@ def _named(out: Path, output: str) -> set[str]:
 
 
 def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbed: Row) -> Row:
-    """SIGKILL to all processes at 60 % of the time of an undisturbed run, then the command again.
+    """SIGKILL to all processes when 60 % of the pairs should be done, then the command again.
 
-    `undisturbed` is the tool's row of `speed`.
+    `undisturbed` is the tool's row of `speed`: its start is what a run on few pairs takes.
     """
     name = f"kill {scorer.name}"
-    after = 0.6 * undisturbed["seconds"]
+    start = undisturbed["seconds_few"]
+    after = start + 0.6 * (undisturbed["seconds"] - start)
     killed = runs.run(scorer, shards, model, name, kill_after=after)
     visible = [path.name for path in scorer.published(runs.out(name))]
     again = runs.run(scorer, shards, model, name, fresh=False)
