@@ -126,6 +126,9 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
     after = start + 0.6 * (undisturbed["seconds"] - start)
     killed = runs.run(scorer, shards, model, name, kill_after=after)
     visible = [path.name for path in scorer.published(runs.out(name))]
+    parts = [
+        pq.read_metadata(path).num_rows for path in runs.out(name).glob("*.work/part*.parquet")
+    ]
     again = runs.run(scorer, shards, model, name, fresh=False)
     pairs = set(truth_of(shards))
     rows = scorer.scores(runs.out(name)) if scorer.published(runs.out(name)) else []
@@ -137,6 +140,7 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
         "killed_after": killed.seconds,
         "processor_undisturbed": undisturbed["processor_seconds"],
         "visible_after_kill": visible,
+        "pairs_in_parts": in_parts,
         "exit_again": again.exit,
         "seconds_again": again.seconds,
         "processor_again": again.processor_seconds,

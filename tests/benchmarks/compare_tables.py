@@ -57,17 +57,17 @@ def broken_table(record: Record) -> Iterator[str]:
 def kill_table(record: Record) -> Iterator[str]:
     """SIGKILL in the middle, and the same command again."""
     yield from heading(
-        "tool", "killed after", "result visible then", "same command again", "undisturbed",
-        "pairs missing", "doubled",
+        "tool", "result visible then", "pairs done then and kept", "same command again",
+        "undisturbed", "pairs missing", "doubled",
     )  # fmt: skip
     for row in _rows(record, "kill"):
         yield line(
             row["tool"],
-            f"{row['killed_after']:.0f} s",
             "yes" if row["visible_after_kill"] else "no",
+            f"{row.get('pairs_in_parts', 0):,} of {row['pairs']:,}",
             f"{row['processor_again']:.0f} core seconds",
             f"{row['processor_undisturbed']:.0f} core seconds",
-            f"{row['missing']} of {row['pairs']:,}",
+            str(row["missing"]),
             str(row["doubled"]),
         )
 
