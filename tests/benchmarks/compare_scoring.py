@@ -126,9 +126,8 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
     after = start + 0.6 * (undisturbed["seconds"] - start)
     killed = runs.run(scorer, shards, model, name, kill_after=after)
     visible = [path.name for path in scorer.published(runs.out(name))]
-    parts = [
-        pq.read_metadata(path).num_rows for path in runs.out(name).glob("*.work/part*.parquet")
-    ]
+    parts = runs.out(name).glob("*.work/part*.parquet")
+    in_parts = sum(pq.read_metadata(part).num_rows for part in parts)
     again = runs.run(scorer, shards, model, name, fresh=False)
     pairs = set(truth_of(shards))
     rows = scorer.scores(runs.out(name)) if scorer.published(runs.out(name)) else []
