@@ -85,7 +85,8 @@ class Scorer:
 
     `command` takes the shards, the model and the folder to write to; `scores` reads the similarity
     of each key from that folder and `published` lists what a user would take for its result.
-    `part_in` names the steps that it takes part in.
+    `part_in` names the steps that it takes part in; `parts` lists what a run has finished of its
+    result, for a tool that keeps such parts.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Scorer:
     scores: Callable[[Path], list[tuple[str, float]]]
     published: Callable[[Path], list[Path]]
     part_in: tuple[str, ...] = ("speed", "broken", "kill", "found")
+    parts: Callable[[Path], list[Path]] | None = None
 
 
 def scorers(environments: Path, models: Path) -> dict[str, Scorer]:
@@ -130,7 +132,13 @@ def _ncclean(name: str, precision: str) -> Scorer:
         rows = zip(*(table[column].to_pylist() for column in table.column_names), strict=True)
         return [(key, similarity) for key, similarity, status in rows if status == "ok"]
 
-    return Scorer(name, command, scores, lambda out: list(out.glob("scores.parquet")))
+    return Scorer(
+        name,
+        command,
+        scores,
+        lambda out: list(out.glob("scores.parquet")),
+        parts=lambda out: list(out.glob("*.work/part*.parquet")),
+    )
 
 
 def _clip_retrieval(programs: Path, models: Path) -> Scorer:

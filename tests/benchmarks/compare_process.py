@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,13 @@ def run(
     *,
     environment: Mapping[str, str] | None = None,
     kill_after: float | None = None,
+    kill_when: Callable[[], bool] | None = None,
     limit: float = 900.0,
 ) -> Finished:
-    """Run `command` to its end, or until `kill_after` seconds, when all its processes are killed.
+    """Run `command` to its end, or until all its processes are killed.
 
-    What it prints goes to `log`. One that takes longer than `limit` is killed as well.
+    They are after `kill_after` seconds, and as soon as `kill_when` holds. What the command prints
+    goes to `log`. One that takes longer than `limit` is killed as well.
     """
     peak, used = 0.0, _processor_seconds()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,7 @@ def run(
         )
         ends = limit if kill_after is None else kill_after
         while process.poll() is None:
-            if time.perf_counter() - start > ends:
+            if time.perf_counter() - start > ends or (kill_when is not None and kill_when()):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 break

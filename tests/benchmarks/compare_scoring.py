@@ -6,6 +6,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Runs:
     def run(
         self, scorer: Scorer, shards: Path, model: ModelFiles, name: str,
         *, fresh: bool = True, kill_after: float | None = None,
+        kill_when: Callable[[], bool] | None = None,
     ) -> Finished:  # fmt: skip
         out = self.out(name)
         if fresh:
@@ -48,6 +50,7 @@ class Runs:
             self.folder / "logs" / f"{_file_name(name)}.txt",
             environment=self._environment,
             kill_after=kill_after,
+            kill_when=kill_when,
         )
 
 
@@ -117,16 +120,21 @@ def _named(out: Path, output: str) -> set[str]:
 
 
 def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbed: Row) -> Row:
-    """SIGKILL to all processes when 60 % of the pairs should be done, then the command again.
+    """SIGKILL to all processes in the middle, then the command again.
 
-    `undisturbed` is the tool's row of `speed`: its start is what a run on few pairs takes.
+    A tool that keeps finished parts is killed when it has one, another one when 60 % of the pairs
+    should be done. `undisturbed` is the tool's row of `speed`: its start is a run on few pairs.
     """
     name = f"kill {scorer.name}"
-    start = undisturbed["seconds_few"]
-    after = start + 0.6 * (undisturbed["seconds"] - start)
-    killed = runs.run(scorer, shards, model, name, kill_after=after)
+    start, out = undisturbed["seconds_few"], runs.out(name)
+    if scorer.parts is None:
+        after = start + 0.6 * (undisturbed["seconds"] - start)
+        killed = runs.run(scorer, shards, model, name, kill_after=after)
+    else:
+        ripe = partial(_any, scorer.parts, out)
+        killed = runs.run(scorer, shards, model, name, kill_when=ripe)
     visible = [path.name for path in scorer.published(runs.out(name))]
-    parts = runs.out(name).glob("*.work/part*.parquet")
+    parts = scorer.parts(out) if scorer.parts is not None else []
     in_parts = sum(pq.read_metadata(part).num_rows for part in parts)
     again = runs.run(scorer, shards, model, name, fresh=False)
     pairs = set(truth_of(shards))
@@ -147,6 +155,10 @@ def kill(runs: Runs, scorer: Scorer, model: ModelFiles, shards: Path, undisturbe
         "missing": len(pairs - set(keys)),
         "doubled": len(keys) - len(set(keys)),
     }
+
+
+def _any(list_files: Callable[[Path], list[Path]], out: Path) -> bool:
+    return bool(list_files(out))
 
 
 def found(
