@@ -24,6 +24,7 @@ UNMEASURED = {
     ("README.md", "| tool | what it is made for | image-text match |"),
     ("architecture.md", "| to add | touch |"),
     ("audit.md", "| key | button | means |"),
+    ("compare.md", "| tool | takes | gives |"),
     ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
