@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 import audit_tables  # noqa: E402
 import billion  # noqa: E402
+import compare_tables  # noqa: E402
 import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import repair_tables  # noqa: E402
@@ -86,6 +87,7 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "captions": Figure(("captions",), tables.benchmark_table),
+    **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cost-of-noise": Figure(("cost",), repair),
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
