@@ -10,6 +10,7 @@ from ncclean.scoring.neighbours.search import (
     NearestCandidates,
     merge_nearest,
     nearest_in_list,
+    order_of,
     ranks,
     reaching,
     recall_by_value,
@@ -111,3 +112,10 @@ def test_recall_counts_ties_as_found():
     truth = np.array([[0.9, 0.8, 0.8]], np.float32)
     assert recall_by_value(np.array([[0.9, 0.8, 0.7]], np.float32), truth) == pytest.approx(2 / 3)
     assert recall_by_value(truth, truth) == 1
+
+
+@pytest.mark.parametrize("count", [1 << 16, (1 << 16) + 1, 200_000])
+def test_order_of_numbers_of_more_than_16_bits(count):
+    numbers = np.random.default_rng(0).integers(0, count, 5000)
+    numbers[:2] = count - 1
+    assert np.array_equal(order_of(numbers, count), np.argsort(numbers, kind="stable"))
