@@ -43,7 +43,7 @@ def run(setting: Setting) -> list[Row]:
             rows += [
                 Row(name=name, value=len(images) / draft, unit="images/s", ratio=whole / draft),
                 Row(name=f"{name}: mean difference", value=levels, unit="of 255 levels"),
-                Row(name=f"{name}: cosine of demo's embeddings, mean", value=cosine, unit=""),
+                Row(name=f"{name}: 1 - cosine of demo's embeddings", value=1 - cosine, unit=""),
             ]
     return rows
 
