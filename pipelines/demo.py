@@ -28,7 +28,6 @@ QUERIES = (
 )
 _LARGEST_BATCH = 256
 _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
-_EPOCHS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class Demo(Command):
             f"pairs={self.pairs}",
             f"seed={self.seed}",
             f"batch_size={batch}",
-            f"steps={_EPOCHS * self.pairs // batch}",
+            f"steps={self.pairs // batch}",  # one pass
         ]
         summary = run(load_recipe(find_recipe("demo"), Path(self.out), changes), progress)
         result = result_of(self.name, summary)
