@@ -325,10 +325,17 @@ _configure_retries()
 
 
 def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
-    """A Parquet file of any size, on a disk or in a store; only what is asked for is read."""
+    """A Parquet file of any size, on a disk or in a store; only what is asked for is read.
+
+    Raises `OSError` or `pyarrow.ArrowException` if it cannot be read.
+    """
+    import pyarrow
     from pyarrow import parquet
 
-    if not is_url(path):
-        return parquet.ParquetFile(path)
-    stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
-    return parquet.ParquetFile(stream, pre_buffer=True)
+    try:
+        if not is_url(path):
+            return parquet.ParquetFile(path)
+        stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
+        return parquet.ParquetFile(stream, pre_buffer=True)
+    except UnicodeDecodeError as error:  # of names of columns
+        raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error

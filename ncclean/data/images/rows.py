@@ -192,6 +192,8 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
                 failure = failure or f"row group {group} cannot be read: {_one_line(error)}"
                 for _ in range(end - done):
                     yield BrokenRow(failure)
+        if end != file.metadata.num_rows:
+            failure = failure or f"{end} rows, {file.metadata.num_rows} were announced"
     if failure:
         raise ShardError(failure)
 
