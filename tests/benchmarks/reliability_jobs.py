@@ -26,7 +26,7 @@ _IMPORTED = (
     "ncclean.models.estimator", "ncclean.execution.neighbours.corpus", "torch._dynamo",
 )  # fmt: skip
 _CONTEXT = multiprocessing.get_context("forkserver")
-_TEMPORARY = "RELIABILITY_TMPDIR"
+_TEMPORARY = "RELIABILITY_TMPDIR"  # not TMPDIR: the parent keeps a socket there
 _DEMO = " --model demo --precision fp32 --shift 0.2"
 
 RECIPE = """\
@@ -84,8 +84,8 @@ COMMANDS = {
 
 def words_of(name: str, corpus: Path | str, out: Path | str) -> list[str]:
     """A command's words, without `ncclean`."""
-    text = COMMANDS[name].replace("CORPUS", str(corpus)).replace("OUT", str(out))
-    return [*text.split(), "--quiet"]
+    words = [*COMMANDS[name].split(), "--quiet"]
+    return [word.replace("CORPUS", str(corpus)).replace("OUT", str(out)) for word in words]
 
 
 def write_corpora(folder: Path, pairs: int = 600) -> Path:
@@ -113,9 +113,16 @@ def write_corpora(folder: Path, pairs: int = 600) -> Path:
 class Running:
     """A command at work in a process group of its own; it prints to `log`."""
 
-    def __init__(self, words: Sequence[str], log: Path | str = os.devnull) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        log: Path | str = os.devnull,
+        temporary: Path | None = None,
+    ) -> None:
+        """Temporary files go to `temporary`, else to the folder of `prepare`."""
         self.log = Path(log)
-        self._process = _CONTEXT.Process(target=_command, args=(list(words), str(log)))
+        place = str(temporary or os.environ[_TEMPORARY])
+        self._process = _CONTEXT.Process(target=_command, args=(list(words), str(log), place))
         self._process.start()
         self.begun = time.monotonic()
 
@@ -144,12 +151,12 @@ def finish(words: Sequence[str], log: Path | str = os.devnull) -> float:
     return time.monotonic() - running.begun
 
 
-def _command(words: list[str], log: str) -> None:
+def _command(words: list[str], log: str, temporary: str) -> None:
     os.setsid()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    os.environ["TMPDIR"] = os.environ[_TEMPORARY]  # not before: the parent keeps a socket there
+    os.environ["TMPDIR"] = temporary
     tempfile.tempdir = None
     sys.argv = ["ncclean", *words]
     from ncclean_cli.app import main

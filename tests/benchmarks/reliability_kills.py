@@ -64,7 +64,7 @@ def trial(
         files = sum(path.is_file() for path in out.rglob("*"))
         kills.append({"files": files, "temporary": _files(temporary)})
         broken += half_written(out)
-    _finish(words, folder / "log")
+    finish_again(words, folder / "log")
     difference = compare(expected, out)
     return {
         "command": name, "seed": seed, "seconds": round(seconds, 2), "kills": kills,
@@ -72,7 +72,7 @@ def trial(
     }  # fmt: skip
 
 
-def _finish(words: list[str], log: Path) -> None:
+def finish_again(words: list[str], log: Path) -> None:
     """Run it to its end; `neighbours` ends with 2 where its table was finished already."""
     running = Running(words, log)
     code = running.wait()
