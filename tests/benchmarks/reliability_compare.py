@@ -6,7 +6,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ _RECORDS = ("_work", ".work")
 
 @dataclass
 class Difference:
-    """Counts; all are 0 where two folders hold the same."""
+    """Counts; all but `rows` are 0 where two folders hold the same. `names` are of such files."""
 
     rows: int = 0
     lost: int = 0
@@ -30,25 +30,29 @@ class Difference:
     different: int = 0
     files_missing: int = 0
     files_left: int = 0
+    names: list[str] = field(default_factory=list)
 
     def __iadd__(self, other: Difference) -> Difference:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
         return self
 
-    @property
-    def is_none(self) -> bool:
-        return not any(value for name, value in asdict(self).items() if name != "rows")
-
 
 def compare(expected: Path, found: Path) -> Difference:
     """All files of two folders, by name; tables, shards, vectors, weights and logs by row."""
     names, others = _names(expected), _names(found)
-    total = Difference(files_missing=len(names - others), files_left=len(others - names))
+    total = Difference(
+        files_missing=len(names - others),
+        files_left=len(others - names),
+        names=sorted(names ^ others),
+    )
     for name in sorted(names):
         if name.endswith(_CONTENTS):
             rows = _rows(expected / name)
-            total += _compare_rows(rows, _rows(found / name) if name in others else [])
+            difference = _compare_rows(rows, _rows(found / name) if name in others else [])
+            if difference.lost + difference.doubled + difference.different:
+                difference.names.append(name)
+            total += difference
     return total
 
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -80,11 +80,14 @@ COMMANDS = {
     "--workers 1",
     "run": "run CORPUS/r.yaml --out OUT/r",
 }
+REPORT = {
+    "report": "report CORPUS/scores.parquet --shards CORPUS/shards --out OUT/r.html --pairs 2",
+}
 
 
 def words_of(name: str, corpus: Path | str, out: Path | str) -> list[str]:
     """A command's words, without `ncclean`."""
-    words = [*COMMANDS[name].split(), "--quiet"]
+    words = [*{**COMMANDS, **REPORT}[name].split(), "--quiet"]
     return [word.replace("CORPUS", str(corpus)).replace("OUT", str(out)) for word in words]
 
 
@@ -121,8 +124,10 @@ class Running:
     ) -> None:
         """Temporary files go to `temporary`, else to the folder of `prepare`."""
         self.log = Path(log)
-        place = str(temporary or os.environ[_TEMPORARY])
-        self._process = _CONTEXT.Process(target=_command, args=(list(words), str(log), place))
+        # The process that is forked has the environment of the first command's start.
+        variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        variables["TMPDIR"] = str(temporary or os.environ[_TEMPORARY])
+        self._process = _CONTEXT.Process(target=_command, args=(list(words), str(log), variables))
         self._process.start()
         self.begun = time.monotonic()
 
@@ -151,12 +156,12 @@ def finish(words: Sequence[str], log: Path | str = os.devnull) -> float:
     return time.monotonic() - running.begun
 
 
-def _command(words: list[str], log: str, temporary: str) -> None:
+def _command(words: list[str], log: str, variables: Mapping[str, str]) -> None:
     os.setsid()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    os.environ["TMPDIR"] = temporary
+    os.environ.update(variables)
     tempfile.tempdir = None
     sys.argv = ["ncclean", *words]
     from ncclean_cli.app import main
