@@ -91,7 +91,9 @@ def mutate(
 
 
 def _records(file: Path) -> int | None:
-    """How many rows a table of text has; None for other files, which tell how many they had."""
+    """How many rows there are in a file now; None for those that tell how many they had."""
+    if file.suffix == ".tar":
+        return len(set(re.findall(rb"(\d{5})\.(?:jpg|txt)\0", file.read_bytes())))
     if file.suffix not in (".csv", ".jsonl"):
         return None
     data = file.read_bytes()
@@ -242,11 +244,11 @@ def _vectors(folder: Path, number: int, table: pa.Table, sides: list[np.ndarray]
 
 
 SOURCES: dict[str, Callable[[Path], None]] = {
-    **{layout: _images(layout) for layout in generator.ALL},
-    "json lines of paths": _lines,
     "embeddings, clip-retrieval": lambda folder: _units(folder, _clip_retrieval),
     "embeddings, DataComp": lambda folder: _units(folder, _datacomp),
     "embeddings, Parquet": lambda folder: _units(folder, _vectors),
+    **{layout: _images(layout) for layout in generator.ALL},
+    "json lines of paths": _lines,
 }
 
 
