@@ -292,3 +292,32 @@ def test_a_matrix_with_a_broken_header(tmp_path, end):
     broken, whole = (read_pairs(shard, None) for shard in shards)
     assert statuses(broken) == {"embedding_missing": 3}
     assert whole.ok.all()
+
+
+@pytest.mark.parametrize("broken", ["img_emb", "text_emb"])
+def test_a_broken_width_of_the_first_shard_is_not_that_of_the_corpus(tmp_path, broken):
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for number in (0, 1):
+        for name in ("img_emb", "text_emb"):
+            np.save(tmp_path / name / f"{name}_{number}.npy", unit(3))
+        table = pa.table({"caption": ["a", "b", "c"]})
+        pq.write_table(table, tmp_path / "metadata" / f"metadata_{number}.parquet")
+    in_archive(tmp_path / broken / f"{broken}_0.npy", b"(3, 8)", b"(3, 5)")
+    shards = resolve_embeddings([str(tmp_path)])
+    dim = embedding_dim(shards, None)
+    assert dim == 8
+    first, second = (read_pairs(shard, None, dim=dim) for shard in shards)
+    assert statuses(first) == {"embedding_missing": 3}
+    assert second.ok.all()
+
+
+def test_metadata_that_is_not_utf8_makes_no_table_that_is_not(tmp_path):
+    datacomp(tmp_path)
+    path = tmp_path / ("a" * 8 + ".parquet")
+    texts = pa.array([b"caption 0", b"capt\x98on 1", b"caption 2"]).view(pa.string())
+    pq.write_table(pq.read_table(path).set_column(2, "text", texts), path)
+    pairs = only([tmp_path], ("l14_img", "l14_txt"))
+    pairs.facts.validate(full=True)
+    assert pairs.facts.column("text").to_pylist() == ["caption 0", "capt\ufffdon 1", "caption 2"]
+    assert pairs.ok.all()
