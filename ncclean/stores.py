@@ -137,6 +137,18 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
         raise InputError(explain(path, error, verb)) from error
 
 
+def is_full(folder: str | os.PathLike[str]) -> bool:
+    """Whether the disk of a local folder has no room left, less than a megabyte.
+
+    torch, safetensors and DuckDB raise errors of their own where the disk is full.
+    """
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < 1 << 20
+
+
 def explain(path: object, error: BaseException, verb: str = "write") -> str:
     """One sentence: what a failed access to `path` means and what to do."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

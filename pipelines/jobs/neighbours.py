@@ -14,6 +14,7 @@ from upath import UPath
 
 import ncclean
 from ncclean import stores
+from ncclean.atomic import remove_leftovers
 from ncclean.config import parse_keys, parse_memory
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.shards import ShardRef
@@ -84,6 +85,7 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
         record.append(_WRITING)  # from here on a table at `out` is this search's own
         record.flush()
         write_neighbours(out, pairs, neighbours, metadata, uids)
+        remove_leftovers(out.parent, {out.name})
         runner.everywhere(work.forget)
     return summary
 
