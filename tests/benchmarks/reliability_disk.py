@@ -20,7 +20,7 @@ from reliability_compare import compare, half_written
 from reliability_jobs import COMMANDS, Running, finish, words_of, write_corpora
 from reliability_kills import finish_again
 
-_SIZE = "256m"
+_SIZE = "1g"
 _CHUNK = 64 << 10
 _POLL_SECONDS = 0.01
 _SENTENCE = "no space left"
