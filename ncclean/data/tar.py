@@ -102,7 +102,7 @@ class _Header(tarfile.TarInfo):
 
 def _is_at_end(tar: tarfile.TarFile) -> bool:
     """Whether nothing but zeros is left: a shard with a hole, or two in one file, has more."""
-    while data := tar.fileobj.read(_TAR_BUFFER):  # type: ignore[union-attr]
+    while data := tar.fileobj.read(_TAR_BUFFER):
         if data.strip(b"\0"):
             return False
     return True
