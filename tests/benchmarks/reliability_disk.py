@@ -23,6 +23,7 @@ from reliability_kills import finish_again
 _SIZE = "1g"
 _CHUNK = 64 << 10
 _POLL_SECONDS = 0.01
+_LATEST = 0.6  # of the time that a run takes: it must have something to write still
 _SENTENCE = "no space left"
 
 
@@ -57,7 +58,7 @@ def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) 
         temporary.mkdir(exist_ok=True)
         log = folder / "log"
         running = Running(words, log, temporary)
-        code = running.wait(0.9 * seconds * rng.random())
+        code = running.wait(_LATEST * seconds * rng.random())
         while code is None:
             _fill(disk / "filler")
             code = running.wait(_POLL_SECONDS)
