@@ -174,7 +174,6 @@ def prepare(folder: Path) -> None:
     for name in ("tmp", "cache"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["RAY_raylet_start_wait_time_s"] = "300"  # nodes start slowly on a busy machine
     os.environ["NCCLEAN_CACHE"] = str(folder / "cache")
     os.environ[_TEMPORARY] = str(folder / "tmp")
     _CONTEXT.set_forkserver_preload(list(_IMPORTED))

@@ -21,6 +21,7 @@ _COMMANDS = ("export", "score, one file", "neighbours", "inject-noise")
 _AT_MOST = 3  # losses of one run
 _WORKERS = 2  # nodes of one core, beside the head
 _MEMORY = 100 << 20
+_ATTEMPTS = 10  # to start a node
 _LONGEST_SECONDS = 900
 
 
@@ -90,7 +91,14 @@ def _words(name: str, corpus: Path, out: Path, cluster: Cluster) -> list[str]:
 
 
 def _add(cluster: Cluster) -> Any:
-    return cluster.add_node(num_cpus=1, object_store_memory=_MEMORY)
+    """A node of one core. Ray waits 30 s for one to start, which a busy machine may not meet."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return cluster.add_node(num_cpus=1, object_store_memory=_MEMORY)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    raise TimeoutError("no node starts")
 
 
 def _emptied(folder: Path) -> Path:
