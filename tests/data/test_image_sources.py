@@ -320,11 +320,14 @@ def test_what_holds_no_images_is_named(tmp_path, name):
         resolve_sources([str(tmp_path)], "images")
 
 
-def test_a_broken_first_line_does_not_hide_a_table(tmp_path):
+@pytest.mark.parametrize(
+    ("first", "status"), [('{"file_na', "row_broken"), ('{"file_nae": "a.jpg"}', "image_missing")]
+)
+def test_a_broken_first_line_does_not_hide_a_table(tmp_path, first, status):
     (tmp_path / "a.jpg").write_bytes(b"image")
-    (tmp_path / "t.jsonl").write_text('{"file_na\n{"file_name": "a.jpg", "text": "fine"}\n')
+    (tmp_path / "t.jsonl").write_text(first + '\n{"file_name": "a.jpg", "text": "fine"}\n')
     samples, _ = read(tmp_path)
-    assert statuses(samples) == ["row_broken", "ok"]
+    assert statuses(samples) == [status, "ok"]
 
 
 def test_a_folder_is_listed_once_when_it_is_planned(tmp_path, monkeypatch):
