@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import reliability_jobs
-from records import ROOT, make_record, write_record
+from records import CODE_VERSION, ROOT, make_record, write_record
 
 PARTS = {"kills": 20, "mutations": 100_000, "disk": 10, "store": 5, "nodes": 20}
 
@@ -41,7 +41,9 @@ def main() -> None:
     for row in summary:
         print(json.dumps(row))
     if args.record is not None:
-        write_record(args.record, make_record(summary, settings={"count": count}))
+        commits = list(dict.fromkeys(row["commit"] for row in rows))
+        settings = {"count": count, "seeds": "the name and the number of each run"}
+        write_record(args.record, make_record(summary, settings=settings, commits=commits))
 
 
 def run(part: Any, folder: Path, log: Path, count: int) -> list[dict[str, Any]]:
@@ -50,7 +52,8 @@ def run(part: Any, folder: Path, log: Path, count: int) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in text.splitlines()]
     with log.open("a", encoding="utf-8") as stream:
         for row in part.measure(folder, count, list(rows)):
-            stream.write(json.dumps({**row, "at": round(time.time())}) + "\n")
+            row = {**row, "at": round(time.time()), "commit": CODE_VERSION["commit"]}
+            stream.write(json.dumps(row) + "\n")
             stream.flush()
             print(json.dumps(row), flush=True)
             rows.append(row)
