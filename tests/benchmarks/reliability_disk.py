@@ -20,7 +20,8 @@ from reliability_compare import compare, half_written
 from reliability_jobs import COMMANDS, Running, finish, words_of, write_corpora
 from reliability_kills import finish_again
 
-_SIZE = "1g"
+_MEGABYTES = 32  # a small one is filled at once
+_TRAINED_MEGABYTES = 1024  # where there are checkpoints
 _CHUNK = 64 << 10
 _POLL_SECONDS = 0.01
 _LATEST = 0.6  # of the time that a run takes: it must have something to write still
@@ -51,7 +52,8 @@ def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) 
     """Fill the disk at a random moment, see how the command ends, and give it again."""
     seed = f"{name} {number}"
     rng = random.Random(seed)
-    with _disk(folder / "disk") as disk:
+    megabytes = _TRAINED_MEGABYTES if name in ("finetune", "run") else _MEGABYTES
+    with _disk(folder / "disk", megabytes) as disk:
         out = disk / "out"
         out.mkdir()
         words = words_of(name, folder / "corpus", out)
@@ -84,11 +86,12 @@ def _fill(filler: Path) -> None:
 
 
 @contextlib.contextmanager
-def _disk(folder: Path) -> Iterator[Path]:
+def _disk(folder: Path, megabytes: int) -> Iterator[Path]:
     if os.geteuid() != 0:
         raise PermissionError("a small file system can be mounted by root alone")
     folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", folder], check=True)
+    size = f"size={megabytes}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
     try:
         yield folder
     finally:
