@@ -122,6 +122,7 @@ def _working_folder(
     with RunRecord.open(record, command.name, identity) as opened:
         yield ArrayFolder(place, _run_name(opened)), opened
     RunRecord.clear(record, command.name, files=listed)
+    work.remove_leftovers()
     if not stores.is_url(folder):
         with contextlib.suppress(OSError):  # a file of someone else's is in it
             os.rmdir(str(folder))

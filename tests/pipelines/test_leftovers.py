@@ -74,3 +74,12 @@ def test_what_killed_processes_left_is_removed(corpus, tmp_path, name):
         *made,
         mine.relative_to(again),
     }
+
+
+def test_leftovers_of_a_search_do_not_keep_its_working_folder(corpus, tmp_path):
+    """Of a file as well that a resumed search did not need any more."""
+    work = tmp_path / "n.parquet.work"
+    work.mkdir()
+    (work / ".visits-text-text.arrays.7123456789.tmp").write_text("half")
+    COMMANDS["neighbours"](corpus, tmp_path).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["n.parquet"]
