@@ -157,7 +157,7 @@ def finish(words: Sequence[str], log: Path | str = os.devnull) -> float:
 
 
 def _command(words: list[str], log: str, variables: Mapping[str, str]) -> None:
-    os.setsid()
+    os.setpgrp()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
