@@ -28,6 +28,7 @@ import billion  # noqa: E402
 import compare_tables  # noqa: E402
 import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
+import reliability_tables as reliability  # noqa: E402
 import repair_tables  # noqa: E402
 import scale_tables  # noqa: E402
 
@@ -121,6 +122,11 @@ FIGURES = {
     "real-rate": Figure(("real-clip",), tables.real_rate_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
     "real-scores": Figure(("real-clip",), tables.real_score_table),
+    "reliability-disk": Figure(("reliability-disk",), reliability.disk_table),
+    "reliability-kills": Figure(("reliability-kills",), reliability.kills_table),
+    "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_table),
+    "reliability-nodes": Figure(("reliability-nodes",), reliability.nodes_table),
+    "reliability-store": Figure(("reliability-store",), reliability.store_table),
     "repair": Figure(("repair",), repair),
     "robust-colour": Figure(("robust",), over_noise("colour")),
     "robust-rsum": Figure(("robust",), over_noise("rsum")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -14,7 +15,7 @@ from pathlib import Path
 from upath import UPath
 
 from ncclean import stores
-from ncclean.errors import InputError
+from ncclean.errors import InputError, NccleanError
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
 _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", default=None)
@@ -54,8 +55,21 @@ def published(path: UPath) -> Iterator[Path]:
                 _rename(aside, Path(str(path)))
         except Exception as error:
             if not stores.is_store_error(error):
+                raise_if_full(path, error)
                 raise
             raise InputError(stores.explain(path, error)) from error
+
+
+def raise_if_full(path: UPath | Path, error: Exception) -> None:
+    """Raise `InputError` with one sentence if the disk of a local file that is written is full.
+
+    That is for errors which do not tell; those of ncclean do.
+    """
+    if isinstance(error, NccleanError) or stores.is_url(str(path)):
+        return
+    if stores.is_full(Path(str(path)).parent):
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise InputError(stores.explain(path, full)) from error
 
 
 def remove_leftovers(folder: UPath, names: Container[str]) -> None:

@@ -137,6 +137,18 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
         raise InputError(explain(path, error, verb)) from error
 
 
+def is_full(folder: str | os.PathLike[str]) -> bool:
+    """Whether the disk of a local folder has no room left, less than a megabyte.
+
+    torch, safetensors and DuckDB raise errors of their own where the disk is full.
+    """
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < 1 << 20
+
+
 def explain(path: object, error: BaseException, verb: str = "write") -> str:
     """One sentence: what a failed access to `path` means and what to do."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -325,10 +337,17 @@ _configure_retries()
 
 
 def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
-    """A Parquet file of any size, on a disk or in a store; only what is asked for is read."""
+    """A Parquet file of any size, on a disk or in a store; only what is asked for is read.
+
+    Raises `OSError` or `pyarrow.ArrowException` if it cannot be read.
+    """
+    import pyarrow
     from pyarrow import parquet
 
-    if not is_url(path):
-        return parquet.ParquetFile(path)
-    stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
-    return parquet.ParquetFile(stream, pre_buffer=True)
+    try:
+        if not is_url(path):
+            return parquet.ParquetFile(path)
+        stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
+        return parquet.ParquetFile(stream, pre_buffer=True)
+    except UnicodeDecodeError as error:  # of names of columns
+        raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error

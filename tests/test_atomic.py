@@ -9,6 +9,7 @@ import sys
 import pytest
 from upath import UPath
 
+from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
 from ncclean.errors import InputError
 
@@ -99,3 +100,20 @@ def test_no_leftovers_where_there_is_no_folder(tmp_path):
     remove_leftovers(UPath(tmp_path / "none"), {"a"})
     remove_leftovers(UPath("memory://none"), {"a"})
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_one_sentence_whoever_writes(tmp_path, monkeypatch):
+    """torch and safetensors raise errors of their own."""
+
+    def fails(error):
+        with published(UPath(tmp_path / "a.pt")):
+            raise error
+
+    with pytest.raises(RuntimeError, match="unexpected pos"):
+        fails(RuntimeError("unexpected pos"))
+    monkeypatch.setattr(stores, "is_full", lambda folder: True)
+    with pytest.raises(InputError, match=r"no space left for .*a\.pt; nothing is lost"):
+        fails(RuntimeError("unexpected pos"))
+    with pytest.raises(InputError, match="another reason"):
+        fails(InputError("another reason"))
+    assert names(tmp_path) == []

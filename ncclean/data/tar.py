@@ -84,6 +84,8 @@ class TarSamples(MemberSamples):
                     # tarfile takes this for a regular end; a shard cut between two members, or
                     # with garbage in its middle, would pass for whole.
                     raise tarfile.ReadError(_reason(end) + ", no end-of-archive marker")
+                if not _is_at_end(tar):
+                    raise tarfile.ReadError("more data after an end-of-archive marker")
 
 
 class _Header(tarfile.TarInfo):
@@ -96,6 +98,14 @@ class _Header(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             tarfile_.header_error = error  # type: ignore[attr-defined]
             raise
+
+
+def _is_at_end(tar: tarfile.TarFile) -> bool:
+    """Whether nothing but zeros is left: a shard with a hole, or two in one file, has more."""
+    while data := tar.fileobj.read(_TAR_BUFFER):
+        if data.strip(b"\0"):
+            return False
+    return True
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> bytes:

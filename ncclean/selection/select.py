@@ -15,7 +15,7 @@ import duckdb
 from upath import UPath
 
 from ncclean import __version__
-from ncclean.atomic import published
+from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
@@ -96,7 +96,9 @@ def select(
         try:
             summary = _Selection(scores, policy, dedup is not None).write(aside)
         except duckdb.Error as error:
+            raise_if_full(UPath(aside), error)
             raise InputError(f"the selection failed: {first_line(error)}") from error
+    remove_leftovers(out.parent, {out.name})
     return SelectionSummary(**summary, out=str(out))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 
 _TYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
@@ -80,6 +80,10 @@ class ArrayFolder:
             (self._cache() / path.name).unlink(missing_ok=True)
         stores.remove_files(paths)
 
+    def remove_leftovers(self) -> None:
+        """Remove what killed processes left of files, whatever their names."""
+        remove_leftovers(stores.location(self.place), _Names())
+
     def forget(self) -> None:
         """Remove the copies on this machine."""
         if stores.is_url(self.place):
@@ -101,6 +105,13 @@ class ArrayFolder:
     def _cache(self) -> Path:
         digest = hashlib.blake2b(f"{self.place} {self.run}".encode(), digest_size=8).hexdigest()
         return Path(tempfile.gettempdir()) / f"ncclean-arrays-{digest}"
+
+
+class _Names:
+    """The names of all such files."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.endswith(_SUFFIX)
 
 
 def _mapped(file: Path) -> Arrays:

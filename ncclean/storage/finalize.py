@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from ncclean import schema
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 from ncclean.data.shards import ShardRef
 from ncclean.storage.calibration import Calibration, fill_calibrated
 from ncclean.storage.layout import ScoreLayout
@@ -94,7 +94,12 @@ def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
         remove_with_leftovers(dropped)
         manifest.record_removed()
     if not manifest.pending():
-        remove_with_leftovers(layout.part(shard) for shard in manifest.done_shards())
+        shards = manifest.done_shards()
+        remove_with_leftovers(layout.part(shard) for shard in shards)
+        remove_leftovers(
+            layout.out.parent if layout.is_single_file else layout.out,
+            {layout.final(shard).name for shard in shards},
+        )
 
 
 def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -15,7 +15,7 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 from ncclean.data.shard_index import ShardIndex
 from ncclean.data.shards import SUFFIXES, ShardRef
 from ncclean.storage.differences import differences
@@ -138,6 +138,9 @@ class Injection:
         """Remove what only an unfinished run needs."""
         numbers = range(len(self.identity.shards))
         stores.remove_files(path for number in numbers for path in self._working_files(number))
+        shards = [self.shard(shard) for shard in self.identity.shards]
+        for folder in {shard.parent for shard in shards}:
+            remove_leftovers(folder, {shard.name for shard in shards if shard.parent == folder})
 
     def close(self) -> None:
         if self._record is not None:

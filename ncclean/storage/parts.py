@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import schema
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 
 ROW_GROUP_ROWS = 100_000
 
@@ -42,6 +43,16 @@ def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
         kind: folder / kind / f"{kind}_{number}.{ending}"
         for kind, ending in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet"))
     }
+
+
+def remove_embedding_leftovers(folder: UPath, numbers: Iterable[str]) -> None:
+    """Remove what killed processes left of the embeddings of shards."""
+    names: dict[UPath, set[str]] = defaultdict(set)
+    for number in numbers:
+        for file in embedding_files(folder, number).values():
+            names[file.parent].add(file.name)
+    for place, files in names.items():
+        remove_leftovers(place, files)
 
 
 def write_embeddings(

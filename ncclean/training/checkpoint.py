@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from upath import UPath
 
-from ncclean.atomic import published
+from ncclean.atomic import published, remove_leftovers
 from ncclean.errors import ResumeError
 
 _NAME = re.compile(r"step_(\d+)\.pt")
@@ -34,6 +34,7 @@ def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], kee
     """
     with published(UPath(checkpoint_path(folder, position))) as aside:
         torch.save({"position": dict(position.__dict__), **state}, aside)
+    remove_leftovers(UPath(folder), _Names())
     for old in _checkpoints(folder)[:-keep]:
         old.unlink()
 
@@ -63,6 +64,13 @@ def _checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, the newest last."""
     steps = {path: name for path in folder.glob("*.pt") if (name := _NAME.fullmatch(path.name))}
     return sorted(steps, key=lambda path: int(steps[path].group(1)))
+
+
+class _Names:
+    """The names of all checkpoints."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _first_line(error: Exception) -> str:

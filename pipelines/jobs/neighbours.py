@@ -14,6 +14,7 @@ from upath import UPath
 
 import ncclean
 from ncclean import stores
+from ncclean.atomic import remove_leftovers
 from ncclean.config import parse_keys, parse_memory
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.shards import ShardRef
@@ -34,6 +35,7 @@ from ..progress import Progress
 
 PAIR_BYTES = 250  # of all pairs, held beside what the tasks take
 _LEAST_TASK_BYTES = 64 << 20
+_WRITING = "writing"
 
 
 def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
@@ -44,7 +46,7 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
     """
     begin = time.perf_counter()
     out = stores.location(command.out)
-    _check_writable(out, command.overwrite)
+    _check_writable(out, command.overwrite or _is_being_written(out, command))
     tasks = 0
 
     def start(text: str, total: int) -> None:
@@ -62,7 +64,7 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
         reference, uids = read_reference(command.reference, keys, blocks[0].dim)
     processes = processes_worth(command.tasks.workers, shards)
     with (
-        _working_folder(command, out, shards) as work,
+        _working_folder(command, out, shards) as (work, record),
         open_runner(command.tasks, processes) as runner,
     ):
         pairs, neighbours = find_neighbours(
@@ -80,7 +82,10 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
         summary = summarize(pairs, neighbours, command.out, seconds, images)
         progress.say("writing")
         metadata = neighbour_metadata(command.options, summary)
+        record.append(_WRITING)  # from here on a table at `out` is this search's own
+        record.flush()
         write_neighbours(out, pairs, neighbours, metadata, uids)
+        remove_leftovers(out.parent, {out.name})
         runner.everywhere(work.forget)
     return summary
 
@@ -98,28 +103,39 @@ def task_bytes(command: Neighbours, shards: Sequence[ShardRef], dim: int, proces
 @contextlib.contextmanager
 def _working_folder(
     command: Neighbours, out: UPath, shards: Sequence[ShardRef]
-) -> Iterator[ArrayFolder]:
+) -> Iterator[tuple[ArrayFolder, RunRecord]]:
     """Where the search keeps what it has done; removed when the body ends without an error.
 
     Raises `ResumeError` if another search was interrupted there.
     """
-    folder = out.with_name(out.name + ".work")
+    record = _record(out)
+    folder = record.parent
     place = absolute(str(folder))
     work = ArrayFolder(place)
 
     def listed(identity: object) -> Iterator[UPath]:
         yield from map(work.path, sorted(work.names()))
 
-    record = folder / "search.jsonl"
     identity = _identity(command, shards)
     if command.overwrite:
         RunRecord.clear(record, command.name, files=listed)
     with RunRecord.open(record, command.name, identity) as opened:
-        yield ArrayFolder(place, _run_name(opened))
+        yield ArrayFolder(place, _run_name(opened)), opened
     RunRecord.clear(record, command.name, files=listed)
+    work.remove_leftovers()
     if not stores.is_url(folder):
         with contextlib.suppress(OSError):  # a file of someone else's is in it
             os.rmdir(str(folder))
+
+
+def _record(out: UPath) -> UPath:
+    return out.with_name(out.name + ".work") / "search.jsonl"
+
+
+def _is_being_written(out: UPath, command: Neighbours) -> bool:
+    """Whether an earlier start was interrupted after it had begun to write the table."""
+    earlier = RunRecord.load(_record(out), command.name, read_only=True)
+    return earlier is not None and any(entry["kind"] == _WRITING for entry in earlier.entries)
 
 
 def _run_name(record: RunRecord) -> str:

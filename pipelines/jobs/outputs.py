@@ -15,7 +15,7 @@ from typing import Any
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published
+from ncclean.atomic import published, raise_if_full
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
 
@@ -63,7 +63,11 @@ def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as name:
         aside = Path(name)
-        yield aside
+        try:
+            yield aside
+        except Exception as error:
+            raise_if_full(aside, error)
+            raise
         files = [path.relative_to(aside) for path in aside.rglob("*") if path.is_file()]
         files.sort(key=lambda file: (file.suffix == ".json", file))
         record.made(*(folder / file for file in files))

@@ -35,6 +35,7 @@ from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_files, table_metadata
 
@@ -77,7 +78,11 @@ def score(command: Score, shards: list[ShardRef], progress: Progress) -> ScoreSu
                 manifest.record_noise_shift(
                     engine.estimate_shift(command.options.seed, _SHIFT_TOLERANCE)
                 )
-            return _finalize(command, manifest, engine, progress, begin, speed)
+            summary = _finalize(command, manifest, engine, progress, begin, speed)
+            if command.options.embeddings is not None:
+                numbers = (f"{n:0{manifest.digits}d}" for n in manifest.numbers.values())
+                remove_embedding_leftovers(stores.location(command.options.embeddings), numbers)
+            return summary
         finally:
             manifest.close()
     finally:

@@ -247,3 +247,77 @@ def test_sources_are_named_in_all_ways(tmp_path):
         shards = resolve_sources([source])
         assert [shard.name for shard in shards[:2]] == expected
         assert len(shards) == 4
+
+
+def in_archive(place, old, new):
+    data = place.read_bytes()
+    assert data.count(old)
+    place.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"PK\x03\x04", b"PK\x03\x05"),  # not the magic number of a member
+        (b"\x03-\x00\x00\x00\x00\x00", b"\x03-\x00\x00\x00\x63\x00"),  # an unknown compression
+        (b"'shape': (3, 8), }", b"'shape': (3, 8), ("),  # never closed
+        (b"(3, 8), }                 ", b"(99999999999999999, 8), } "),  # of any size
+    ],
+)
+def test_an_archive_with_a_broken_member(tmp_path, old, new):
+    """The other shards are read, and its own pairs have a reason."""
+    datacomp(tmp_path, "a" * 8)
+    datacomp(tmp_path, "b" * 8)
+    in_archive(tmp_path / ("a" * 8 + ".npz"), old, new)
+    shards = resolve_embeddings([str(tmp_path)])
+    keys = vector_keys(shards, None)
+    assert embedding_dim(shards, keys) == 8
+    broken, whole = (read_pairs(shard, keys) for shard in shards)
+    assert statuses(broken) == {"embedding_missing": 3}
+    assert whole.ok.all()
+
+
+@pytest.mark.parametrize("end", [b"(", b"\x00", b"{"])
+def test_a_matrix_with_a_broken_header(tmp_path, end):
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for number in (0, 1):
+        for name in ("img_emb", "text_emb"):
+            np.save(tmp_path / name / f"{name}_{number}.npy", unit(3))
+        table = pa.table({"caption": ["a", "b", "c"]})
+        pq.write_table(table, tmp_path / "metadata" / f"metadata_{number}.parquet")
+    in_archive(tmp_path / "img_emb" / "img_emb_0.npy", b"}", end)
+    shards = resolve_embeddings([str(tmp_path)])
+    assert embedding_dim(shards, None) == 8
+    broken, whole = (read_pairs(shard, None) for shard in shards)
+    assert statuses(broken) == {"embedding_missing": 3}
+    assert whole.ok.all()
+
+
+@pytest.mark.parametrize("broken", ["img_emb", "text_emb"])
+def test_a_broken_width_of_the_first_shard_is_not_that_of_the_corpus(tmp_path, broken):
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for number in (0, 1):
+        for name in ("img_emb", "text_emb"):
+            np.save(tmp_path / name / f"{name}_{number}.npy", unit(3))
+        table = pa.table({"caption": ["a", "b", "c"]})
+        pq.write_table(table, tmp_path / "metadata" / f"metadata_{number}.parquet")
+    in_archive(tmp_path / broken / f"{broken}_0.npy", b"(3, 8)", b"(3, 5)")
+    shards = resolve_embeddings([str(tmp_path)])
+    dim = embedding_dim(shards, None)
+    assert dim == 8
+    first, second = (read_pairs(shard, None, dim=dim) for shard in shards)
+    assert statuses(first) == {"embedding_missing": 3}
+    assert second.ok.all()
+
+
+def test_metadata_that_is_not_utf8_makes_no_table_that_is_not(tmp_path):
+    datacomp(tmp_path)
+    path = tmp_path / ("a" * 8 + ".parquet")
+    texts = pa.array([b"caption 0", b"capt\x98on 1", b"caption 2"]).view(pa.string())
+    pq.write_table(pq.read_table(path).set_column(2, "text", texts), path)
+    pairs = only([tmp_path], ("l14_img", "l14_txt"))
+    pairs.facts.validate(full=True)
+    assert pairs.facts.column("text").to_pylist() == ["caption 0", "capt\ufffdon 1", "caption 2"]
+    assert pairs.ok.all()

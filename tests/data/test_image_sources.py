@@ -243,6 +243,40 @@ def test_a_row_group_that_cannot_be_read_keeps_its_rows(tmp_path):
     assert "row group 1 cannot be read" in errors[0]
 
 
+def thrift_varint(value):
+    """A positive i64 as Parquet's footer has it."""
+    value, out = value << 1, bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_rows_that_a_footer_does_not_tell_of_are_a_failure(tmp_path):
+    """All of its row groups claim to be empty: not one row would be missed."""
+    table = pa.table({"jpg": [b"x"] * 5001, "caption": ["c"] * 5001})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path)
+    data = path.read_bytes()
+    count = thrift_varint(5001)
+    last = data.rindex(b"\x16" + count)  # field 3 of the row group; the file's own comes before
+    path.write_bytes(data[:last] + b"\x16\x80\x00" + data[last + 1 + len(count) :])
+    assert pq.ParquetFile(path).metadata.row_group(0).num_rows == 0
+    _, errors = read(path)
+    assert len(errors) == 1
+    assert "5001 were announced" in errors[0]
+
+
+def test_a_column_whose_name_is_no_text_does_not_end_the_run(tmp_path):
+    for name in "ab":
+        pq.write_table(pa.table({"jpg": [b"x"], "caption": ["c"]}), tmp_path / f"{name}.parquet")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(path.read_bytes().replace(b"caption", b"capt\x91on"))
+    samples, errors = read(tmp_path)
+    assert len(samples) == 1
+    assert "not UTF-8" in errors[0]
+
+
 def test_the_caption_that_was_asked_for(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"image")
     rows = [{"file_name": "a.jpg", "caption": "alt", "recaption": ["synthetic", "another"]}]
@@ -286,11 +320,14 @@ def test_what_holds_no_images_is_named(tmp_path, name):
         resolve_sources([str(tmp_path)], "images")
 
 
-def test_a_broken_first_line_does_not_hide_a_table(tmp_path):
+@pytest.mark.parametrize(
+    ("first", "status"), [('{"file_na', "row_broken"), ('{"file_nae": "a.jpg"}', "image_missing")]
+)
+def test_a_broken_first_line_does_not_hide_a_table(tmp_path, first, status):
     (tmp_path / "a.jpg").write_bytes(b"image")
-    (tmp_path / "t.jsonl").write_text('{"file_na\n{"file_name": "a.jpg", "text": "fine"}\n')
+    (tmp_path / "t.jsonl").write_text(first + '\n{"file_name": "a.jpg", "text": "fine"}\n')
     samples, _ = read(tmp_path)
-    assert statuses(samples) == ["row_broken", "ok"]
+    assert statuses(samples) == [status, "ok"]
 
 
 def test_a_folder_is_listed_once_when_it_is_planned(tmp_path, monkeypatch):

@@ -48,6 +48,16 @@ def test_a_shard_cut_anywhere_is_never_taken_for_whole(tmp_path, cut):
     assert [s.key for s in samples] == list("abcdef"[: len(samples)])
 
 
+@pytest.mark.parametrize("after", [b"\0" * 512, b"\0" * 1024])
+def test_members_behind_an_end_of_archive_are_not_lost_in_silence(tmp_path, after):
+    """A block of zeros in the middle, as a shifted tar has, or one shard behind another."""
+    first, second = (hostile.tar_bytes(hostile.sample(key, hostile.JPEG)) for key in "ab")
+    samples, _, error = read(tmp_path, first.rstrip(b"\0") + after * 2 + second)
+    assert [s.key for s in samples] == ["a"]
+    assert "more data after an end-of-archive marker" in str(error)
+    assert read(tmp_path, first + b"\0" * 20_000)[2] is None
+
+
 def test_interleaved_members_are_joined_and_late_json_reaches_its_sample(tmp_path):
     case = next(c for c in hostile.cases() if c.name == "interleaved")
     samples, reader, _ = read(tmp_path, hostile.tar_bytes(case.members))

@@ -1,6 +1,7 @@
 """A rendered corpus from shards to neighbours, with what was planted in it."""
 
 import json
+import os
 import tarfile
 
 import numpy as np
@@ -19,6 +20,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.selection.policy import Policy
+from ncclean.storage.run_record import RunRecord
 
 PAIRS, COPIES = 1800, 40
 
@@ -282,3 +284,43 @@ def test_a_reference_that_is_none(reference, message, scored, tmp_path):
             reference=[str(tmp_path / reference)],
         ).run()  # fmt: skip
     assert not (tmp_path / "n.parquet").exists()
+
+
+def test_killed_between_the_table_and_the_end_the_same_command_goes_on(scored, found, tmp_path):
+    """The table is in its place and the working folder as well: neither is in the way."""
+    request = Neighbours(embeddings=[str(scored / "e")], out=str(tmp_path / "n.parquet"))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunRecord, "clear", killed)
+        with pytest.raises(Killed):
+            request.run()
+    assert sorted(os.listdir(tmp_path)) == ["n.parquet", "n.parquet.work"]
+    request.run()
+    assert os.listdir(tmp_path) == ["n.parquet"]
+    assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
+    with pytest.raises(InputError, match="exists; use --overwrite"):
+        request.run()
+
+
+def test_a_table_that_was_there_before_an_interrupted_search_stays(scored, tmp_path):
+    out = tmp_path / "n.parquet"
+    request = Neighbours(embeddings=[str(scored / "e")], out=str(out))
+
+    class Interrupt:
+        def say(self, text):
+            raise KeyboardInterrupt
+
+        def advance(self, *position, **facts): ...
+
+    with pytest.raises(KeyboardInterrupt):
+        request.run(Interrupt())
+    out.write_text("mine")
+    with pytest.raises(InputError, match="exists; use --overwrite"):
+        request.run()
+    assert out.read_text() == "mine"

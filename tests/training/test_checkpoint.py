@@ -116,3 +116,13 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path):
     with pytest.raises(ResumeError):
         load_checkpoint(tmp_path)
     assert not (tmp_path / "owned").exists()
+
+
+def test_what_a_killed_process_left_is_removed_with_the_next_checkpoint(tmp_path):
+    (tmp_path / ".step_00000001.pt.7123456789.tmp").write_text("half")
+    (tmp_path / ".mine.pt.7.tmp").write_text("mine")
+    save_checkpoint(tmp_path, Position(total_steps=2), {"x": 1}, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".mine.pt.7.tmp",
+        "step_00000002.pt",
+    ]

@@ -120,22 +120,38 @@ def read_pairs(
 
 
 def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> int:
-    """Dimensions of the first shard that can be read. Raises `ShardError` if none can."""
+    """Dimensions of the first shard whose images and captions agree on them.
+
+    Those of the first that can be read, if none agrees. Raises `ShardError` if none can be read.
+    """
     failure: ShardError | None = None
+    disputed = 0
     for shard in shards:
         try:
-            if shard.layout == "clip-retrieval":
-                return npy_shape(shard.files[0])[1]
-            if shard.layout == "datacomp" and keys is not None:
-                return int(npz_shapes(shard.files[0])[keys[0]][1])
-            matrices, _ = _matrices(shard, _vector_table(shard, keys), keys)
-            if matrices[0].shape[1]:
-                return int(matrices[0].shape[1])
+            image, text = _dimensions(shard, keys)
         except (KeyError, IndexError):
             failure = failure or ShardError(f"{shard.files[0]} has no matrix {(keys or ('',))[0]}")
         except ShardError as error:
             failure = failure or error
+        else:
+            if image == text != 0:
+                return image
+            disputed = disputed or image or text
+    if disputed:
+        return disputed
     raise failure or ShardError("all files are empty")
+
+
+def _dimensions(shard: ShardRef, keys: tuple[str, str] | None) -> tuple[int, int]:
+    """Of the images and of the captions, as far as headers tell."""
+    if shard.layout == "clip-retrieval":
+        image, text = (npy_shape(file)[1] for file in shard.files)
+        return image, text
+    if shard.layout == "datacomp" and keys is not None:
+        shapes = npz_shapes(shard.files[0])
+        return int(shapes[keys[0]][1]), int(shapes[keys[1]][1])
+    matrices, _ = _matrices(shard, _vector_table(shard, keys), keys)
+    return int(matrices[0].shape[1]), int(matrices[1].shape[1])
 
 
 def _vector_table(shard: ShardRef, keys: tuple[str, str] | None) -> pa.Table:
@@ -306,6 +322,8 @@ def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Ar
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # combine_chunks of no chunk
         whole = pa.nulls(rows, column.type)
+    if pa.types.is_string(whole.type) or pa.types.is_large_string(whole.type):
+        whole = _as_utf8(whole)
     if pa.types.is_floating(whole.type) and kind != pa.string():
         # Integers with gaps are floats for pandas.
         whole = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
@@ -313,6 +331,18 @@ def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Ar
         return whole.cast(kind)
     except pa.ArrowException:
         return pa.array([_converted(value, kind) for value in whole.to_pylist()], kind)
+
+
+def _as_utf8(column: pa.Array) -> pa.Array:
+    """The strings, which a broken file may hold as any bytes, and a table must not."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        kind = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+        values = column.cast(kind).to_pylist()
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+        return pa.array(texts, column.type)
+    return column
 
 
 def _converted(value: object, kind: pa.DataType) -> object:

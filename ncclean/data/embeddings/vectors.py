@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import lzma
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -20,6 +23,22 @@ from ncclean.stores import open_parquet
 Rows = tuple[int, int]
 # An npy header is rarely longer than 128 bytes.
 _HEADER_BYTES = 4096
+# What NumPy and zipfile raise for a file that is broken; a broken length asks for any memory.
+_BROKEN = (
+    OSError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    KeyError,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,7 @@ def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
         begin, end = header.size + first * width, header.size + last * width
         data = stores.read_range(url, begin, end) if end > begin else b""
         return np.frombuffer(bytearray(data), header.dtype).reshape(last - first, dim)
-    except (OSError, ValueError) as error:
+    except _BROKEN as error:
         raise ShardError(f"{url} cannot be read: {_one_line(error)}") from error
 
 
@@ -64,8 +83,11 @@ def npz_shapes(url: str) -> dict[str, tuple[int, ...]]:
     with _npz(url) as archive:
         shapes = {}
         for name in archive.namelist():
-            with archive.open(name) as member:
-                shapes[name.removesuffix(".npy")] = _header(url, member).shape
+            try:
+                with archive.open(name) as member:
+                    shapes[name.removesuffix(".npy")] = _header(url, member).shape
+            except _BROKEN as error:
+                raise ShardError(f"{url}: {name} cannot be read: {_one_line(error)}") from error
         return shapes
 
 
@@ -81,7 +103,7 @@ def read_npz(url: str, keys: Sequence[str]) -> list[np.ndarray]:
             try:
                 with archive.open(f"{key}.npy") as member:
                     matrix: np.ndarray = npy.read_array(member, allow_pickle=False)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            except _BROKEN as error:
                 raise ShardError(f"{url}: {key} cannot be read: {_one_line(error)}") from error
             _check_matrix(f"{key} of {url}", matrix.shape, matrix.dtype)
             matrices.append(matrix)
@@ -157,8 +179,13 @@ def table_rows(url: str) -> tuple[list[int], pa.Schema]:
     """Rows of each row group of a Parquet file, and its columns. Raises as `read_table` does."""
     try:
         with open_parquet(stores.location(url)) as file:
-            groups = range(file.num_row_groups)
-            return [file.metadata.row_group(i).num_rows for i in groups], file.schema_arrow
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            if sum(groups) != file.metadata.num_rows:
+                raise ShardError(
+                    f"{url} has {sum(groups):,} rows in its row groups, "
+                    f"{file.metadata.num_rows:,} were announced"
+                )
+            return groups, file.schema_arrow
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"{url} cannot be read as Parquet: {_one_line(error)}") from error
 
@@ -180,7 +207,7 @@ def _header(url: str, file: Any) -> _Header:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(file)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise ShardError(f"{url} is not a .npy matrix: {_one_line(error)}") from error
     return _Header(shape, is_fortran, dtype, file.tell())
 
@@ -201,7 +228,7 @@ def _npz(url: str) -> zipfile.ZipFile:
         if stores.is_url(url):
             source = io.BytesIO(stores.read_bytes(stores.location(url)))
         return zipfile.ZipFile(source)
-    except (OSError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise ShardError(f"{url} cannot be read as .npz: {_one_line(error)}") from error
 
 

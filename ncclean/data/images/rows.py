@@ -55,7 +55,10 @@ def columns_of(url: str) -> pa.Schema | list[str]:
             if url.endswith(SEPARATED):
                 return _header(url, lines)[0]
             rows = itertools.islice(_json_rows(lines), _ROWS_LOOKED_AT)
-            return next((list(row) for row in rows if isinstance(row, dict)), [])
+            # Of any row: one whose names are broken must not hide the others.
+            return list(
+                dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)
+            )
     except (OSError, pa.ArrowException, csv.Error) as error:
         raise ShardError(f"{url} cannot be read: {_one_line(error)}") from error
 
@@ -192,6 +195,8 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
                 failure = failure or f"row group {group} cannot be read: {_one_line(error)}"
                 for _ in range(end - done):
                     yield BrokenRow(failure)
+        if end != file.metadata.num_rows:
+            failure = failure or f"{end} rows, {file.metadata.num_rows} were announced"
     if failure:
         raise ShardError(failure)
 

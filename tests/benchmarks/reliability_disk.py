@@ -1,0 +1,115 @@
+"""A disk that is full from a random moment on, then has space again: what the command says and
+leaves, and what the same command makes of it.
+
+The disk is a tmpfs, so this takes root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from reliability_compare import compare, half_written
+from reliability_jobs import COMMANDS, Running, finish, words_of, write_corpora
+from reliability_kills import finish_again
+
+_MEGABYTES = 32  # a small one is filled at once
+_TRAINED_MEGABYTES = 1024  # where there are checkpoints
+_CHUNK = 64 << 10
+_POLL_SECONDS = 0.01
+_LATEST = 0.6  # of the time that a run takes: it must have something to write still
+_SENTENCE = "no space left"
+
+
+def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row for each time that a disk was full, `count` times for every command."""
+    corpus = write_corpora(folder)
+    for name in COMMANDS:
+        mine = [row for row in done if row["command"] == name]
+        hits, number = sum(row["code"] != 0 for row in mine), len(mine)
+        if hits >= count:
+            continue
+        expected = folder / "expected" / name
+        shutil.rmtree(expected, ignore_errors=True)
+        expected.mkdir(parents=True)
+        seconds = finish(words_of(name, corpus, expected), folder / "log")
+        while hits < count and number < 8 * count:
+            row = trial(name, folder, expected, seconds, number)
+            hits += row["code"] != 0
+            seconds *= 0.5 if row["code"] == 0 else 1.0  # it was faster than the first time
+            number += 1
+            yield row
+
+
+def trial(name: str, folder: Path, expected: Path, seconds: float, number: int) -> dict[str, Any]:
+    """Fill the disk at a random moment, see how the command ends, and give it again."""
+    seed = f"{name} {number}"
+    rng = random.Random(seed)
+    megabytes = _TRAINED_MEGABYTES if name in ("finetune", "run") else _MEGABYTES
+    with _disk(folder / "disk", megabytes) as disk:
+        out = disk / "out"
+        out.mkdir()
+        words = words_of(name, folder / "corpus", out)
+        temporary = disk / "tmp" if rng.random() < 0.5 else folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        log = folder / "log"
+        running = Running(words, log, temporary)
+        code = running.wait(_LATEST * seconds * rng.random())
+        while code is None:
+            _fill(disk / "filler")
+            code = running.wait(_POLL_SECONDS)
+        text = log.read_text("utf-8", "replace")
+        broken = half_written(out)
+        (disk / "filler").unlink(missing_ok=True)
+        finish_again(words, log)
+        difference = compare(expected, out)
+    return {
+        "command": name, "seed": seed, "code": code, "said": text.strip()[-300:],
+        "is_one_sentence": _SENTENCE in text and "Traceback" not in text,
+        "temporary_too": temporary.is_relative_to(disk), **asdict(difference),
+        "half_written": broken,
+    }  # fmt: skip
+
+
+def _fill(filler: Path) -> None:
+    """Take all the space that there is."""
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+        while file.write(bytes(_CHUNK)):
+            pass
+
+
+@contextlib.contextmanager
+def _disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        raise PermissionError("a small file system can be mounted by root alone")
+    folder.mkdir(exist_ok=True)
+    size = f"size={megabytes}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each command: how often its disk was full, what it said, what differed after."""
+    found = []
+    for command in dict.fromkeys(row["command"] for row in rows):
+        full = [row for row in rows if row["command"] == command and row["code"] != 0]
+        figures = ("lost", "doubled", "different", "files_missing", "files_left")
+        found.append({
+            "command": command,
+            "full": len(full),
+            "one_sentence": sum(row["is_one_sentence"] for row in full),
+            "half_written": sum(len(row["half_written"]) for row in full),
+            "rows": sum(row["rows"] for row in full),
+            **{name: sum(row[name] for row in full) for name in figures},
+        })  # fmt: skip
+    return found
