@@ -180,7 +180,7 @@ def test_values_are_set_where_they_belong_and_nowhere_else():
         ("a_nef=2", r"no option 'a_nef' \(did you mean a_neg\?\)"),
         ("a_neg=many", "--set a_neg: input should be a valid number.*got 'many'"),
         ("a_neg=-1", "--a-neg must be above 0, got -1"),
-        ("negative=none", "--negative takes prompt, prefixes, got 'none'"),
+        ("negative=opposite", "--negative takes prompt, prefixes, none, got 'opposite'"),
         ("betas=[1", "--set betas: not YAML"),
         ("gamma=0.5", "--gamma is an option of --method ncu, and does nothing with bayes"),
     ],
