@@ -24,8 +24,8 @@ from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
 
 _TYPES = {
-    "BOOL": np.bool_, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
-    "U64": np.uint64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
+    "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U64": np.uint64, "I16": np.int16,
+    "I32": np.int32, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
 }  # fmt: skip
 _SUFFIX = ".arrays"
 

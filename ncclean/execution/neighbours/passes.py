@@ -23,6 +23,9 @@ from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 SIDES = ("image", "text")
+# Lists nearest to a vector that are kept when it is assigned to the first of them. A search of its
+# own side visits about 20.
+KEPT_PROBES = 32
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,12 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
             for query in SIDES:
                 exact[query].add(chunk, begin + rows.start)
             exact[f"{side}_whitened"].add(space.apply(chunk), begin + rows.start)
-        arrays |= {f"{side}_list": centroids.route(own, 1)[:, 0], f"{side}_length": lengths}
+        routes = centroids.route(own, KEPT_PROBES)
+        arrays |= {
+            f"{side}_list": np.ascontiguousarray(routes[:, 0]),
+            f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
+            f"{side}_length": lengths,
+        }
         if clusters is not None and side == "image":
             arrays["cluster"] = clusters.route(own, 1)[:, 0]
         for name in (*SIDES, f"{side}_whitened"):
@@ -143,7 +151,8 @@ def route_block(
         begin, _ = range_of(work, side, number)
         own = vectors[side]
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
-        assigned = np.asarray(work.load(f"assign-{number}")[f"{side}_list"])
+        known = work.load(f"assign-{number}")
+        assigned = np.asarray(known[f"{side}_list"])
         lists = len(Centroids.of(learnt, f"{side}_"))
         order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
@@ -160,6 +169,8 @@ def route_block(
             centroids = Centroids.of(learnt, f"{direction.index}_")
             if is_exact:
                 routes = _all_lists(assigned, len(centroids))
+            elif direction.is_within and probes[direction.name] <= KEPT_PROBES:
+                routes = known[f"{side}_routes"][:, : probes[direction.name]].astype(np.int32)
             else:
                 routes = centroids.route(own, probes[direction.name])
                 if direction.is_within:
