@@ -7,7 +7,6 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ncclean.data.weighted_loader import TrainBatch
@@ -17,6 +16,7 @@ from ncclean.models.text_tower import token_lengths
 from ncclean.training.adversary import Adversaries
 from ncclean.training.distributed import gather_with_gradients
 from ncclean.training.grad_cache import backward_in_pieces
+from ncclean.training.gradient_average import GradientAverage
 from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
@@ -27,7 +27,7 @@ from ncclean.training.objectives.base import (
     Terms,
 )
 from ncclean.training.objectives.pair_memory import pair_keys
-from ncclean.training.process_group import Ranks, average_gradients, average_over
+from ncclean.training.process_group import Ranks, average_over
 
 _LARGEST_SCALE = 100.0
 _ADVICE = "nothing was changed by this step: use a smaller learning rate, or fp32"
@@ -67,9 +67,9 @@ class BatchStep:
         number: int,
         phase: Phase,
         optimizer: torch.optim.Optimizer,
-        trained: list[nn.Parameter],
+        average: GradientAverage,
     ) -> tuple[dict[str, float], float]:
-        """Step the `trained` parameters; returns the terms and the norm of the gradient.
+        """Step the parameters of `average`; returns the terms and the norm of the gradient.
 
         `number` counts the steps of the run. Raises `TrainingError`, before anything is changed, if
         a term or the gradient is not finite.
@@ -103,12 +103,11 @@ class BatchStep:
         # no state of a generator. Ranks draw for pairs of their own.
         torch.manual_seed(_step_seed(self._seed, number, self._ranks.rank))
         with self._attention():
-            backward_in_pieces(list(rows), encode, terms, self.scaler.scale)
-        # Averaged before anyone looks for an overflow: a rank that found none in its own share
-        # would take the step that another one skips.
-        average_gradients(trained, self._ranks)
+            # Averaged before anyone looks for an overflow: a rank that found none in its own share
+            # would take the step that another one skips.
+            backward_in_pieces(list(rows), encode, terms, self.scaler.scale, average.during())
         self.scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(trained, self._clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(average.parameters, self._clip_norm)
         if not torch.isfinite(norm):
             self._check_overflow(phase)
         self.scaler.step(optimizer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,57 @@ def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], kee
     remove_leftovers(UPath(folder), _Names())
     for old in _checkpoints(folder)[:-keep]:
         old.unlink()
+
+
+class CheckpointWriter:
+    """Writes checkpoints while the training goes on: `save` returns when the state is copied.
+
+    The copy takes as much memory of the CPU as the state until it is written. One is written at a
+    time. What goes wrong is raised by the next call of any method but `close`.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder, self._keep = folder, keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ncclean-checkpoint")
+        self._written: Future[None] | None = None
+
+    def path(self, position: Position) -> Path:
+        """Where the checkpoint of a position lies."""
+        return checkpoint_path(self._folder, position)
+
+    def save(self, position: Position, state: dict[str, Any]) -> None:
+        """Copy the state, and begin to write it as `save_checkpoint` does."""
+        self.finish()
+        context = contextvars.copy_context()  # which files are reported, and to whom
+        self._written = self._thread.submit(
+            context.run, save_checkpoint, self._folder, position, _copied(state), self._keep
+        )
+
+    def raise_if_failed(self) -> None:
+        """Raise what the last write ended with, if it has ended."""
+        if self._written is not None and self._written.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def close(self) -> None:
+        """Wait likewise; errors are not raised."""
+        self._thread.shutdown()
+
+
+def _copied(state: Any) -> Any:
+    """The same containers with copies of the tensors, on the CPU."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_copied(value) for value in state)
+    return state
 
 
 def checkpoint_path(folder: Path, position: Position) -> Path:

@@ -3,7 +3,7 @@
 Every rank computes the loss of the global batch, so the loss and its gradient are those of one
 process that sees it all. How the factors come out right: `gather_with_gradients` sums, in its
 backward pass, what all W ranks' losses say about this rank's embeddings, W times the gradient.
-The mean of the parameters' gradients over ranks (`process_group.average_gradients`, or what
+The mean of the parameters' gradients over ranks (`gradient_average`, or what
 `DistributedDataParallel` does) takes that factor back and leaves the sum of what each rank
 contributed. Parameters used after the gathering, such as the logit scale, have the whole gradient
 on every rank, and its mean is itself. So nothing needs to be scaled.

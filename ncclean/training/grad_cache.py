@@ -10,6 +10,7 @@ whole batch, not the mean of smaller ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -24,15 +25,19 @@ def backward_in_pieces(
     encode: Callable[[Piece], Embeddings],
     terms: Callable[[Embeddings], Terms],
     scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+    last_pass: AbstractContextManager[None] | None = None,
 ) -> Terms:
     """Accumulate the gradients of `sum(terms(encode(whole)))`; returns the detached terms.
 
     `encode` gives named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With one
-    piece nothing is encoded twice. `scale_loss` is that of a gradient scaler.
+    piece nothing is encoded twice. `scale_loss` is that of a gradient scaler. The last backward
+    pass, which completes the gradients of the encoders, runs within `last_pass`.
     """
+    last_pass = last_pass or nullcontext()
     if len(pieces) == 1:
         losses = terms(encode(pieces[0]))
-        scale_loss(total(losses)).backward()
+        with last_pass:
+            scale_loss(total(losses)).backward()
         return {name: value.detach() for name, value in losses.items()}
     states, encoded = [], []
     with torch.no_grad():
@@ -46,7 +51,7 @@ def backward_in_pieces(
     losses = terms(whole)
     scale_loss(total(losses)).backward()
     start = 0
-    for piece, state, embeddings in zip(pieces, states, encoded, strict=True):
+    for number, (piece, state, embeddings) in enumerate(zip(pieces, states, encoded, strict=True)):
         rows = len(next(iter(embeddings.values())))
         with state:  # dropout must be the same in both passes
             again = encode(piece)
@@ -55,8 +60,9 @@ def backward_in_pieces(
             for name, embedding in whole.items()
             if (gradient := embedding.grad) is not None and again[name].requires_grad
         ]
-        if surrogate:
-            torch.stack(surrogate).sum().backward()
+        with last_pass if number == len(pieces) - 1 else nullcontext():
+            if surrogate:
+                torch.stack(surrogate).sum().backward()
         start += rows
     return {name: value.detach() for name, value in losses.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,26 +45,6 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
         yield Ranks(distributed.get_rank(), distributed.get_world_size())
     finally:
         distributed.destroy_process_group()
-
-
-def average_gradients(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
-    """Replace each gradient by its mean over the ranks, in one exchange per dtype.
-
-    The dtypes come in the order of the parameters, which is the same on every rank.
-
-    With embeddings gathered with gradients each rank holds the gradient of the global loss times
-    the number of ranks, of its own share of the embeddings: the mean is the gradient.
-    """
-    if ranks.size == 1:
-        return
-    held = [p.grad for p in parameters if p.grad is not None]
-    for dtype in dict.fromkeys(gradient.dtype for gradient in held):
-        same = [gradient for gradient in held if gradient.dtype == dtype]
-        flat = torch.cat([gradient.flatten() for gradient in same])
-        distributed.all_reduce(flat)
-        flat /= ranks.size
-        for gradient, mean in zip(same, flat.split([g.numel() for g in same]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
 
 
 def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:

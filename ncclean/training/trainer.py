@@ -24,11 +24,11 @@ from ncclean.models.estimator import Estimator
 from ncclean.training.adversary import Adversaries
 from ncclean.training.batch_step import BatchStep
 from ncclean.training.checkpoint import (
+    CheckpointWriter,
     Position,
-    checkpoint_path,
     load_checkpoint,
-    save_checkpoint,
 )
+from ncclean.training.gradient_average import GradientAverage
 from ncclean.training.objectives.base import Objective, Observed, Phase, shared_out
 from ncclean.training.options import TrainOptions
 from ncclean.training.parameter_groups import (
@@ -145,13 +145,12 @@ class Trainer:
         Raises `TrainingError`, before the step is taken, if a term or the gradient is not finite.
         """
         position, state = self._restore(resume)
-        log = (
-            RunLog(self.folder, position.total_steps, self.options.tensorboard)
-            if self._ranks.is_first and self.folder is not None
-            else None
-        )
-        for path in log.files() if log is not None else ():
-            self._on_file(path)
+        log, writer = None, None
+        if self._ranks.is_first and self.folder is not None:
+            log = RunLog(self.folder, position.total_steps, self.options.tensorboard)
+            writer = CheckpointWriter(self.folder / "checkpoints", self.options.keep)
+            for path in log.files():
+                self._on_file(path)
         saved = time.monotonic()
         try:
             for number, phase in enumerate(self.phases):
@@ -184,13 +183,20 @@ class Trainer:
                     on_step(report)
                     if log is not None:
                         self._log(log, report)
+                    if writer is None:
+                        continue
+                    writer.raise_if_failed()
                     if self._is_due(position, saved):
-                        self._save(position, optimizer)
+                        self._save(writer, position, optimizer)
                         saved = time.monotonic()
                 position = Position(number + 1, position.epoch, 0, position.total_steps)
                 state = None  # the optimiser in it was this phase's
-            self._save(position, None)
+            if writer is not None:
+                self._save(writer, position, None)
+                writer.finish()
         finally:
+            if writer is not None:
+                writer.close()
             if log is not None:
                 log.close()
             self._model.eval()
@@ -204,6 +210,7 @@ class Trainer:
         begin, done = time.monotonic(), 0
         first_epoch = sum(earlier.epochs for earlier in self.phases[:number])
         trained = [p for name in phase.learning_rates for p in self._groups[name]]
+        average = GradientAverage(trained, self._ranks)
         for epoch in range(max(position.epoch, first_epoch), first_epoch + phase.epochs):
             first = position.step if epoch == position.epoch else 0
             left = before + steps - position.total_steps
@@ -214,7 +221,7 @@ class Trainer:
                 if self._step.adversaries is not None:
                     self._step.adversaries.set_rate(in_phase, steps)
                 terms, norm = self._step.take(
-                    batch, position.total_steps, phase, optimizer, trained
+                    batch, position.total_steps, phase, optimizer, average
                 )
                 if self.averaged is not None:
                     self.averaged.update_parameters(self._model)
@@ -259,9 +266,12 @@ class Trainer:
             return True
         return time.monotonic() - saved > 60 * self.options.save_minutes
 
-    def _save(self, position: Position, optimizer: torch.optim.Optimizer | None) -> None:
-        if not self._ranks.is_first or self.folder is None:
-            return
+    def _save(
+        self,
+        writer: CheckpointWriter,
+        position: Position,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
         state: dict[str, Any] = {
             "model": self._model.state_dict(),
             "own": {name: module.state_dict() for name, module in self.own.items()},
@@ -270,9 +280,8 @@ class Trainer:
             "scaler": self._step.scaler.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
         }
-        folder = self.folder / "checkpoints"
-        self._on_file(checkpoint_path(folder, position))
-        save_checkpoint(folder, position, state, self.options.keep)
+        self._on_file(writer.path(position))
+        writer.save(position, state)
 
     def _restore(self, resume: bool) -> tuple[Position, dict[str, Any] | None]:
         if not resume or self.folder is None:

@@ -27,6 +27,7 @@ import memory
 import score_speed
 import synth_speed
 import training
+import training_ways
 import transport_speed
 from machine import OtherProcesses
 from measure import Setting
@@ -49,8 +50,9 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Row]]] = {
     "synth": synth_speed.run,
     "transport": transport_speed.run,
     "training": training.run,
+    "ways": training_ways.run,
 }
-_NEED_DEMO = ("score", "draft", "command", "end-to-end", "memory", "training")
+_NEED_DEMO = ("score", "draft", "command", "end-to-end", "memory", "training", "ways")
 
 
 def main() -> None:

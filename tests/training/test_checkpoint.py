@@ -4,12 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from ncclean.errors import InputError, ResumeError
-from ncclean.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from ncclean.training import checkpoint
+from ncclean.training.checkpoint import (
+    CheckpointWriter,
+    Position,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 
 def save(folder, step, keep=2, **state):
@@ -126,3 +133,52 @@ def test_what_a_killed_process_left_is_removed_with_the_next_checkpoint(tmp_path
         ".mine.pt.7.tmp",
         "step_00000002.pt",
     ]
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Checkpoints are written when it is set."""
+    opened = threading.Event()
+    write = save_checkpoint
+
+    def wait_and_write(*arguments):
+        assert opened.wait(10)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", wait_and_write)
+    return opened
+
+
+def test_a_checkpoint_holds_the_state_of_its_step(tmp_path, gate):
+    """Training goes on while it is written."""
+    writer = CheckpointWriter(tmp_path, keep=2)
+    weights, moments = torch.zeros(3), [torch.zeros(2)]
+    state = {"model": {"weights": weights}, "optimizer": {"state": moments, "lr": 0.1}}
+    writer.save(Position(total_steps=1), state)
+    weights += 1
+    moments[0] += 1
+    writer.raise_if_failed()
+    assert load_checkpoint(tmp_path) is None
+    gate.set()
+    writer.save(Position(total_steps=2), state)
+    position, found = load_checkpoint(tmp_path)
+    assert position.total_steps == 1
+    assert found["model"]["weights"].tolist() == [0, 0, 0]
+    assert found["optimizer"]["state"][0].tolist() == [0, 0]
+    assert found["optimizer"]["lr"] == 0.1
+    writer.close()
+    assert load_checkpoint(tmp_path)[0].total_steps == 2
+
+
+def test_a_write_that_failed_is_raised_by_the_next_call(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise InputError("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", full)
+    writer = CheckpointWriter(tmp_path, keep=2)
+    for after in (writer.finish, lambda: writer.save(Position(total_steps=2), {})):
+        writer.save(Position(total_steps=1), {})
+        with pytest.raises(InputError, match="disk is full"):
+            after()
+        writer.finish()
+    writer.close()

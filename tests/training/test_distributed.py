@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from ncclean.training.adversary import Adversaries
 from ncclean.training.distributed import gather_with_gradients
+from ncclean.training.gradient_average import average_gradients
 from ncclean.training.objectives.base import GlobalBatch, whole_model
 from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.bayes_objective import Bayes, Decl
@@ -37,7 +39,7 @@ from ncclean.training.objectives.ncu import (
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
-from ncclean.training.process_group import Ranks, average_gradients, average_over
+from ncclean.training.process_group import Ranks, average_over
 from tests.training.batches import start_ranks
 
 PAIRS, WORLD = 12, 2
@@ -275,7 +277,12 @@ def test_gradients_are_exchanged_in_the_order_of_the_parameters(order, monkeypat
     """Two ranks that went through the dtypes in different orders would add up unlike things."""
     kinds = [(torch.float32, torch.float64, torch.bfloat16)[place] for place in order]
     exchanged = []
-    monkeypatch.setattr(dist, "all_reduce", lambda flat: exchanged.append(flat.dtype))
+
+    def all_reduce(flat, async_op):
+        exchanged.append(flat.dtype)
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
     parameters = [nn.Parameter(torch.ones(2, dtype=kind)) for kind in (*kinds, kinds[0])]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
