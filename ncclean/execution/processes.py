@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,10 +36,9 @@ class Processes:
 
     def __enter__(self) -> Processes:
         if self._workers > 1:
-            # Fork would copy the threads of torch, if it has been loaded. Ctrl-C is the parent's.
+            # Fork would copy the threads of torch, if it has been loaded.
             context = multiprocessing.get_context("spawn")
-            ignore = (signal.SIGINT, signal.SIG_IGN)
-            self._pool = ProcessPoolExecutor(self._workers, context, signal.signal, ignore)
+            self._pool = ProcessPoolExecutor(self._workers, context, _begin_process)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -61,6 +61,11 @@ class Processes:
     def everywhere(self, function: Callable[[], None]) -> None:
         """Call it here."""
         function()
+
+
+def _begin_process() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    os.environ["OMP_NUM_THREADS"] = "1"  # of libraries that a task is the first to load
 
 
 def _in_one_thread(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:

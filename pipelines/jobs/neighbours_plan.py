@@ -17,8 +17,9 @@ from ncclean.execution.neighbours.learning import MOST_PROBES, is_exact, lists_o
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
+from ncclean.scoring.neighbours.products import products_of
 from ncclean.scoring.neighbours.rising import RisingNearest
-from ncclean.scoring.neighbours.search import QUERY_ROWS, Products, nearest_in_list
+from ncclean.scoring.neighbours.search import QUERY_ROWS, nearest_in_list
 
 from ..neighbours import Neighbours
 from ..progress import Progress
@@ -129,10 +130,10 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
     nearest = RisingNearest(nearest_in_list(queries, known, ids, k, None))
-    products = Products(queries)
+    products = products_of(queries)
     begin = time.process_time()
     for number in range(_ROUNDS):
         first = _KNOWN + number * len(listed)
         ids = np.arange(first, first + len(listed), dtype=np.int32)
-        nearest.add(rows, products.of(rows, listed), ids)
+        nearest.add(rows, products.reaching(rows, listed, nearest.floors(rows)), ids)
     return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)

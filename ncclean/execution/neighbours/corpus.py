@@ -158,8 +158,8 @@ def _groups(corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int) -> di
         side: groups_of(np.bincount(lists), corpus.dim, k, memory_bytes)
         for side, lists in assigned.lists.items()
     }
-    # Queries in float32, and what is known of the neighbours of each.
-    query_bytes = 4 * corpus.dim + 40 * k
+    # Queries in float32 and bfloat16, and what is known of the neighbours of each.
+    query_bytes = 6 * corpus.dim + 40 * k
     return {**groups, "room": np.array([max(1, memory_bytes // 2 // query_bytes)])}
 
 

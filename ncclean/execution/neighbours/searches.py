@@ -12,11 +12,11 @@ import numpy as np
 
 from ncclean.execution.neighbours.lists import Members, Vectors, Visitors, visitors
 from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.scoring.neighbours.products import products_of
 from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import (
     Candidates,
     Nearest,
-    Products,
     merge_nearest,
     nearest_in_list,
     query_blocks,
@@ -69,14 +69,15 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     found = []
     for batch in _batches(visits, int(work.load("groups")["room"][0]), len(home)):
         ids = np.unique(np.concatenate([asking for _, asking in batch]))
-        products = Products(queries.take(ids))
+        products = products_of(queries.take(ids))
         of_query = np.searchsorted(groups, home[ids], side="right") - 1
         best = RisingNearest(_found_at_home(work, direction, ids, of_query, k))
         for members, asking in batch:
             rows = np.searchsorted(ids, asking)
             for block in query_blocks(len(rows), len(members.ids)):
                 asked = rows[block]
-                best.add(asked, products.of(asked, members.vectors), members.ids)
+                reached = products.reaching(asked, members.vectors, best.floors(asked))
+                best.add(asked, reached, members.ids)
         found.append(best.found(ids))
     further = Candidates.joined(found)
     # By the group of the query's own list, where it is merged with what was found there.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ncclean.scoring.neighbours.products import Reached
 from ncclean.scoring.neighbours.search import Candidates, Nearest
 
 # A cosine and an id in one integer, which a partition orders by cosine, then by id, the smaller id
@@ -24,22 +25,24 @@ class RisingNearest:
         self._keys.partition(0, axis=1)  # the k-th first
         self._floors = _cosines(self._keys[:, 0])
 
-    def add(self, rows: np.ndarray, products: np.ndarray, ids: np.ndarray) -> None:
-        """Compare (q,) queries, by row, with the (m,) ids of a list; `products` (q, m)."""
-        reached = products >= self._floors[rows][:, None]
-        counts = np.count_nonzero(reached, axis=1)
+    def floors(self, rows: np.ndarray) -> np.ndarray:
+        """(q,) cosines that a member must reach to be among the k nearest of these queries."""
+        floors: np.ndarray = self._floors[rows]
+        return floors
+
+    def add(self, rows: np.ndarray, found: Reached, ids: np.ndarray) -> None:
+        """Take what reached the floors of (q,) queries, by row, among the (m,) ids of a list."""
+        counts = np.bincount(found.rows, minlength=len(rows))
         asked = np.flatnonzero(counts)
         if not len(asked):
             return
         counts = counts[asked]
-        places = np.flatnonzero(reached)
-        row = np.repeat(np.arange(len(asked)), counts)
-        found = _keys(products.ravel()[places], ids[places - asked[row] * len(ids)])
-        rank = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        keys = _keys(found.cosines, ids[found.places])
+        rank = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
         rows, most, k = rows[asked], int(counts.max()), self._keys.shape[1]
         merged = np.full((len(asked), k + most), _MISSING)
         merged[:, :k] = self._keys[rows]
-        merged[row, k + rank] = found
+        merged[np.repeat(np.arange(len(asked)), counts), k + rank] = keys
         merged.partition(most, axis=1)
         self._keys[rows] = merged[:, most:]
         self._floors[rows] = _cosines(merged[:, most])

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from ncclean.scoring.neighbours.centroids import largest
+from ncclean.scoring.neighbours.products import Products
 
 # Cosines of float32 products that differ by less are ties.
 TIE = 1e-6
@@ -87,11 +88,10 @@ def reaching(
     ids: np.ndarray,
 ) -> Iterator[Candidates]:
     """Members whose product with a query is at least the (q,) floor of the query."""
-    for rows in query_blocks(len(queries), len(ids)):
-        block = queries[rows] @ members.T
-        places = np.flatnonzero(block >= floors[rows, None])
-        row, column = np.divmod(places, len(ids))
-        yield Candidates(query_ids[rows][row], ids[column], block.ravel()[places])
+    products, rows = Products(queries), np.arange(len(queries))
+    for block in query_blocks(len(queries), len(ids)):
+        found = products.reaching(rows[block], members, floors[block])
+        yield Candidates(query_ids[block][found.rows], ids[found.places], found.cosines)
 
 
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
@@ -102,28 +102,6 @@ def query_blocks(queries: int, members: int) -> Iterator[slice]:
     rows = min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
     for start in range(0, queries, rows):
         yield slice(start, start + rows)
-
-
-class Products:
-    """Products of (q, d) vectors with the members of lists, in memory that is used again.
-
-    To have the system give fresh memory for each list takes longer than to fill it.
-    """
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        self._vectors = vectors
-        self._chosen = np.empty((QUERY_ROWS, vectors.shape[1]), vectors.dtype)
-        self._products = np.empty(0, vectors.dtype)
-
-    def of(self, rows: np.ndarray, members: np.ndarray) -> np.ndarray:
-        """(r, m) of the chosen rows, at most a block of them, until they are asked for again."""
-        size = len(rows) * len(members)
-        if len(self._products) < size:
-            self._products = np.empty(size, self._vectors.dtype)
-        chosen = self._chosen[: len(rows)]
-        np.take(self._vectors, rows, axis=0, out=chosen, mode="clip")  # `raise` would copy `out`
-        products = self._products[:size].reshape(len(rows), len(members))
-        return np.matmul(chosen, members.T, out=products)
 
 
 def order_of(numbers: np.ndarray, count: int) -> np.ndarray:

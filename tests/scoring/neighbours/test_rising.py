@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.scoring.neighbours.products import Reached
 from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import Nearest, merge_nearest, nearest_in_list
 from tests.scoring.neighbours.simulated import clustered
@@ -13,6 +14,12 @@ def brute_force(queries, members, ids, k):
     cosines = queries @ members.T
     order = np.stack([np.lexsort((ids, -row)) for row in cosines])[:, :k]
     return np.take_along_axis(cosines, order, axis=1), ids[order]
+
+
+def add(rising, rows, products, ids):
+    """All products of a list, of which those that reach the floors are taken."""
+    row, place = np.nonzero(products >= rising.floors(rows)[:, None])
+    rising.add(rows, Reached(row, place, products[row, place]), ids)
 
 
 @settings(max_examples=30, deadline=None)
@@ -34,7 +41,7 @@ def test_lists_one_by_one_give_the_nearest_of_all(seed, k, lists):
     rising = RisingNearest(known)
     for number in rng.permutation(lists):
         away, there = np.flatnonzero(home != number), of_list == number
-        rising.add(away, queries[away] @ members[there].T, ids[there])
+        add(rising, away, queries[away] @ members[there].T, ids[there])
     best = merge_nearest(query_ids, known, rising.found(query_ids))
     expected, expected_ids = brute_force(queries, members, ids, k)
     np.testing.assert_allclose(best.cosines, expected, atol=1e-6)
@@ -45,7 +52,7 @@ def test_lists_one_by_one_give_the_nearest_of_all(seed, k, lists):
 def test_only_what_beats_the_known_is_found():
     known = Nearest(np.array([[0.5, -0.25]], np.float32), np.array([[7, 8]], np.int32))
     rising = RisingNearest(known)
-    rising.add(np.array([0]), np.array([[-0.5, 0.75, -0.3]], np.float32), np.array([1, 2, 3]))
+    add(rising, np.array([0]), np.array([[-0.5, 0.75, -0.3]], np.float32), np.array([1, 2, 3]))
     found = rising.found(np.array([11]))
     assert (found.queries.tolist(), found.ids.tolist()) == ([11], [2])
     assert found.cosines.tolist() == [0.75]
@@ -56,12 +63,12 @@ def test_of_ties_the_smallest_ids_are_kept(order):
     known = Nearest(np.array([[0.5, -np.inf, -np.inf]], np.float32), np.array([[3, -1, -1]]))
     rising = RisingNearest(known)
     for one in order:
-        rising.add(np.array([0]), np.array([[0.5]], np.float32), np.array([one], np.int32))
+        add(rising, np.array([0]), np.array([[0.5]], np.float32), np.array([one], np.int32))
     assert sorted(rising.found(np.array([0])).ids.tolist()) == [2, 4]
 
 
 def test_negative_cosines_are_in_order():
     rising = RisingNearest(Nearest(np.full((1, 2), -np.inf, np.float32), np.full((1, 2), -1)))
     values = np.array([[-0.5, -0.25, -0.75, -0.0]], np.float32)
-    rising.add(np.array([0]), values, np.arange(4, dtype=np.int32))
+    add(rising, np.array([0]), values, np.arange(4, dtype=np.int32))
     assert sorted(rising.found(np.array([0])).cosines.tolist()) == [-0.25, 0]
