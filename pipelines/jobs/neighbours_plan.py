@@ -28,9 +28,12 @@ from .neighbours import PAIR_BYTES, task_bytes
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
 _BLOCK_TASKS, _GROUP_TASKS = 5, 19
-# Comparisons of two vectors that a pair costs besides those of the lists visited: to assign and to
-# route it, LEMoN's neighbours. Measured on 200,000 pairs of 512 dimensions.
-_OF_A_PAIR = 30_000
+# In comparisons of two vectors, measured on 200,000 and a million pairs of 512 dimensions: what a
+# pair costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
+# compared with all lists, and what a comparison with a member costs, with all that is around it.
+_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 30_000, 4, 2
+# Lists that are visited in a direction, at a recall of .95: 17 to 32 there.
+_MANY_VISITS = 64
 _ROW_BYTES = 60  # of the table, without ids that compress
 
 
@@ -40,7 +43,8 @@ class NeighboursPlan:
 
     Hours are those of a processor's core, `hours` of `workers` that are all busy. How many lists it
     takes to reach the recall is known only when they have been learnt: `*_low` is of the fewest
-    that are visited in any case, the others of the most. `tasks` are those of all stages.
+    that are visited in any case, the others of more than corpora have needed so far, of 256 that
+    are possible. `tasks` are those of all stages.
     """
 
     shards: int
@@ -89,8 +93,8 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room)
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
-        + pairs * (_OF_A_PAIR + _visits(visits, lists, exact) * pairs / lists) / speed
-        for visits in (GROUPING_EFFORT, MOST_PROBES)
+        + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
+        for visits in (GROUPING_EFFORT, _MANY_VISITS)
     ]
     low, high = (round(seconds / 3600, 4) for seconds in work)
     return NeighboursPlan(
@@ -116,9 +120,10 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     )
 
 
-def _visits(visits: int, lists: int, exact: bool) -> int:
-    """Lists visited by a pair in all searches: two within, two across."""
-    return 3 * lists if exact else 4 * min(visits, lists)
+def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
+    """What a pair costs in all searches: two within, two across; the latter one if `exact`."""
+    visited = 3 * lists if exact else 4 * min(visits, lists)
+    return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
 
 
 def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:

@@ -10,24 +10,29 @@ from record_tables import heading, line, percent
 Record = Mapping[str, Any]
 
 
-def neighbours_table(record: Record) -> Iterator[str]:
-    """`neighbours.py`: what a search over simulated embeddings takes and finds."""
-    row = record["rows"][0]
-    settings = record["settings"]
-    yield from heading("", f"{settings['pairs']:,} pairs, {settings['dim']} dimensions")
-    yield line("index", row["index_image"])
+def neighbours_table(*records: Record) -> Iterator[str]:
+    """`neighbours.py`: what searches over simulated embeddings take and find, one a column."""
+    yield from heading("", *(f"{record['settings']['pairs']:,} pairs" for record in records))
+    rows = [record["rows"][0] for record in records]
+    yield line("images", *(row["index_image"] for row in rows))
+    yield line("captions", *(row["index_text"] for row in rows))
     recalls = ("image", "text", "image_to_text", "text_to_image")
     yield line(
         "recall on a sample: images, captions, captions of images, images of captions",
-        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
+        *(", ".join(percent(row[f"{name}_recall"]) for name in recalls) for row in rows),
     )
-    yield line("time", f"{row['seconds'] / 60:.0f} minutes")
-    yield line("processor time", f"{row['processor_seconds'] / 60:.0f} minutes")
-    anonymous = row["peak_gb_without_mapped_files"]
-    memory = f"{row['peak_gb']:.1f} GB, of which {anonymous:.1f} GB besides the mapped files"
-    yield line("peak memory", memory)
-    yield line("file", f"{row['output_mb']:.1f} MB")
-    yield line("planted copies found", percent(row["copies_found"]))
+    yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
+    yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
+    yield line(
+        "peak memory of a process, and besides the mapped files",
+        *(f"{row['peak_gb']:.1f} GB, {row['peak_gb_without_mapped_files']:.1f} GB" for row in rows),
+    )
+    yield line("file", *(f"{row['output_mb']:.1f} MB" for row in rows))
+    yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
+    yield line(
+        "planted near-duplicates found: changed as images differ, in all directions",
+        *(f"{percent(row['near_found'])}; {percent(row['near_found_isotropic'])}" for row in rows),
+    )
 
 
 def equal_table(record: Record) -> Iterator[str]:
