@@ -113,7 +113,7 @@ def query(
     memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Ask DuckDB about score tables."""
+    """Query score tables with SQL, in DuckDB."""
 def audit(
     scores: str | Sequence[str],
     out: str | None = None,

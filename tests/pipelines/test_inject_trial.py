@@ -84,5 +84,5 @@ def test_what_cannot_be_tried(scored, options, message):
 
 
 def test_options_of_a_trial_need_one(scored):
-    with pytest.raises(InputError, match="--pairs is for --inject"):
+    with pytest.raises(InputError, match="--pairs needs --inject"):
         EvaluateNoise(scores=[str(scored / "scores.parquet")], trial=TrialOptions(pairs=100))

@@ -138,7 +138,7 @@ def test_the_best_of_captions_that_nobody_compared(scored, tmp_path):
 
 
 def test_draws_do_not_go_with_features_that_are_computed_once(tmp_path):
-    with pytest.raises(InputError, match="take --captions all or best"):
+    with pytest.raises(InputError, match="use --captions all or best"):
         Finetune(
             shards=["x"], out="y", method="disncl", loader=LoaderOptions(captions="sample"),
             objective=ObjectiveOptions(disncl=DisnclOptions(freeze_towers=True)),
