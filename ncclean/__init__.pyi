@@ -469,7 +469,7 @@ def evaluate_similarity(
     plot: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Show how far matched pairs stand above mismatched ones, before and after."""
+    """Show how far matched pairs stand above mismatched ones, before and after a repair."""
 def evaluate_disentanglement(
     run: str,
     shards: str | Sequence[str],

@@ -30,9 +30,9 @@ _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 class Audit(Command):
     """Judge a sample of a corpus, and measure its noise rate and its rules.
 
-    With --out: draws pairs, more where the noise probability is unsure, and writes a page to judge
-    them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back) and
-    sample.parquet for other judges.
+    With --out: draws pairs, more where the noise probability is uncertain, and writes a page to
+    judge them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back)
+    and sample.parquet for other judges.
 
     With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
     intervals, next to what the calibration expected.

@@ -34,9 +34,9 @@ _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
 class Demo(Command):
     """Render a noisy corpus, find the noise, and repair a model that was trained on such noise.
 
-    The bundled recipe `demo`; needs no network. Prints what each score and each rule found of
-    every kind of noise, what the model can do when it is left alone, goes on as before, and is
-    repaired, beside an oracle that knows the truth, and three queries to start from.
+    The bundled recipe `demo`; needs no network. Prints how much of each kind of noise every score
+    and rule found; how good the model is when it is left alone, trained on as before, or repaired,
+    next to an oracle that knows the truth; and three queries to start from.
 
     Example: `ncclean demo --out demo_run`
     """

@@ -42,10 +42,10 @@ class ModelSimilarity:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSimilarity(ModelOptions):
-    """Show how far matched pairs stand above mismatched ones, before and after.
+    """Show how far matched pairs stand above mismatched ones, before and after a repair.
 
-    Of each image the cosine with its own captions, the mean with all others, and the mean with the
-    hardest 5 % of the others: Fig. 5 of the NCU paper.
+    For each image: the cosine with its own captions, the mean with all others, and the mean with
+    the hardest 5 % of the others, as in Fig. 5 of the NCU paper.
 
     Example: `ncclean evaluate similarity --model demo-noisy --against demo --data shards/heldout/retrieval --plot f.pdf`
     """  # noqa: E501

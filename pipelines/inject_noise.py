@@ -25,9 +25,9 @@ class InjectNoise(Command):
     """Write shards with known noise, to measure how well it is found.
 
     Permutes captions (`ncr`, `per_batch`) or images (`decl`), changes one word of captions
-    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, their
-    members are copied byte for byte but for what the noise changes. The truth is in each sample's
-    json: `is_noisy` and `noise_kind`. Interrupted runs resume.
+    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, and
+    their members are copied byte for byte except for what the noise changes. The truth is in each
+    sample's json: `is_noisy` and `noise_kind`. Interrupted runs resume.
 
     Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
     """

@@ -125,7 +125,7 @@ class Score(Command):
         parse_keys(self.embedding_keys)
         if self.engine == "local" and self.cluster != ClusterOptions():
             raise InputError(
-                "--ray-address, --workers and the other options of workers need --engine ray"
+                "--ray-address, --workers and the -per-worker options need --engine ray"
             )
         if self.calibrate_with is not None and not self.finalize_only:
             raise InputError(
