@@ -175,7 +175,7 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         yield f"estimated noise rate before: {before}"
         yield f"estimated noise rate after:  {after}; {share(trial.expected)} if the first is right"
         yield Note(
-            "what the corpus had of its own counts as clean: precision and AUROC are lower bounds",
+            "noise that was there before counts as clean: precision and AUROC are lower bounds",
             "aside",
         )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in evaluation.noisy.items())
@@ -192,7 +192,7 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         if number == 0:
             yield Note(
                 "kept: share of the clean pairs that is not flagged; rank: mean rank of the noisy "
-                "pairs, best: what it can be at most",
+                "pairs; best: the highest possible rank",
                 "aside",
             )
     points = [

@@ -107,7 +107,8 @@ def _summary(written: NoiseSummary) -> Iterator[Shown]:
         yield f"{written.already_noisy:,} of them were in the input"
     for kind, missing in written.shortage.items():
         yield Note(
-            f"{missing:,} pairs too few for {kind}: no word of the other captions can be changed"
+            f"{missing:,} pairs fewer with {kind} than asked for: the other captions have no word "
+            "to change"
         )
     if written.json_replaced:
         yield f"{written.json_replaced:,} jsons could not be parsed and were replaced"
