@@ -41,7 +41,7 @@ class EvaluateDisentanglement(Command):
         Sequence[str],
         Option("Matched pairs that the model was not trained on.", reads=Reads.SHARDS),
     ]
-    pairs: Annotated[int, Option("Most pairs to measure.", low=40)] = 2000
+    pairs: Annotated[int, Option("Maximum number of pairs to measure.", low=40)] = 2000
     plot: Annotated[str | None, plot_option()] = None
     precision: Precision = "auto"
     device: Device = "auto"

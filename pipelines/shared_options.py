@@ -36,7 +36,7 @@ Shards = Annotated[
 ]
 ImageRoot = Annotated[
     str | None,
-    Option("Folder that the image paths of a table start from (default: the table's)."),
+    Option("Folder that the image paths of a table are relative to (default: the table's)."),
 ]
 Scores = Annotated[
     Sequence[str],

@@ -90,7 +90,9 @@ class Policy(Options):
             sql_over=("scores", "join"),
         ),
     ] = None
-    cap: Annotated[int | None, Option("Most pairs per value of --balance-by.", low=1)] = None
+    cap: Annotated[
+        int | None, Option("Maximum number of pairs per value of --balance-by.", low=1)
+    ] = None
     sample: Annotated[
         Literal["soft-cap"] | None,
         Option(
