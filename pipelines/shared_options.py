@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from ncclean.config import CalibrateOn, WeightFunction
+from ncclean.evaluation.figure_files import FORMATS
 from ncclean.options import Option, Reads
 
 Model = Annotated[
@@ -134,7 +135,7 @@ def plot_option(inside: str | None = None) -> Option:
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",
-        endings=(".png", ".svg", ".pdf"),
+        endings=FORMATS,
         inside=inside,
         extra="plots",
     )

@@ -10,6 +10,7 @@ from ncclean.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = (".png", ".svg", ".pdf")
 STYLE: dict[Any, Any] = {
     "font.size": 8.0,
     "axes.spines.top": False,
@@ -26,6 +27,8 @@ STYLE: dict[Any, Any] = {
 
 def write_figure(figure: Figure, path: Path) -> None:
     """Write to a file; its ending is the format. Raises `InputError` if it cannot be written."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"--plot takes a file ending in {', '.join(FORMATS)}, got {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=200)
