@@ -43,7 +43,9 @@ def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
     column = max(len(label) for label, _ in labelled) + 4
     lines = [f"{title}:"]
     for label, meaning in labelled:
-        text = textwrap.wrap(meaning, max(width - column, 20), break_long_words=False)
+        text = textwrap.wrap(
+            meaning, max(width - column, 20), break_long_words=False, break_on_hyphens=False
+        )
         lines.append(f"  {label}".ljust(column) + text[0])
         lines += [" " * column + line for line in text[1:]]
     return "\n".join(lines).replace(_NO_BREAK, " ")
@@ -75,8 +77,8 @@ def _meaning(parameter: Parameter) -> str:
     else:
         bounds = (
             ("at least", option.low),
-            ("at most", option.high),
             ("above", option.above),
+            ("at most", option.high),
             ("below", option.below),
         )
         facts += [f"{words} {bound:g}" for words, bound in bounds if bound is not None]

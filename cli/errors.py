@@ -63,8 +63,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, NccleanError):
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = f" for {error.filename}" if error.filename else ""
-        return f"no space left{place}; nothing is lost: free some and run the same command"
+        from ncclean.stores import explain
+
+        return explain(error.filename or "the output", error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())

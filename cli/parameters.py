@@ -12,11 +12,11 @@ from ncclean.options import Parameter, union_members
 
 # What every command takes, besides its own options.
 JSON = typer.Option("--json", help="Print the result as one JSON object on stdout.")
-QUIET = typer.Option("--quiet", "-q", help="No progress, no summary.")
+QUIET = typer.Option("--quiet", "-q", help="Print neither progress nor a summary.")
 SET = typer.Option(
     "--set",
     metavar="NAME=VALUE",
-    help="Any other option of the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+    help="Any other option in the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
 )
 
 

@@ -1,5 +1,6 @@
 """Write the generated pages: `schema.md` from the Arrow schema, `cli.md` and `recipe-reference.md`
-from the declarations of the commands; and `ncclean/__init__.pyi`, the commands as functions.
+from the declarations of the commands; and `ncclean/__init__.pyi`, the commands as functions. The
+prose of the pages is in docs/templates.
 
     python docs/generate.py
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import pyarrow as pa
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ncclean_cli.app import DEBUG, VERSION, app
 from ncclean_cli.command_help import command_help, entries, switch
 from ncclean_pipelines.command import Command
@@ -28,101 +29,13 @@ from ncclean import schema
 from ncclean.options import Parameter, parameters, union_members
 
 WIDTH = 100
-_MADE_BY = "<!-- Made by docs/generate.py; edit that instead. -->"
-
-_SCHEMA_INTRODUCTION = """\
-# Schema
-
-The score table has these columns, in this order. `ncclean.schema` defines them; nothing else does.
-The schema version is {version}.
-
-Every input sample has exactly one row, in input order. Columns from `similarity` to `block` are
-null where `status` is not `ok`. What each score means and when to use it: [Scores](scores.md).
-
-*Phase* tells when a column is filled. `parts` columns need the model and depend on one shard.
-`finalize` columns depend on the whole corpus and can be computed again without the model.
-"""
-
-_SCHEMA_METADATA = """\
-## File metadata
-
-The Parquet key-value metadata of each final file records how it was made. All values are strings.
-
-| key | meaning |
-|---|---|
-| `model`, `pretrained` | the model as named on the command line, and its tag |
-| `weights_fingerprint` | hash over the names, shapes and bytes of all weights |
-| `precision` | precision of the towers, after `auto` was resolved |
-| `block_size`, `forget_percent`, `seed`, `text`, `caption_key` | the options of these names; \
-`caption_key` only if given |
-| `shift`, `shift_source` | boundary of OSA as a number, and where it came from: `noise`, \
-`shuffled` or `given` |
-| `osa_function` | shape of `osa_weight` above it: `high_degree`, `linear` or `cosine` |
-| `noise_rate`, `noise_rate_low`, `noise_rate_high` | estimated share of mismatched pairs and its \
-95 % interval; `nan` where it could not be estimated |
-| `calibrated_on` | the score that the noise rate and `noise_probability` are of: `similarity` or \
-`neg_clip_loss` |
-| `separation` | how often a matched pair has a higher score than a mismatched one, by the same \
-estimate: what the estimator can tell |
-| `audited` | only after `--calibrate-with` or `audit --apply`: the map of the noise \
-probability, the measured noise rate, and by how many answers |
-| `near_miss_rate`, `near_miss_rate_low`, `near_miss_rate_high` | with `--words`: the share \
-of captions with a wrong word, of those that are not mismatched, and its 95 % interval |
-| `ncclean_version`, `schema_version` | versions of ncclean and of this schema |
-
-Compression is zstd. Row groups hold about 100,000 rows. {dictionary} are dictionary-encoded.
-"""
-
-_OPTIONAL = """\
-
-## Columns of options
-
-A table that was scored with `--canonical` or `--words` has these columns too:
-"""
-
-_EMBEDDINGS = """\
-## Embeddings
-
-`--embeddings DIR` also writes, for each shard with number `i` in the list of shards:
-
-- `img_emb/img_emb_<i>.npy` and `text_emb/text_emb_<i>.npy`: float16 `(n, d)`, L2-normalised, one
-  row for each pair with status `ok`;
-- `metadata/metadata_<i>.parquet`: which pair each row belongs to, with the columns below.
-
-This is the layout of clip-retrieval.
-"""
-
-_NEIGHBOURS = """\
-## Neighbours
-
-The table that `ncclean neighbours` writes, one row for each embedded pair: what its columns mean
-and when to use them, [Neighbours](neighbours.md). Its file metadata has the index, the recalls
-measured, thresholds, seed and versions.
-"""
-
-_OUTCOMES = """\
-## Outcomes
-
-The table that `ncclean evaluate zeroshot`, `retrieval` and `linear-probe` write beside each result:
-a row for each image or caption that was looked up. `evaluate compare` resamples it
-([Evaluation](evaluation.md)).
-"""
-
-_CLI_INTRODUCTION = """\
-# Commands
-
-The same text, for the installed version: `ncclean COMMAND --help`. Results go to stdout, progress
-and messages to stderr. Exit codes: [Input and runs](input.md#exit-codes).
-"""
-
-
-_RECIPE_INTRODUCTION = """\
-# Recipe reference
-
-The keys of a recipe and the options of its stages; how they fit together: [Recipes](recipes.md).
-Where an option takes a list, one value will do. `out` may be left out everywhere. `--overwrite`
-and `--resume` are decided by the run.
-"""
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def schema_page() -> str:
@@ -137,19 +50,15 @@ def schema_page() -> str:
         )
         for column in schema.SCORE_COLUMNS
     ]
-    dictionary = ", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS)
-    return _page(
-        _SCHEMA_INTRODUCTION.format(version=schema.SCHEMA_VERSION),
-        _table(("column", "type", "meaning", "phase", "computed by"), rows),
-        _SCHEMA_METADATA.format(dictionary=dictionary),
-        _OPTIONAL,
-        _columns(schema.OPTIONAL_COLUMNS),
-        _EMBEDDINGS,
-        _table(("column", "type"), _fields(schema.EMBEDDING_METADATA)),
-        _NEIGHBOURS,
-        _columns(schema.NEIGHBOUR_COLUMNS),
-        _OUTCOMES,
-        _columns(schema.OUTCOME_COLUMNS),
+    embeddings = [(f"`{field.name}`", str(field.type)) for field in schema.EMBEDDING_METADATA]
+    return TEMPLATES.get_template("schema.md").render(
+        version=schema.SCHEMA_VERSION,
+        scores=_table(("column", "type", "meaning", "phase", "computed by"), rows),
+        dictionary=", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS),
+        optional=_columns(schema.OPTIONAL_COLUMNS),
+        embeddings=_table(("column", "type"), embeddings),
+        neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
+        outcomes=_columns(schema.OUTCOME_COLUMNS),
     )
 
 
@@ -163,40 +72,30 @@ def _columns(columns: Iterable[schema.Column]) -> str:
 
 def cli_page() -> str:
     """Usage, arguments and options of every command, as plain text."""
-    sections = [
-        f"## ncclean {name}\n\n```text\n{command_help(kind, WIDTH)}\n```\n"
-        for name, kind in COMMANDS.items()
-    ]
-    options = entries("Options", [switch(info) for info in (DEBUG, VERSION)], WIDTH)
-    usage = "Usage: ncclean [OPTIONS] COMMAND ..."
-    about = f"{app.info.help}\n\n```text\n{usage}\n\n{options}\n```\n"
-    return _page(_CLI_INTRODUCTION, about, *sections)
-
-
-def _fields(fields: pa.Schema) -> list[tuple[str, ...]]:
-    return [(f"`{field.name}`", str(field.type)) for field in fields]
+    return TEMPLATES.get_template("cli.md").render(
+        about=app.info.help,
+        options=entries("Options", [switch(info) for info in (DEBUG, VERSION)], WIDTH),
+        commands=[(name, command_help(kind, WIDTH)) for name, kind in COMMANDS.items()],
+    )
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
-
-
-def _page(*sections: str) -> str:
-    return "\n".join((_MADE_BY, *sections))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def recipe_page() -> str:
     """The keys of a recipe and the options of its stages."""
     heads = ("key", "type", "default", "meaning")
-    sections = [_RECIPE_INTRODUCTION, _table(heads, _keys(RecipeModel))]
-    for title, model in (("engine", EngineModel), ("Every stage", StageModel)):
-        sections += [f"## {title}\n", _table(heads, _keys(model))]
-    for name, kind in STAGES.items():
-        makes = "What it makes is the model `local-dir:OUT`.\n" if kind.makes_model else ""
-        sections.append(f"## {name}\n\n{makes}")
-        sections.append(_table(("option", *heads[1:]), _stage_options(kind)))
-    return _page(*sections)
+    return TEMPLATES.get_template("recipe-reference.md").render(
+        recipe=_table(heads, _keys(RecipeModel)),
+        engine=_table(heads, _keys(EngineModel)),
+        every_stage=_table(heads, _keys(StageModel)),
+        stages=[
+            (name, kind.makes_model, _table(("option", *heads[1:]), _stage_options(kind)))
+            for name, kind in STAGES.items()
+        ],
+    )
 
 
 def _stage_options(kind: type[Command]) -> list[tuple[str, ...]]:
@@ -213,17 +112,14 @@ def _stage_options(kind: type[Command]) -> list[tuple[str, ...]]:
 
 
 def _keys(model: type[BaseModel]) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"`{name}`",
-            _type_text(field.annotation),
-            "**needed**" if field.is_required() else str(field.default or ""),
-            _cell(field.description or ""),
+    rows = []
+    for name, field in model.model_fields.items():
+        default = "" if field.default_factory is not None else str(field.default or "")
+        default = "**needed**" if field.is_required() else default
+        rows.append(
+            (f"`{name}`", _type_text(field.annotation), default, _cell(field.description or ""))
         )
-        if field.default_factory is None
-        else (f"`{name}`", _type_text(field.annotation), "", _cell(field.description or ""))
-        for name, field in model.model_fields.items()
-    ]
+    return rows
 
 
 def _is_inside(parameter: Parameter) -> bool:

@@ -113,7 +113,7 @@ def query(
     memory_limit: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Ask DuckDB about score tables."""
+    """Query score tables with SQL, in DuckDB."""
 def audit(
     scores: str | Sequence[str],
     out: str | None = None,
@@ -469,7 +469,7 @@ def evaluate_similarity(
     plot: str | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Show how far matched pairs stand above mismatched ones, before and after."""
+    """Show how far matched pairs stand above mismatched ones, before and after a repair."""
 def evaluate_disentanglement(
     run: str,
     shards: str | Sequence[str],

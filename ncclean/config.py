@@ -24,6 +24,7 @@ WeightFunction = Literal["high_degree", "linear", "cosine"]
 CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 WORDS_PER_CAPTION = 3
+RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 
 
@@ -42,14 +43,14 @@ class ScoreOptions(Options):
     pool: Annotated[
         int | None,
         Option(
-            "Of embeddings: take the rivals of neg_clip_loss from this many pairs of the whole "
-            "corpus, e.g. 32768 as its authors do, not from the block.",
+            "For embeddings: take the rivals of neg_clip_loss from this many pairs of the whole "
+            "corpus, e.g. 32768 as its authors do, instead of from the block.",
             low=2,
         ),
     ] = None
     canonical: Annotated[
         bool,
-        Option("Of embeddings: also canonical_similarity, for an estimator that knows little."),
+        Option("For embeddings: also compute canonical_similarity, for a weak estimator."),
     ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
@@ -59,75 +60,79 @@ class ScoreOptions(Options):
     draft: Annotated[
         bool,
         Option(
-            "Decode JPEGs of twice the model's size and more at a half, a quarter or an eighth: "
-            "faster, but the cosines differ a little."
+            "Decode JPEGs of at least twice the model's size at a half, a quarter or an eighth of "
+            "theirs: faster, but the cosines differ slightly."
         ),
     ] = False
     max_pixels: Annotated[
-        int, Option("Largest image to decode, in pixels; a larger one is image_too_large.", low=1)
+        int,
+        Option(
+            "Largest image to decode, in pixels; a larger one gets the status image_too_large.",
+            low=1,
+        ),
     ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
-        Option("Also write embeddings here, as clip-retrieval lays them out.", inside="embeddings"),
+        Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),
     ] = None
     calibrate_by: Annotated[
         str | None,
         Option(
-            "Column, json field or SQL whose values are calibrated apart, e.g. `language`.",
+            "Column, json field or SQL whose values are calibrated separately, e.g. `language`.",
             metavar="SQL",
         ),
     ] = None
     signals: Annotated[
         Sequence[Literal["language", "image"]] | None,
         Option(
-            "Further columns, with commas between: `language` of the caption; blur, brightness, "
-            "entropy and hashes of the `image`.",
+            "More columns, comma-separated: `language` of the caption; blur, brightness, entropy "
+            "and hashes of the `image`.",
             commas=True,
         ),
     ] = None
     columns: Annotated[
         Sequence[str] | None,
         Option(
-            "Function of your own that computes columns; repeatable.",
+            "Your own function that computes columns. Repeatable.",
             metavar="MODULE:FUNCTION",
         ),
     ] = None
     head: Annotated[
         Sequence[str] | None,
         Option(
-            "Column of a linear layer or MLP on the image embedding; repeatable.",
+            "Column computed by a linear layer or MLP on the image embedding. Repeatable.",
             metavar="NAME=FILE",
         ),
     ] = None
     words: Annotated[
         bool,
         Option(
-            "Try each word of a caption against others of its class: which one is wrong, which "
-            "fits better, and how probable it is that one is wrong."
+            "Compare each word of a caption with others of its class: which word is wrong, which "
+            "fits better, and how probable it is that any is wrong."
         ),
     ] = False
     word_classes: Annotated[
         str | None,
-        Option("Classes of words of your own for `--words`.", metavar="FILE"),
+        Option("Your own word classes for `--words`.", metavar="FILE"),
     ] = None
     words_per_caption: Annotated[
-        int, Option("Captions with another word to encode for each caption.", low=1, high=64)
+        int, Option("Captions with one word replaced to encode per caption.", low=1, high=64)
     ] = WORDS_PER_CAPTION
-    text: Annotated[bool, Option("Write the captions.")] = True
+    text: Annotated[bool, Option("Write the captions to the table.")] = True
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decode_on == "device" and "image" in (self.signals or ()):
-            raise InputError("--signals image needs the images on the CPU: --decode-on cpu")
+            raise InputError("--signals image needs the images on the CPU: use --decode-on cpu")
         if self.draft and "image" in (self.signals or ()):
-            raise InputError("--signals image needs whole images: without --draft")
+            raise InputError("--signals image needs whole images: leave --draft out")
         if self.draft and self.decode_on == "device":
-            raise InputError("--draft is the CPU's way to decode: not with --decode-on device")
+            raise InputError("--draft needs --decode-on cpu: a GPU's decoder has none")
         if not self.words and self.word_classes is not None:
-            raise InputError("--word-classes is for --words")
+            raise InputError("--word-classes needs --words")
         if not self.words and self.words_per_caption != WORDS_PER_CAPTION:
-            raise InputError("--words-per-caption is for --words")
+            raise InputError("--words-per-caption needs --words")
 
     def result_options(self) -> dict[str, Any]:
         """The options that change what is written, by name."""
@@ -144,7 +149,7 @@ class TaskOptions(Options):
 
     engine: Annotated[
         Literal["auto", "local", "ray"],
-        Option("`local`, `ray`; auto is ray with --ray-address.", is_idle=True),
+        Option("`local` or `ray`; `auto` is `ray` with --ray-address.", is_idle=True),
     ] = "auto"
     workers: Annotated[
         int | None,
@@ -152,14 +157,12 @@ class TaskOptions(Options):
             "Processes, or tasks at a time on Ray (default: one per core).", low=1, is_idle=True
         ),
     ] = None
-    ray_address: Annotated[
-        str | None, Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.", is_idle=True)
-    ] = None
+    ray_address: Annotated[str | None, Option(RAY_ADDRESS, is_idle=True)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.engine == "local" and self.ray_address is not None:
-            raise InputError("--ray-address is for --engine ray")
+            raise InputError("--ray-address needs --engine ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,13 +174,13 @@ class ClusterOptions(Options):
 
     address: Annotated[
         str | None,
-        Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.", name="ray_address", is_idle=True),
+        Option(RAY_ADDRESS, name="ray_address", is_idle=True),
     ] = None
     workers: Annotated[
         int | None, Option("Ray workers (default: as many as fit).", low=1, is_idle=True)
     ] = None
     gpus_per_worker: Annotated[
-        float | None, Option("GPUs of a Ray worker, may be a fraction.", low=0, is_idle=True)
+        float | None, Option("GPUs of a Ray worker; may be a fraction.", low=0, is_idle=True)
     ] = None
     cpus_per_worker: Annotated[
         float | None, Option("Cores of a Ray worker.", low=0, is_idle=True)
@@ -195,7 +198,7 @@ def parse_shift(value: str | float) -> str | float:
             f"--shift takes auto, noise, shuffled or a number, got {value!r}"
         ) from None
     if not -1 <= number <= 1:
-        raise InputError(f"--shift is a cosine, between -1 and 1, got {value}")
+        raise InputError(f"--shift takes a cosine between -1 and 1, got {value}")
     return number
 
 
@@ -208,7 +211,7 @@ def parse_scale(value: str | float | None) -> str | float | None:
     except ValueError:
         return value
     if not 0 < number < float("inf"):
-        raise InputError(f"--scale is a positive number or a model, got {value}")
+        raise InputError(f"--scale takes a positive number or a model, got {value}")
     return number
 
 

@@ -65,6 +65,7 @@ class Option:
     above: float | None = None
     below: float | None = None
     endings: tuple[str, ...] = ()  # of a file's name
+    local: bool = False  # a folder of this machine, and no URL
     reads: Reads | None = None
     columns_of: tuple[str, ...] = ()  # it names columns of the tables that these options name
     sql_over: tuple[str, ...] = ()  # it is SQL over the columns of those tables
@@ -139,6 +140,8 @@ class Parameter:
                 raise OptionError(
                     self.name, f"{self.flag} takes a file ending in {endings}, got {one}"
                 )
+            if option.local and "://" in one:
+                raise OptionError(self.name, f"{self.flag} takes a local folder, got {one}")
             if not isinstance(one, int | float):
                 continue
             for bound, holds, words in (
@@ -230,11 +233,11 @@ DecodeThreads = Annotated[
 CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
-        "Extension, json field or column of the caption (default: `.txt`, `.caption`, json); "
-        "repeatable: one row for each caption."
+        "Extension, json field or column of the caption (default: `.txt`, `.caption`, json). "
+        "Repeatable: one row for each caption."
     ),
 ]
-Seed = Annotated[int, Option("Seed of everything random.", low=0)]
+Seed = Annotated[int, Option("Random seed.", low=0)]
 
 
 def value_of(options: object, parameter: Parameter) -> Any:

@@ -152,7 +152,7 @@ def is_full(folder: str | os.PathLike[str]) -> bool:
 def explain(path: object, error: BaseException, verb: str = "write") -> str:
     """One sentence: what a failed access to `path` means and what to do."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left for {path}; nothing is lost: free some and run the same command"
+        return f"no space left for {path}; nothing is lost: make room and run the same command"
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return (

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 from ncclean.training.options import AdaptOptions
 
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, ImageRoot, Overwrite, Precision, Pretrained
+from .shared_options import (
+    Device,
+    ImageRoot,
+    Overwrite,
+    Precision,
+    Pretrained,
+    ScoredShards,
+    Scores,
+)
 
 if TYPE_CHECKING:
     from .jobs.adapt import AdaptSummary
@@ -36,33 +42,25 @@ class Adapt(Command):
     makes_model = True
     has_record = True
 
-    scores: Annotated[
-        Sequence[str],
-        Option("Score files of the corpus.", argument=True, metavar="SCORES", reads=Reads.TABLE),
+    scores: Scores
+    shards: ScoredShards
+    out: Annotated[
+        str, Option("Folder of the adapted model.", flags=("-o",), inside="", local=True)
     ]
-    shards: Annotated[Sequence[str], Option("The scored shards.", reads=Reads.SHARDS)]
-    out: Annotated[str, Option("Folder of the adapted model.", flags=("-o",), inside="")]
     model: Annotated[
         str,
-        Option("Model to adapt, as `score` takes it; best the one that scored.", reads=Reads.MODEL),
+        Option("Model to adapt, as in `score`; preferably the one that scored.", reads=Reads.MODEL),
     ] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     image_root: ImageRoot = None
     threshold: Annotated[
         float,
-        Option("Least clean_posterior of the pairs to train on.", low=0, high=1),
+        Option("Train on pairs whose clean_posterior is above this.", low=0, below=1),
     ] = 0.9
     options: AdaptOptions = field(default_factory=AdaptOptions)
     precision: Precision = "auto"
     device: Device = "auto"
     overwrite: Overwrite = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.threshold >= 1:
-            raise InputError(f"--threshold lies in [0, 1), got {self.threshold:g}")
-        if "://" in self.out:
-            raise InputError(f"--out of adapt is a local folder, got {self.out}")
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
         """Train and save the model; see `ncclean_pipelines.jobs.adapt`."""
@@ -73,15 +71,7 @@ class Adapt(Command):
             "strictly clean": f"{adapted.pairs:,}",
             "loss": f"{adapted.first_loss:.3f} to {adapted.last_loss:.3f}",
         }
-        return Result(
-            self.name,
-            adapted,
-            dataclasses.asdict(adapted),
-            figures,
-            (self.out,),
-            adapted.failed_shards,
-            _summary(adapted),
-        )
+        return self.result(adapted, _summary(adapted), figures=figures, made=[self.out])
 
 
 def _summary(adapted: AdaptSummary) -> Iterator[Shown]:

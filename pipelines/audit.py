@@ -30,9 +30,9 @@ _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 class Audit(Command):
     """Judge a sample of a corpus, and measure its noise rate and its rules.
 
-    With --out: draws pairs, more where the noise probability is unsure, and writes a page to judge
-    them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back) and
-    sample.parquet for other judges.
+    With --out: draws pairs, more where the noise probability is uncertain, and writes a page to
+    judge them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back)
+    and sample.parquet for other judges.
 
     With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
     intervals, next to what the calibration expected.
@@ -41,7 +41,7 @@ class Audit(Command):
     """
 
     name = "audit"
-    summary = "Judge a sample, and measure noise rate and rules by it."
+    summary = "Judge a sample to measure the noise rate and the rules."
     is_stage = False  # a person answers in between
 
     scores: Scores
@@ -52,34 +52,39 @@ class Audit(Command):
     shards: PictureShards = ()
     image_root: ImageRoot = None
     pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
-    seed: Annotated[int, Option("Seed of the sample.", low=0)] = 0
+    seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None
     answers: Annotated[
         str | None,
-        Option("Measure: what the page saved, or any JSON or CSV with `uid` and `answer`.",
-               reads=Reads.PATH),
-    ] = None  # fmt: skip
+        Option(
+            "Answers to measure by: what the page saved, or any JSON or CSV with `uid` and "
+            "`answer`.",
+            reads=Reads.PATH,
+        ),
+    ] = None
     sample: Annotated[
         str | None,
         Option(
-            "The sample.parquet that was judged, if the answers are another program's and the "
-            "table was calibrated again since.",
+            "The sample.parquet that was judged, if the answers come from another program and the "
+            "table has been calibrated again since.",
             reads=Reads.TABLE,
         ),
     ] = None
     selection: Annotated[
         str | None,
-        Option("Measure this selection, too: what it keeps and drops.", reads=Reads.TABLE),
+        Option("Also measure this selection: what it keeps and what it drops.", reads=Reads.TABLE),
     ] = None
     partly: Annotated[
-        Literal["match", "mismatch", "leave-out"], Option("What `partly` counts as.")
+        Literal["match", "mismatch", "leave-out"],
+        Option("What `partly` counts as: `match`, `mismatch` or `leave-out`."),
     ] = "match"
     cannot_tell: Annotated[
-        Literal["leave-out", "match", "mismatch"], Option("What `cannot tell` counts as.")
+        Literal["leave-out", "match", "mismatch"],
+        Option("What `cannot tell` counts as: `leave-out`, `match` or `mismatch`."),
     ] = "leave-out"
     apply: Annotated[
         bool,
-        Option("Move the calibration of the table to the answers, as `score --calibrate-with`."),
+        Option("Move the table's calibration to the answers, like `score --calibrate-with`."),
     ] = False
     memory_limit: MemoryLimit = None
 
@@ -87,12 +92,13 @@ class Audit(Command):
         super().__post_init__()
         if (self.out is None) == (self.answers is None):
             raise InputError(
-                "audit takes --out, to draw a sample and write the page, or --answers, to measure"
+                "audit takes either --out, to draw a sample and write the page, or --answers, to "
+                "measure by them"
             )
         if self.answers is None:
-            check_unset(self, _OF_ANSWERS, "goes with --answers")
+            check_unset(self, _OF_ANSWERS, "needs --answers")
         else:
-            check_unset(self, _OF_PAGE, "goes with --out")
+            check_unset(self, _OF_PAGE, "is for drawing a sample: leave it out with --answers")
         if self.apply and len(self.scores) != 1:
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
@@ -102,24 +108,19 @@ class Audit(Command):
 
         if self.answers is None:
             written = job.write_audit(self, progress)
-            return Result(
-                self.name,
+            return self.result(
                 written,
-                written.to_json(),
-                {"pairs": f"{written.pairs:,}", "pictures": f"{written.pictures:,}"},
-                (written.page, written.sample),
-                written.failed_shards,
                 _written_lines(written),
+                figures={"pairs": f"{written.pairs:,}", "pictures": f"{written.pictures:,}"},
+                made=[written.page, written.sample],
             )
         audit = job.measure_answers(self, progress)
-        rate = audit.noise
-        return Result(
-            self.name,
+        return self.result(
             audit,
-            {**audit.to_json(), "applied": self.apply},
-            {"noise rate": _estimate(rate), "answers": f"{audit.counted:,}"},
-            (self.scores[0],) if self.apply else (),
-            shown=_measured_lines(audit, self.apply),
+            _measured_lines(audit, self.apply),
+            figures={"noise rate": _estimate(audit.noise), "answers": f"{audit.counted:,}"},
+            made=[self.scores[0]] if self.apply else [],
+            values={**audit.to_json(), "applied": self.apply},
         )
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.errors import InputError
-from ncclean.options import CaptionKeys, Option, Reads
+from ncclean.config import RAY_ADDRESS
+from ncclean.options import CaptionKeys, Option
 
 from .command import Command, Result, options_of
 from .display import Note, Shown, interval
 from .progress import SILENT, Progress
 from .run import result_of
-from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
+from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained, sources_option
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
@@ -45,8 +45,8 @@ class Clean(Command):
 
     The bundled recipe `clean`: OUT gets `scores.parquet`, `report.html`, `clean.parquet` (which
     pairs are kept) and the shards in `clean/`. From embeddings, which need no model, the recipe
-    `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, in place of shards. Run it
-    again to go on after an interruption; only what a changed option touches is done anew.
+    `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, instead of shards. After an
+    interruption run it again to go on; only what a changed option affects is done again.
 
     Example: `ncclean clean shards/ --out cleaned/`
     """
@@ -56,39 +56,23 @@ class Clean(Command):
     resume_hint = "run the same command again to go on; finished stages are kept"
     is_stage = False
 
-    source: Annotated[
-        Sequence[str],
-        Option(
-            "Shards, tables or folders of images, or embeddings: files, folders, globs, brace "
-            "ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
-            argument=True,
-            metavar="SOURCE",
-            reads=Reads.SOURCE,
-        ),
-    ]
-    out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH")]
+    source: Annotated[Sequence[str], sources_option("SOURCE")]
+    out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH", local=True)]
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKeys = None
     image_root: ImageRoot = None
     threshold: Annotated[
-        float, Option("Noise probability from which a pair is dropped.", low=0, high=1)
+        float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5
-    where: Annotated[
-        str | None, Option("SQL condition that the kept pairs meet, besides the threshold.")
-    ] = None
-    samples_per_shard: Annotated[int, Option("Samples of a written shard.", low=1)] = 10_000
+    where: Annotated[str | None, Option("SQL condition that kept pairs must meet too.")] = None
+    samples_per_shard: Annotated[int, Option("Samples per shard written.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
     engine: Annotated[
-        Engine, Option("`local`, `ray`; auto is ray with an address or several GPUs.")
+        Engine, Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.")
     ] = "auto"
-    ray_address: Annotated[str | None, Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.")] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if "://" in self.out:
-            raise InputError(f"--out of clean is a local folder, got {self.out}")
+    ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
         """Run the recipe, or what is left of it."""
@@ -109,16 +93,7 @@ class Clean(Command):
             if options[option] is not None or option == "pretrained"
         ]
         summary = run(load_recipe(recipe, Path(self.out), changes), progress)
-        result = result_of(self.name, summary)
-        return Result(
-            self.name,
-            summary,
-            summary.to_json(),
-            result.figures,
-            result.made,
-            result.failures,
-            self._shown(summary),
-        )
+        return replace(result_of(self, summary), shown=self._shown(summary))
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
         from ncclean.scoring.noise_rate import why_vague

@@ -15,7 +15,7 @@ import inspect
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -93,6 +93,24 @@ class Command(Options):
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Do it. Raises `InputError` before anything is written if it cannot be done."""
 
+    def result(
+        self,
+        summary: S,
+        shown: Iterable[Shown] = (),
+        *,
+        figures: Mapping[str, str] | None = None,
+        made: Iterable[str] = (),
+        values: Mapping[str, Any] | None = None,
+        failures: Mapping[str, str] | None = None,
+    ) -> Result[S]:
+        """What `run` did: values and failures are those of the summary unless others are given."""
+        known: Any = summary
+        if values is None:
+            values = known.to_json() if hasattr(known, "to_json") else dataclasses.asdict(known)
+        if failures is None:
+            failures = getattr(known, "failed_shards", {})
+        return Result(self.name, summary, values, figures or {}, tuple(made), failures, shown)
+
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:
         """Raise `OptionError` for options that were given and do not go together."""
@@ -115,10 +133,7 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
     `OptionError` for an unknown option, a missing one and a value that it does not take.
     """
     declared = parameters(kind)
-    for name in values:
-        if name not in declared:
-            hint = closest(name, list(declared))
-            raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
+    check_known(kind, values, declared)
     accepted = {name: accept(declared[name], value) for name, value in values.items()}
     options = {
         name: value
@@ -131,6 +146,13 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
     kind.check_given(options)
     command: C = _build(kind, (), {declared[name].place: value for name, value in options.items()})
     return command
+
+
+def check_known(kind: type[Command], names: Iterable[str], known: Collection[str]) -> None:
+    """Raise `OptionError` for the first name that is not one of the known options."""
+    for name in names:
+        if name not in known:
+            raise OptionError(name, f"{kind.name} has no option {name!r}{closest(name, known)}")
 
 
 def accept(parameter: Parameter, value: Any) -> Any:
@@ -156,9 +178,9 @@ def accept(parameter: Parameter, value: Any) -> Any:
         ) from None
 
 
-def closest(word: str, known: Sequence[str]) -> str:
+def closest(word: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing if no known word is like it."""
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -217,15 +239,13 @@ def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, An
         name, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"--set takes NAME=VALUE, got {setting!r}")
-        if name not in parameters(kind):
-            hint = closest(name, list(parameters(kind)))
-            raise InputError(f"--set: {kind.name} has no option {name!r}{hint}")
+        check_known(kind, [name], parameters(kind))
         try:
             values[name] = accept(parameters(kind)[name], yaml.safe_load(text))
         except OptionError as error:
             raise InputError(f"--set {error}") from None
         except yaml.YAMLError:
-            raise InputError(f"--set {name}: not YAML, got {text!r}") from None
+            raise InputError(f"--set {name}: {text!r} is not YAML") from None
     return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,9 +34,9 @@ _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
 class Demo(Command):
     """Render a noisy corpus, find the noise, and repair a model that was trained on such noise.
 
-    The bundled recipe `demo`; needs no network. Prints what each score and each rule found of
-    every kind of noise, what the model can do when it is left alone, goes on as before, and is
-    repaired, beside an oracle that knows the truth, and three queries to start from.
+    The bundled recipe `demo`; needs no network. Prints how much of each kind of noise every score
+    and rule found; how good the model is when it is left alone, trained on as before, or repaired,
+    next to an oracle that knows the truth; and three queries to start from.
 
     Example: `ncclean demo --out demo_run`
     """
@@ -46,7 +46,9 @@ class Demo(Command):
     resume_hint = "run the same command again to go on"
     is_stage = False
 
-    out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH")] = "demo_run"
+    out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH", local=True)] = (
+        "demo_run"
+    )
     pairs: Annotated[int, Option("Pairs to render.", low=100)] = 16_000
     seed: Seed = 0
 
@@ -64,16 +66,9 @@ class Demo(Command):
             f"steps={self.pairs // batch}",  # one pass
         ]
         summary = run(load_recipe(find_recipe("demo"), Path(self.out), changes), progress)
-        result = result_of(self.name, summary)
-        return Result(
-            self.name,
-            summary,
-            {**_noise(summary), "run": summary.to_json()},
-            result.figures,
-            result.made,
-            result.failures,
-            self._shown(result),
-        )
+        result = result_of(self, summary)
+        values = {**_noise(summary), "run": summary.to_json()}
+        return replace(result, values=values, shown=self._shown(result))
 
     def _shown(self, result: Result[RunSummary]) -> Iterator[Shown]:
         yield from result.shown

@@ -12,6 +12,7 @@ from .command import Command, Result
 from .display import Shown, Table
 from .evaluate_models import LEADING_METRICS, percentage
 from .progress import SILENT, Progress
+from .shared_options import json_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.comparison import Comparison
@@ -41,15 +42,10 @@ class EvaluateCompare(Command):
     ]
     b: Annotated[
         str,
-        Option("The same of the other model.", argument=True, metavar="B", reads=Reads.PATH),
+        Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH),
     ]
-    out: Annotated[
-        str | None,
-        Option(
-            "JSON file of the result.", flags=("-o",), inside="comparison.json", endings=(".json",)
-        ),
-    ] = None
-    draws: Annotated[int, Option("Resamples of the bootstrap.", low=1)] = 2000
+    out: Annotated[str | None, json_option("comparison.json")] = None
+    draws: Annotated[int, Option("Bootstrap resamples.", low=1)] = 2000
     seed: Seed = 0
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
@@ -64,9 +60,9 @@ class EvaluateCompare(Command):
             read_results(self.a), read_results(self.b), self.draws, self.seed
         )
         values = {"comparisons": [each.to_json() for each in compared], "draws": self.draws}
-        files = (write_json(self.out, values),) if self.out is not None else ()
+        files = [write_json(self.out, values)] if self.out is not None else []
         figures = dict(map(_difference, compared))
-        return Result(self.name, compared, values, figures, files, shown=_summary(compared))
+        return self.result(compared, _summary(compared), figures=figures, made=files, values=values)
 
 
 def _difference(comparison: Comparison) -> tuple[str, str]:

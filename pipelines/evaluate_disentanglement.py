@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,9 +38,10 @@ class EvaluateDisentanglement(Command):
         Option("Run folder of `--method disncl`.", name="run", argument=True, metavar="RUN"),
     ]
     shards: Annotated[
-        Sequence[str], Option("Matched pairs that it was not trained on.", reads=Reads.SHARDS)
+        Sequence[str],
+        Option("Matched pairs that the model was not trained on.", reads=Reads.SHARDS),
     ]
-    pairs: Annotated[int, Option("Pairs to measure at most.", low=40)] = 2000
+    pairs: Annotated[int, Option("Maximum number of pairs to measure.", low=40)] = 2000
     plot: Annotated[str | None, plot_option()] = None
     precision: Precision = "auto"
     device: Device = "auto"
@@ -52,9 +52,8 @@ class EvaluateDisentanglement(Command):
         from .jobs.evaluate_disentanglement import measure
 
         report = measure(self, progress)
-        files = (self.plot,) if self.plot is not None else ()
-        values = dataclasses.asdict(report)
-        return Result(self.name, report, values, {}, files, shown=_summary(report, files))
+        files = [self.plot] if self.plot is not None else []
+        return self.result(report, _summary(report, files), made=files)
 
 
 def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Shown]:

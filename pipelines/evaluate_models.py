@@ -25,7 +25,7 @@ LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
 Models = Annotated[
     Sequence[str],
-    Option("Model, as `score` takes it; repeatable, for a column each.", reads=Reads.MODEL),
+    Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
 ]
 
 
@@ -45,21 +45,21 @@ class ModelOptions(Command):
         Sequence[str],
         Option(
             "Pretrained tag or checkpoint file of an open_clip name: one for all models, or one "
-            f"for each (default: {DEFAULT_PRETRAINED}).",
+            f"per model (default: {DEFAULT_PRETRAINED}).",
             reads=Reads.WEIGHTS,
         ),
     ] = ()
     out: Annotated[
         str | None,
         Option(
-            "Folder for the results, or a `.json` file where there is one.",
+            "Folder for the results, or a `.json` file if there is only one.",
             flags=("-o",),
             inside="",
         ),
     ] = None
     space: Annotated[
         str,
-        Option("Of a model with DisNCL's heads: `invariant` (auto), `exclusive` or `joint`."),
+        Option("For a model with DisNCL's heads: `invariant` (`auto`), `exclusive` or `joint`."),
     ] = "auto"
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     precision: Precision = "auto"
@@ -81,7 +81,8 @@ class ModelOptions(Command):
         tags = tags * len(self.model) if len(tags) == 1 else tags
         if len(tags) != len(self.model):
             raise InputError(
-                f"{len(tags)} --pretrained for {len(self.model)} --model: give one, or one for each"
+                f"{len(tags)} --pretrained for {len(self.model)} --model: give one for all, or one "
+                "for each"
             )
         return list(zip(self.model, tags, strict=True))
 
@@ -97,13 +98,12 @@ class ModelEvaluation(ModelOptions):
         from .jobs import evaluate_models
 
         results, files = evaluate_models.evaluate(self, progress)
-        return Result(
-            self.name,
+        return self.result(
             results,
-            {"results": [result.to_json() for result in results], "out": self.out},
-            _figures(results),
-            tuple(files),
-            shown=_summary(results, self.title, self.out),
+            _summary(results, self.title, self.out),
+            figures=_figures(results),
+            made=files,
+            values={"results": [result.to_json() for result in results], "out": self.out},
         )
 
 

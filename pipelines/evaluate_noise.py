@@ -15,7 +15,7 @@ from ncclean.options import Option, Options, check_unset, parameters
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Scores, plot_option
+from .shared_options import Join, MemoryLimit, Scores, json_option, plot_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
@@ -26,26 +26,35 @@ class TrialOptions(Options):
     """What `--inject` scores, and with which model."""
 
     pairs: Annotated[
-        int, Option("About so many pairs of --inject, from all over.", low=2, in_recipes=False)
+        int,
+        Option(
+            "Approximate number of pairs for --inject, from all over the corpus.",
+            low=2,
+            in_recipes=False,
+        ),
     ] = 20_000
-    model: Annotated[str, Option("Model of --inject SHARDS; see `score`.", in_recipes=False)] = (
-        "ViT-B-32"
-    )
+    model: Annotated[
+        str, Option("Model for --inject with shards, as in `score`.", in_recipes=False)
+    ] = "ViT-B-32"
     pretrained: Annotated[
-        str | None, Option("Its pretrained tag or checkpoint file.", in_recipes=False)
+        str | None, Option("Pretrained tag or checkpoint file of --model.", in_recipes=False)
     ] = "laion2b_s34b_b79k"
     embedding_keys: Annotated[
         str | None,
         Option(
-            "Vectors of --inject EMBEDDINGS; see `score`.", metavar="IMG,TEXT", in_recipes=False
+            "Vectors for --inject with embeddings, as in `score`.",
+            metavar="IMG,TEXT",
+            in_recipes=False,
         ),
     ] = None
     scale: Annotated[
         str | float | None,
-        Option("Scale of --inject EMBEDDINGS, or their model.", in_recipes=False),
+        Option(
+            "Scale for --inject with embeddings, or their model, as in `score`.", in_recipes=False
+        ),
     ] = None
     device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
-    seed: Annotated[int, Option("Seed of the permutation.", in_recipes=False)] = 0
+    seed: Annotated[int, Option("Random seed of the permutation.", in_recipes=False)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +75,25 @@ class EvaluateNoise(Command):
     summary = "Compare scores and rules with the truth."
 
     scores: Scores
-    out: Annotated[
-        str | None,
-        Option("JSON file of the result.", flags=("-o",), inside="noise.json", endings=(".json",)),
-    ] = None
+    out: Annotated[str | None, json_option("noise.json")] = None
     column: Annotated[
         Sequence[str],
-        Option("Evaluate this too; higher is noisier. Repeatable.", columns_of=("scores", "join")),
+        Option(
+            "Also evaluate this column; higher is noisier. Repeatable.",
+            columns_of=("scores", "join"),
+        ),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
-        Option("Evaluate this too; lower is noisier. Repeatable.", columns_of=("scores", "join")),
+        Option(
+            "Also evaluate this column; lower is noisier. Repeatable.",
+            columns_of=("scores", "join"),
+        ),
     ] = ()
     score: Annotated[
         Sequence[str],
         Option(
-            "Evaluate this too, SQL or `NAME=SQL`; higher is cleaner. Repeatable.",
+            "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner. Repeatable.",
             sql_over=("scores", "join"),
         ),
     ] = ()
@@ -89,21 +101,21 @@ class EvaluateNoise(Command):
     threshold: Annotated[
         Mapping[str, float] | Sequence[str],
         Option(
-            "Judge a column at another value: `similarity=0.25`. Repeatable.",
+            "Judge a column at this threshold, as in `similarity=0.25`. Repeatable.",
             columns_of=("scores", "join"),
         ),
     ] = ()
     rule: Annotated[
         Sequence[str],
         Option(
-            "SQL that is true for a pair to flag; evaluated too. Repeatable.",
+            "Also evaluate this rule: SQL that is true for the pairs to flag. Repeatable.",
             sql_over=("scores", "join"),
         ),
     ] = ()
     inject: Annotated[
         float | None,
         Option(
-            "Permute the captions of this share of the pairs first; SCORES are shards or "
+            "Permute the captions of this share of the pairs first; SCORES are then shards or "
             "embeddings.",
             above=0,
             high=1,
@@ -118,7 +130,7 @@ class EvaluateNoise(Command):
         super().__post_init__()
         _ = self.thresholds  # refuses what is not a number
         if self.inject is None:
-            check_unset(self, tuple(parameters(TrialOptions)), "is for --inject")
+            check_unset(self, tuple(parameters(TrialOptions)), "needs --inject")
 
     @cached_property
     def thresholds(self) -> dict[str, float]:
@@ -140,10 +152,11 @@ class EvaluateNoise(Command):
         from .jobs.outputs import write_json
 
         evaluation = evaluate(self, progress)
-        values = dataclasses.asdict(evaluation)
-        files = [self.plot] if self.plot is not None else []
+        files = []
         if self.out is not None:
-            files.insert(0, write_json(self.out, values))
+            files.append(write_json(self.out, dataclasses.asdict(evaluation)))
+        if self.plot is not None:
+            files.append(self.plot)
         noisy = sum(evaluation.noisy.values())
         best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
         auroc = best.kinds[0].report.auroc  # of all noise, which comes first
@@ -151,8 +164,7 @@ class EvaluateNoise(Command):
             "noisy": f"{noisy:,} of {evaluation.clean + noisy:,}",
             "best AUROC": f"{auroc:.3f} ({best.column})",
         }
-        summary = _summary(evaluation, files)
-        return Result(self.name, evaluation, values, figures, tuple(files), shown=summary)
+        return self.result(evaluation, _summary(evaluation, files), figures=figures, made=files)
 
 
 def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:
@@ -163,7 +175,7 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         yield f"estimated noise rate before: {before}"
         yield f"estimated noise rate after:  {after}; {share(trial.expected)} if the first is right"
         yield Note(
-            "what the corpus had of its own counts as clean: precision and AUROC are lower bounds",
+            "noise that was there before counts as clean: precision and AUROC are lower bounds",
             "aside",
         )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in evaluation.noisy.items())
@@ -180,7 +192,7 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         if number == 0:
             yield Note(
                 "kept: share of the clean pairs that is not flagged; rank: mean rank of the noisy "
-                "pairs, best: what it can be at most",
+                "pairs; best: the highest possible rank",
                 "aside",
             )
     points = [

@@ -42,10 +42,10 @@ class ModelSimilarity:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSimilarity(ModelOptions):
-    """Show how far matched pairs stand above mismatched ones, before and after.
+    """Show how far matched pairs stand above mismatched ones, before and after a repair.
 
-    Of each image the cosine with its own captions, the mean with all others, and the mean with the
-    hardest 5 % of the others: Fig. 5 of the NCU paper.
+    For each image: the cosine with its own captions, the mean with all others, and the mean with
+    the hardest 5 % of the others, as in Fig. 5 of the NCU paper.
 
     Example: `ncclean evaluate similarity --model demo-noisy --against demo --data shards/heldout/retrieval --plot f.pdf`
     """  # noqa: E501
@@ -55,7 +55,7 @@ class EvaluateSimilarity(ModelOptions):
 
     model: Annotated[
         Sequence[str],
-        Option("Model, as `score` takes it; repeatable, for a panel each.", reads=Reads.MODEL),
+        Option("Model, as in `score`. Repeatable: a panel for each.", reads=Reads.MODEL),
     ]
     data: Annotated[
         Sequence[str],
@@ -69,7 +69,7 @@ class EvaluateSimilarity(ModelOptions):
     ] = None
     against: Annotated[
         str | None,
-        Option("The model afterwards, as a last `--model` would be.", reads=Reads.MODEL),
+        Option("The model afterwards; the same as one more --model at the end.", reads=Reads.MODEL),
     ] = None
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 
@@ -99,9 +99,7 @@ class EvaluateSimilarity(ModelOptions):
             files.append(self.plot)
         if self.out is not None:
             files.append(write_json(f"{self.out.rstrip('/')}/similarity.json", values))
-        return Result(
-            self.name, results, values, {}, tuple(files), shown=_summary(results, tuple(files))
-        )
+        return self.result(results, _summary(results, files), made=files, values=values)
 
     def _measure(self, progress: Progress) -> Iterator[ModelSimilarity]:
         from ncclean.evaluation.embedding import embed_dataset
@@ -116,7 +114,9 @@ class EvaluateSimilarity(ModelOptions):
             progress.say(f"{model.model}: embedding")
             pairs = embed_dataset(estimator, shards, self.embedding)
             if len(pairs.keys) < 2:
-                raise InputError("similarities take at least two images: one has no negatives")
+                raise InputError(
+                    "similarities need at least two images: a single one has no negatives"
+                )
             cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
             identity = estimator.identity
             yield ModelSimilarity(identity.model, identity.pretrained, cosines, pairs.skipped)
@@ -133,7 +133,9 @@ def _shards(source: str) -> list[ShardRef]:
     if one is None:
         return resolve_shards([source])
     if one.kind != RETRIEVAL:
-        raise InputError(f"{source} is a {one.kind} set: its images have no captions")
+        raise InputError(
+            f"{source} is a {one.kind} set, whose images have no captions: name a retrieval set"
+        )
     return one.shards("test")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +38,7 @@ class EvaluateWeights(Command):
     scores: Annotated[
         Sequence[str],
         Option(
-            "Score table of the training pairs: what the estimator believed.", reads=Reads.TABLE
+            "Score table of the training pairs, for what the estimator believed.", reads=Reads.TABLE
         ),
     ] = ()
     shards: Annotated[
@@ -56,9 +55,7 @@ class EvaluateWeights(Command):
 
         report = compare(self, progress)
         folder = self.run_folder.removeprefix("local-dir:").rstrip("/")
-        files = (f"{folder}/{BELIEFS}",)
-        values = dataclasses.asdict(report)
-        return Result(self.name, report, values, {}, files, shown=_summary(report))
+        return self.result(report, _summary(report), made=[f"{folder}/{BELIEFS}"])
 
 
 def _summary(report: WeightReport) -> Iterator[Shown]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions
 from ncclean.errors import InputError
-from ncclean.options import CaptionKeys, Option, Reads, usable_cores
+from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
 from .display import Shown, file_size, hours
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, Overwrite
+from .shared_options import ImageRoot, Join, Overwrite, ScoredShards
 
 if TYPE_CHECKING:
     from ncclean.selection.export import ExportSummary
 
-    from .jobs.export import ExportPlan
+    from .jobs.export_plan import ExportPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,111 +44,68 @@ class Export(Command):
         str,
         Option("Folder of the shards, or a .npy file for the uids.", flags=("-o",), inside=""),
     ]
-    shards: Annotated[
-        Sequence[str],
-        Option("The scored shards; may be given several times.", reads=Reads.SHARDS),
-    ] = ()
+    shards: ScoredShards = ()
     image_root: ImageRoot = None
     caption_key: CaptionKeys = None
-    samples_per_shard: Annotated[int, Option("Samples of a shard.", low=1)] = 10_000
+    samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     scores: Annotated[
-        Sequence[str], Option("Score files to add to each sample's json.", reads=Reads.TABLE)
+        Sequence[str],
+        Option("Score files whose --columns are added to each sample's json.", reads=Reads.TABLE),
     ] = ()
     columns: Annotated[
         Sequence[str],
         Option(
-            "Columns of --scores and --join to add, with commas between.",
+            "Columns of --scores and --join to add, comma-separated.",
             commas=True,
             columns_of=("scores", "join"),
         ),
     ] = ("similarity", "noise_probability", "osa_weight", "neg_clip_loss")
     join: Join = ()
-    repeat: Annotated[bool, Option("Write a sample as often as its weight says, 1 on average.")] = (
-        False
-    )
+    repeat: Annotated[
+        bool, Option("Write each sample as often as its weight says, once on average.")
+    ] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
     dry_run: Annotated[
-        bool, Option("Only estimate samples, bytes and hours.", in_recipes=False)
+        bool, Option("Only estimate the samples, the bytes and the hours.", in_recipes=False)
     ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dry_run and self.is_uid_file:
-            raise InputError("--dry-run is for shards; a uid file takes seconds")
+            raise InputError(
+                "--dry-run is for shards; writing a uid file takes seconds: leave it out"
+            )
         if not self.is_uid_file and not self.shards:
             raise InputError("export needs --shards, or an --out that ends in .npy for the uids")
         if self.join and not self.scores:
-            raise InputError("--join goes with --scores, the table that it is joined to")
+            raise InputError("--join needs --scores, the table to join to")
 
     @property
     def is_uid_file(self) -> bool:
         return self.out.endswith(".npy")
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
-        """Write what was selected; see `ncclean.selection.export`."""
+        """Write what was selected; see `ncclean_pipelines.jobs.export`."""
         if self.dry_run:
-            from .jobs.export import plan
+            from .jobs.export_plan import plan
 
             estimate = plan(self, progress)
-            values = dataclasses.asdict(estimate)
-            return Result(self.name, estimate, values, shown=_plan_lines(estimate))
-        from ncclean import stores
-        from ncclean.selection.export import export_uids
+            return self.result(estimate, _plan_lines(estimate))
+        from .jobs.export import export
 
-        progress.say(f"writing to {self.out}")
-        if self.is_uid_file:
-            exported = export_uids(self.selection, stores.location(self.out))
-        else:
-            exported = self._export_shards(progress)
+        exported = export(self, progress)
         missing = {
             name: f"{count:,} selected samples are not in the shard"
             for name, count in exported.missing.items()
         }
-        return Result(
-            self.name,
+        return self.result(
             exported,
-            exported.to_json(),
-            {"samples": f"{exported.samples:,}", "shards": f"{exported.shards:,}"},
-            (self.out,),
-            {**exported.errors, **missing},
             _summary(exported),
+            figures={"samples": f"{exported.samples:,}", "shards": f"{exported.shards:,}"},
+            made=[self.out],
+            failures={**exported.errors, **missing},
         )
-
-    def _export_shards(self, progress: Progress) -> ExportSummary:
-        from ncclean import stores
-        from ncclean.data.sources import resolve_pairs
-        from ncclean.execution.tasks import open_runner
-        from ncclean.selection.export import export_shards
-        from ncclean.selection.export_shard import ShardReport
-        from ncclean.storage.same_corpus import check_same_corpus
-
-        shards = resolve_pairs(self.shards, self.image_root)
-        for tables in filter(None, ([self.selection], list(self.scores))):
-            check_same_corpus(tables, shards)
-        written = samples = size = 0
-
-        def report(shard: ShardReport) -> None:
-            nonlocal written, samples, size
-            written, samples = written + 1, samples + shard.samples
-            size += shard.bytes
-            progress.advance(samples, 0, "samples", shards=f"{written:,}", bytes=file_size(size))
-
-        with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
-            return export_shards(
-                self.selection,
-                shards,
-                stores.location(self.out),
-                samples_per_shard=self.samples_per_shard,
-                scores=self.scores,
-                join=self.join,
-                columns=self.columns if self.scores else (),
-                repeat=self.repeat,
-                caption_key=self.caption_key,
-                runner=runner,
-                overwrite=self.overwrite,
-                on_done=report,
-            )
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:

@@ -52,26 +52,26 @@ class Finetune(Command):
     ]
     shards: Annotated[
         Sequence[str],
-        Option("Shards to train on; may be given several times.", reads=Reads.SHARDS),
+        Option("Shards to train on. Repeatable.", reads=Reads.SHARDS),
     ]
-    out: Annotated[str, Option("Folder of the run and its model.", flags=("-o",), inside="")]
+    out: Annotated[
+        str, Option("Folder of the run and its model.", flags=("-o",), inside="", local=True)
+    ]
     image_root: ImageRoot = None
     selection: Annotated[
         str | None,
-        Option("What `select` wrote: keys, weights, split.", reads=Reads.TABLE),
+        Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE),
     ] = None
-    model: Annotated[str, Option("Model to train, as `score` takes it.", reads=Reads.MODEL)] = (
-        "ViT-B-32"
-    )
+    model: Annotated[str, Option("Model to train, as in `score`.", reads=Reads.MODEL)] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
-            "Start from the model's weights, or train from scratch: `random`, where --model is any "
-            "architecture of open_clip, a model's folder or a json that describes one."
+            "Weights to start from: `pretrained`, or `random` to train from scratch, where --model "
+            "is any architecture of open_clip, a model's folder or a json that describes one."
         ),
     ] = "pretrained"
-    batch_size: Annotated[int, Option("Pairs of a step, all GPUs together.", low=2)] = 256
+    batch_size: Annotated[int, Option("Pairs per step, over all GPUs.", low=2)] = 256
     objective: ObjectiveOptions = field(default_factory=ObjectiveOptions)
     disncl_variant: Annotated[
         Sequence[Literal["reverse", "mask-noisy", "bounded-adversary"]],
@@ -87,11 +87,14 @@ class Finetune(Command):
     device: Device = "auto"
     engine: Annotated[
         Engine,
-        Option("`local`, or `ray` for Ray Train; auto is ray with an address.", is_idle=True),
+        Option("`local`, or `ray` for Ray Train; `auto` is `ray` with an address.", is_idle=True),
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
-        bool, Option("Go on from the newest checkpoint of --out, as without it.", in_recipes=False)
+        bool,
+        Option(
+            "Go on from the newest checkpoint in --out; this is also the default.", in_recipes=False
+        ),
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0
@@ -104,15 +107,14 @@ class Finetune(Command):
         changed = [name for name, p in options.items() if value_of(self, p) != p.default]
         self.check_given(dict.fromkeys(changed) | {"method": self.method})
         if self.method == "disncl" and self.training.ema_decay is not None:
-            raise InputError("--ema averages the towers alone, and so does not go with disncl")
-        is_frozen = self.method == "disncl" and self.objective.disncl.freeze_towers
-        if is_frozen and self.loader.captions == "sample":
             raise InputError(
-                "--captions sample draws anew in each epoch, and --freeze-towers computes features "
-                "once: take --captions all or best"
+                "--ema averages only the towers and cannot be used with disncl: leave it out"
             )
-        if "://" in self.out:
-            raise InputError(f"--out of finetune is a local folder, got {self.out}")
+        if self.is_frozen and self.loader.captions == "sample":
+            raise InputError(
+                "--captions sample draws again in each epoch, but --freeze-towers computes "
+                "features only once: use --captions all or best"
+            )
 
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:
@@ -124,13 +126,18 @@ class Finetune(Command):
             if methods and method not in methods:
                 raise OptionError(
                     name,
-                    f"{parameter.flag} is an option of --method {' and '.join(methods)}, and does "
+                    f"{parameter.flag} is an option of --method {' and '.join(methods)} and does "
                     f"nothing with {method}: leave it out",
                 )
 
     @property
     def is_from_scratch(self) -> bool:
         return self.init == "random"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether only the heads are trained, on features that are computed once."""
+        return self.method == "disncl" and self.objective.disncl.freeze_towers
 
     @property
     def objective_options(self) -> ObjectiveOptions:
@@ -147,15 +154,7 @@ class Finetune(Command):
         figures = {"steps": f"{trained.steps:,}"}
         if trained.first_loss is not None and trained.last_loss is not None:
             figures["loss"] = f"{trained.first_loss:.3f} to {trained.last_loss:.3f}"
-        return Result(
-            self.name,
-            trained,
-            dataclasses.asdict(trained),
-            figures,
-            (self.out,),
-            trained.failed_shards,
-            _summary(trained, figures),
-        )
+        return self.result(trained, _summary(trained, figures), figures=figures, made=[self.out])
 
 
 def _summary(trained: FinetuneSummary, figures: Mapping[str, str]) -> Iterator[Shown]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,9 +25,9 @@ class InjectNoise(Command):
     """Write shards with known noise, to measure how well it is found.
 
     Permutes captions (`ncr`, `per_batch`) or images (`decl`), changes one word of captions
-    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, their
-    members are copied byte for byte but for what the noise changes. The truth is in each sample's
-    json: `is_noisy` and `noise_kind`. Interrupted runs resume.
+    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, and
+    their members are copied byte for byte except for what the noise changes. The truth is in each
+    sample's json: `is_noisy` and `noise_kind`. Interrupted runs resume.
 
     Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
     """
@@ -43,18 +42,18 @@ class InjectNoise(Command):
     image_root: ImageRoot = None
     kind: Annotated[
         Sequence[str],
-        Option("`ncr`, `decl`, `per_batch`, `hard` or `junk`; repeatable, each with its --rate."),
+        Option("`ncr`, `decl`, `per_batch`, `hard` or `junk`. Repeatable, each with its --rate."),
     ] = ()
     rate: Annotated[
         Sequence[float],
-        Option("Share of the scorable pairs for the --kind of the same place."),
+        Option("Share of the scorable pairs, for the --kind in the same position."),
     ] = ()
     noise: Annotated[
         Mapping[str, float] | Sequence[str],
-        Option("Kinds with their rates in one: `ncr=0.2,hard=0.05`."),
+        Option("Kinds and rates in one option: `ncr=0.2,hard=0.05`."),
     ] = ()
     batch_size: Annotated[
-        int, Option("Pairs that `per_batch` permutes among themselves.", low=2)
+        int, Option("Pairs that `per_batch` permutes among each other.", low=2)
     ] = 128
     caption_key: CaptionKey = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
@@ -65,7 +64,9 @@ class InjectNoise(Command):
         super().__post_init__()
         _ = self.rates  # refuses kinds and rates that do not fit
         if (self.caption_key or "").lower() == "json":
-            raise InputError("--caption-key json is not a caption: name the field of the json")
+            raise InputError(
+                "--caption-key json names no caption: name a field of the json instead"
+            )
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -76,7 +77,9 @@ class InjectNoise(Command):
         texts = [f"{k}={v}" for k, v in noise.items()] if isinstance(noise, Mapping) else noise
         rates = parse_rates(list(self.kind), list(self.rate), list(texts))
         if not rates:
-            raise InputError("say which noise: --kind ncr --rate 0.2, or --noise ncr=0.2,hard=0.05")
+            raise InputError(
+                "name the noise to inject: --kind ncr --rate 0.2, or --noise ncr=0.2,hard=0.05"
+            )
         check_rates(rates)
         return rates
 
@@ -86,15 +89,8 @@ class InjectNoise(Command):
 
         written = inject_noise(self, progress)
         noisy = sum(written.noisy.values()) + written.already_noisy
-        return Result(
-            self.name,
-            written,
-            dataclasses.asdict(written),
-            {"pairs": f"{written.pairs:,}", "noisy": f"{noisy:,}"},
-            (self.out,),
-            written.failed_shards,
-            _summary(written),
-        )
+        figures = {"pairs": f"{written.pairs:,}", "noisy": f"{noisy:,}"}
+        return self.result(written, _summary(written), figures=figures, made=[self.out])
 
 
 def _summary(written: NoiseSummary) -> Iterator[Shown]:
@@ -111,7 +107,8 @@ def _summary(written: NoiseSummary) -> Iterator[Shown]:
         yield f"{written.already_noisy:,} of them were in the input"
     for kind, missing in written.shortage.items():
         yield Note(
-            f"{missing:,} pairs too few for {kind}: no word of the other captions can be changed"
+            f"{missing:,} pairs fewer with {kind} than asked for: the other captions have no word "
+            "to change"
         )
     if written.json_replaced:
         yield f"{written.json_replaced:,} jsons could not be parsed and were replaced"

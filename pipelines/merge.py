@@ -61,7 +61,7 @@ class Merge(Command):
             overwrite=self.overwrite,
             on_progress=lambda done, total: progress.advance(done, total, "shards"),
         )
-        return score_result(self.name, merged)
+        return score_result(self, merged)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions, parse_memory
@@ -63,7 +63,7 @@ class Neighbours(Command):
         Sequence[str],
         Option(
             "Embeddings of other images, such as an evaluation set, to compare with: as "
-            "EMBEDDINGS, or `.npy` files of image vectors; repeatable.",
+            "EMBEDDINGS, or `.npy` files of image vectors. Repeatable.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -71,21 +71,21 @@ class Neighbours(Command):
     memory_limit: Annotated[
         str | None,
         Option(
-            "Memory to take, such as `8GB` (default: half of the machine's); on Ray, of each task.",
+            "Memory to use, such as `8GB` (default: half of the machine's); on Ray, by each task.",
             is_idle=True,
         ),
     ] = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
-    overwrite: Annotated[bool, Option("Replace OUT, and start again.", in_recipes=False)] = False
-    dry_run: Annotated[bool, Option("Only estimate pairs, bytes and hours.", in_recipes=False)] = (
-        False
-    )
+    overwrite: Annotated[bool, Option("Start over, and replace OUT.", in_recipes=False)] = False
+    dry_run: Annotated[
+        bool, Option("Only estimate the pairs, the bytes and the hours.", in_recipes=False)
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_memory(self.memory_limit)
         if self.options.contamination_threshold is not None and not self.reference:
-            raise InputError("--contamination-threshold goes with --reference")
+            raise InputError("--contamination-threshold needs --reference")
 
     def run(
         self, progress: Progress = SILENT
@@ -95,7 +95,7 @@ class Neighbours(Command):
             from .jobs.neighbours_plan import plan
 
             estimate = plan(self, progress)
-            return Result(self.name, estimate, asdict(estimate), shown=_plan_lines(estimate))
+            return self.result(estimate, _plan_lines(estimate))
         from .jobs.neighbours import find_all
 
         searched = find_all(self, progress)
@@ -104,7 +104,7 @@ class Neighbours(Command):
             "near-duplicates": f"{searched.pair_duplicates:,}",
         }
         summary = _summary(searched, self.options.recall)
-        return Result(self.name, searched, asdict(searched), figures, (self.out,), shown=summary)
+        return self.result(searched, summary, figures=figures, made=[self.out])
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:

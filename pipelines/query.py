@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Query(Command):
-    """Ask DuckDB about score tables.
+    """Query score tables with SQL, in DuckDB.
 
     The query sees the view `scores` and no other file. `--join` adds columns to the view.
 
@@ -31,14 +31,14 @@ class Query(Command):
     """
 
     name = "query"
-    summary = "Ask DuckDB about score tables."
+    summary = "Query score tables with SQL."
     is_stage = False
 
     sql: Annotated[str, Option("One SELECT over the view `scores`.", argument=True, metavar="SQL")]
     scores: Scores
     join: Join = ()
-    csv: Annotated[bool, Option("Print CSV.")] = False
-    max_rows: Annotated[int, Option("Rows of the table to show.", low=1)] = 100
+    csv: Annotated[bool, Option("Print all rows as CSV.")] = False
+    max_rows: Annotated[int, Option("Maximum number of rows to print as a table.", low=1)] = 100
     memory_limit: MemoryLimit = None
 
     def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
@@ -47,7 +47,7 @@ class Query(Command):
 
         relation = query(self.sql, self.scores, self.memory_limit, joins=self.join)
         text = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
-        return Result(self.name, relation, _Rows(relation), shown=text)
+        return self.result(relation, text, values=_Rows(relation), failures={})
 
 
 class _Rows(Mapping[str, Any]):

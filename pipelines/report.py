@@ -39,12 +39,12 @@ class Report(Command):
     title: PageTitle = None
     pairs: Annotated[
         int,
-        Option("Pairs to show of each group: worst, borderline, best, failed.", low=0, high=300),
+        Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300),
     ] = 24
     figures: Annotated[
         str | None,
         Option(
-            "Also write the plots as PDF, PNG and SVG.",
+            "Also write the plots to this folder, as PDF, PNG and SVG.",
             metavar="DIR",
             inside="figures",
             extra="plots",
@@ -52,7 +52,7 @@ class Report(Command):
     ] = None
     audit: Annotated[
         str | None,
-        Option("Answers of `ncclean audit`: show what they measure.", reads=Reads.PATH),
+        Option("Answers of `ncclean audit`, to show what they measure.", reads=Reads.PATH),
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
@@ -61,11 +61,12 @@ class Report(Command):
         super().__post_init__()
         shards = (".tar", ".tar.gz", ".tgz")
         if self.out.endswith((".parquet", *shards)):  # a slip that would cost a table or a shard
-            raise InputError(f"--out of report is an HTML file, got {self.out!r}")
+            raise InputError(f"--out takes an HTML file, got {self.out!r}")
         for path in self.scores:
             if path.endswith(shards):
                 raise InputError(
-                    f"{path} is a shard, not a score table: quote the pattern after --shards"
+                    f"{path} is a shard, not a score table: put quotes around the pattern after "
+                    "--shards"
                 )
 
     def run(self, progress: Progress = SILENT) -> Result[WrittenReport]:
@@ -73,14 +74,11 @@ class Report(Command):
         from .jobs.report import write_report
 
         written = write_report(self, progress)
-        return Result(
-            self.name,
+        return self.result(
             written,
-            written.to_json(),
-            {"pairs shown": f"{len(written.pairs):,}"},
-            (self.out, *written.figures),
-            written.failed_shards,
             _summary(written),
+            figures={"pairs shown": f"{len(written.pairs):,}"},
+            made=[self.out, *written.figures],
         )
 
 

@@ -41,26 +41,30 @@ class Run(Command):
     ] = None
     out: Annotated[
         str | None,
-        Option("Folder of the run [default: runs/RECIPE].", flags=("-o",), metavar="PATH"),
+        Option(
+            "Folder of the run (default: runs/RECIPE).", flags=("-o",), metavar="PATH", local=True
+        ),
     ] = None
     set: Annotated[
         Sequence[str],
         Option(
-            "Another value: `finetune.epochs=2`, or `data=/mnt/cc3m` for a variable. Repeatable.",
+            "Change a value: `finetune.epochs=2`, or `data=/mnt/cc3m` for a variable. Repeatable.",
             metavar="KEY=VALUE",
         ),
     ] = ()
     start_from: Annotated[
         str | None,
-        Option("Run this stage and all after it again.", flags=("--from",), metavar="STAGE"),
+        Option("Run this stage and all stages after it again.", flags=("--from",), metavar="STAGE"),
     ] = None
-    dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
-    list_recipes: Annotated[bool, Option("Show the bundled recipes.", flags=("--list",))] = False
+    dry_run: Annotated[
+        bool, Option("Only check everything, and show what would run and how many hours it takes.")
+    ] = False
+    list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.recipe is None and not self.list_recipes:
-            raise OptionError("recipe", "name a recipe, or --list them")
+            raise OptionError("recipe", "name a recipe, or list the bundled ones with --list")
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run, plan or list; see `ncclean_pipelines.recipe`."""
@@ -68,7 +72,7 @@ class Run(Command):
 
         if self.recipe is None or self.list_recipes:
             recipes = bundled_recipes()
-            return Result(self.name, recipes, recipes, shown=_listed(recipes))
+            return self.result(recipes, _listed(recipes), values=recipes)
         from .recipe.load import load_recipe
         from .recipe.plan import plan
         from .recipe.run import run
@@ -79,11 +83,11 @@ class Run(Command):
         if self.dry_run:
             stages = plan(loaded, self.start_from)
             values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
-            return Result(self.name, stages, values, shown=_plan(stages))
-        return result_of(self.name, run(loaded, progress, self.start_from))
+            return self.result(stages, _plan(stages), values=values)
+        return result_of(self, run(loaded, progress, self.start_from))
 
 
-def result_of(command: str, summary: RunSummary) -> Result[RunSummary]:
+def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
     """The result of a command that ran a recipe."""
     failures = {
         f"{stage}: {name}": reason
@@ -95,18 +99,12 @@ def result_of(command: str, summary: RunSummary) -> Result[RunSummary]:
         for stage, record in summary.records.items()
         for name, value in record.figures.items()
     }
-    return Result(
-        command,
-        summary,
-        summary.to_json(),
-        figures,
-        (summary.folder,),
-        failures,
-        run_tables(summary),
+    return command.result(
+        summary, _tables(summary), figures=figures, made=[summary.folder], failures=failures
     )
 
 
-def run_tables(summary: RunSummary) -> Iterator[Shown]:
+def _tables(summary: RunSummary) -> Iterator[Shown]:
     """The tables of results, the figures of each stage, and where everything is."""
     yield from summary.tables
     rows = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +32,7 @@ from .shared_options import (
     Pretrained,
     ScoresOut,
     Shift,
+    sources_option,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Score(Command):
 
     Each sample gets one row: the cosine, OSA weight, NCU split, DisNCL filter, ranks and a
     calibrated probability of being mismatched, or the reason why it could not be scored.
-    Interrupted runs resume. The corpus is webdataset shards, or embeddings of their pairs, which
-    need no model.
+    Interrupted runs resume. The corpus is webdataset shards, tables or folders of images, or
+    embeddings of pairs, which need no model.
 
     Example: `ncclean score shards/ --out scores.parquet`
     """
@@ -60,21 +60,11 @@ class Score(Command):
     resume_hint = "run the same command again to resume; finished shards are kept"
     has_record = True
 
-    shards: Annotated[
-        Sequence[str],
-        Option(
-            "Shards, tables or folders of images, or embeddings: files, folders, globs, brace "
-            "ranges `{0000..0099}.tar`, `@list.txt` or URLs.",
-            argument=True,
-            metavar="SOURCES",
-            reads=Reads.SOURCE,
-            typed_default=(),
-        ),
-    ]
+    shards: Annotated[Sequence[str], sources_option("SOURCES", typed_default=())]
     out: ScoresOut
     format: Annotated[
         SourceFormat,
-        Option("What the sources hold; `auto` looks.", is_idle=True),
+        Option("Sources: `webdataset`, `images` or `embeddings`; `auto` looks.", is_idle=True),
     ] = "auto"
     image_root: ImageRoot = None
     model: Model = "ViT-B-32"
@@ -83,8 +73,8 @@ class Score(Command):
     scale: Annotated[
         str | float | None,
         Option(
-            "Of embeddings: what their cosines are multiplied by in a softmax, or the model that "
-            "has it (default: 100).",
+            "For embeddings: what their cosines are multiplied by in a softmax, or the model to "
+            "take it from (default: 100).",
         ),
     ] = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -92,34 +82,37 @@ class Score(Command):
     osa_function: OsaFunction = "high_degree"
     calibrate_on: CalibrateOnOption = "auto"
     precision: Annotated[
-        str, Option("`auto`, `fp32`, `bf16` or `fp16`; auto is bf16 where native.")
+        str, Option("`auto`, `fp32`, `bf16` or `fp16`; `auto` is `bf16` where it is native.")
     ] = "auto"
     device: Device = "auto"
     compiled: Annotated[
-        bool, Option("torch.compile the image tower; pays on GPUs alone.", name="compile")
+        bool, Option("torch.compile the image tower; pays off only on GPUs.", name="compile")
     ] = False
     engine: Annotated[
         Engine,
-        Option("`local`, `ray`; auto is ray with an address or several GPUs.", is_idle=True),
+        Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
     ] = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
         bool,
-        Option("Take shards that are gone out of the table, instead of refusing.", is_idle=True),
+        Option(
+            "Remove shards that no longer exist from the table, instead of refusing.", is_idle=True
+        ),
     ] = False
     overwrite: Overwrite = False
-    dry_run: Annotated[bool, Option("Only estimate pairs, speed and hours.", in_recipes=False)] = (
-        False
-    )
+    dry_run: Annotated[
+        bool, Option("Only estimate the pairs, the speed and the hours.", in_recipes=False)
+    ] = False
     finalize_only: Annotated[
         bool,
-        Option("Calibrate again, e.g. with another --shift; no model.", in_recipes=False),
+        Option(
+            "Only calibrate again, e.g. with another --shift; needs no model.", in_recipes=False
+        ),
     ] = False
     calibrate_with: Annotated[
         str | None,
         Option(
-            "With --finalize-only: answers of `ncclean audit`, to which to move the noise "
-            "probabilities.",
+            "With --finalize-only: answers of `ncclean audit` to move the noise probabilities to.",
             reads=Reads.PATH,
             in_recipes=False,
         ),
@@ -131,13 +124,18 @@ class Score(Command):
         object.__setattr__(self, "scale", parse_scale(self.scale))
         parse_keys(self.embedding_keys)
         if self.engine == "local" and self.cluster != ClusterOptions():
-            raise InputError("--ray-address, --workers and the like are for --engine ray")
+            raise InputError(
+                "--ray-address, --workers and the -per-worker options need --engine ray"
+            )
         if self.calibrate_with is not None and not self.finalize_only:
             raise InputError(
-                "--calibrate-with goes with --finalize-only: the answers are on scored pairs"
+                "--calibrate-with needs --finalize-only: the answers are about scored pairs"
             )
         if self.finalize_only and self.drop_missing:
-            raise InputError("--drop-missing compares with SHARDS, which --finalize-only has not")
+            raise InputError(
+                "--drop-missing compares the table with SOURCES, and --finalize-only takes none: "
+                "leave one of the two out"
+            )
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
         """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
@@ -151,15 +149,14 @@ class Score(Command):
             from .jobs.score_plan import plan
 
             estimate = plan(self, shards, progress)
-            values = dataclasses.asdict(estimate)
-            return Result(self.name, estimate, values, shown=_plan_lines(estimate))
+            return self.result(estimate, _plan_lines(estimate))
         from .jobs import score as job
 
         if self.finalize_only:
             scored = job.finalize_only(self, progress)
         else:
             scored = job.score(self, shards, progress)
-        return score_result(self.name, scored, self.options.embeddings)
+        return score_result(self, scored, self.options.embeddings)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:
@@ -169,21 +166,14 @@ class Score(Command):
 
 
 def score_result(
-    command: str, scored: ScoreSummary, embeddings: str | None = None
+    command: Command, scored: ScoreSummary, embeddings: str | None = None
 ) -> Result[ScoreSummary]:
     """What a command that makes a score table did."""
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate is not None:
         figures["noise rate"] = share(scored.noise_rate)
-    return Result(
-        command,
-        scored,
-        dataclasses.asdict(scored),
-        figures,
-        (scored.out, *([embeddings] if embeddings is not None else [])),
-        scored.failed_shards,
-        _summary(scored),
-    )
+    made = [scored.out, *([embeddings] if embeddings is not None else [])]
+    return command.result(scored, _summary(scored), figures=figures, made=made)
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
@@ -213,13 +203,13 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     if scored.groups:
         yield Table("Noise by group", ("group", "pairs", "noise rate", "null"), _groups(scored))
     elif scored.calibrate_by is not None:
-        yield Note("no pair has a group: is --calibrate-by right?", "error")
+        yield Note("no pair has a group: check --calibrate-by", "error")
     for name, count in scored.column_failures.items():
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.rows and not scored.ok:
         most = max(scored.failures, key=lambda name: scored.failures[name])
-        hint = "; is --caption-key right?" if most == "caption_missing" else ""
+        hint = "; check --caption-key" if most == "caption_missing" else ""
         yield Note(f"no pair could be scored: mostly {most}{hint}", "error")
 
 

@@ -38,7 +38,7 @@ class Select(Command):
     out: Annotated[
         str,
         Option(
-            "Selection, a Parquet file.",
+            "Parquet file of the selection.",
             flags=("-o",),
             inside="selection.parquet",
             endings=(".parquet",),
@@ -47,12 +47,16 @@ class Select(Command):
     policy: Policy = field(default_factory=Policy)
     dedup: Annotated[
         str | None,
-        Option("Table of `ncclean neighbours`: keep one of each group.", reads=Reads.TABLE),
+        Option(
+            "Table of `ncclean neighbours`: keep one pair of each group of near-duplicates.",
+            reads=Reads.TABLE,
+        ),
     ] = None
     audit: Annotated[
         str | None,
         Option(
-            "Answers of `ncclean audit`: measure the noise among the kept pairs.", reads=Reads.PATH
+            "Answers of `ncclean audit`, to measure the noise among the kept pairs.",
+            reads=Reads.PATH,
         ),
     ] = None
     join: Join = ()
@@ -86,14 +90,7 @@ class Select(Command):
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
         if selected.expected_mismatched_kept is not None:
             figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
-        return Result(
-            self.name,
-            selected,
-            selected.to_json(),
-            figures,
-            (self.out,),
-            shown=_summary(selected),
-        )
+        return self.result(selected, _summary(selected), figures=figures, made=[self.out])
 
     def _measured(self, selected: SelectionSummary) -> SelectionSummary:
         from ncclean.auditing.measure import measure

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from ncclean.config import CalibrateOn, WeightFunction
+from ncclean.evaluation.figure_files import FORMATS
 from ncclean.options import Option, Reads
 
 Model = Annotated[
     str,
     Option(
-        "open_clip name, `hf-hub:`, `local-dir:`, checkpoint file, `demo`, `demo-noisy`.",
+        "open_clip name, `hf-hub:NAME`, `local-dir:FOLDER`, checkpoint file, `demo` or "
+        "`demo-noisy`.",
         reads=Reads.MODEL,
     ),
 ]
@@ -19,8 +21,10 @@ Pretrained = Annotated[
     str | None,
     Option("Pretrained tag or checkpoint file of an open_clip name.", reads=Reads.WEIGHTS),
 ]
-Precision = Annotated[str, Option("`auto`, `fp32`, `bf16` or `fp16`.")]
-Device = Annotated[str, Option("`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.", is_idle=True)]
+Precision = Annotated[str, Option("Precision of the model: `auto`, `fp32`, `bf16` or `fp16`.")]
+Device = Annotated[
+    str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
+]
 Engine = Literal["auto", "local", "ray"]
 Shards = Annotated[
     Sequence[str],
@@ -33,34 +37,39 @@ Shards = Annotated[
 ]
 ImageRoot = Annotated[
     str | None,
-    Option("Folder that the images of a table lie below (default: the table's)."),
+    Option("Folder that the image paths of a table are relative to (default: the table's)."),
 ]
 Scores = Annotated[
     Sequence[str],
     Option(
-        "Score files, folders, globs or URLs.", argument=True, metavar="PATH", reads=Reads.TABLE
+        "Score files, folders, globs or URLs.", argument=True, metavar="SCORES", reads=Reads.TABLE
     ),
+]
+ScoredShards = Annotated[
+    Sequence[str], Option("The scored shards. Repeatable.", reads=Reads.SHARDS)
 ]
 PictureShards = Annotated[
     Sequence[str],
     Option(
         "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, `@list.txt` or "
-        "URL; may be given several times.",
+        "URL. Repeatable.",
         reads=Reads.SHARDS,
     ),
 ]
-PageTitle = Annotated[str | None, Option("Title of the page (default: name of the table).")]
+PageTitle = Annotated[str | None, Option("Title of the page (default: the name of the table).")]
 ScoresOut = Annotated[
     str,
     Option(
-        "`*.parquet` for one file, else a folder of parts.", flags=("-o",), inside="scores.parquet"
+        "`*.parquet` for one file, any other name for a folder of parts.",
+        flags=("-o",),
+        inside="scores.parquet",
     ),
 ]
 Shift = Annotated[
     str | float,
     Option(
-        "Boundary of OSA: the cosine on `noise`, of `shuffled` pairs, or a number; `auto` is noise "
-        "if a model is there."
+        "OSA's boundary: the cosine on `noise`, that of `shuffled` pairs, or a number; `auto` is "
+        "`noise` where there is a model."
     ),
 ]
 OsaFunction = Annotated[
@@ -73,15 +82,15 @@ OsaFunction = Annotated[
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score that `noise_probability` is calibrated on; `auto` takes the one that is expected to "
-        "be wrong on fewer pairs."
+        "Score to calibrate `noise_probability` on: `similarity` or `neg_clip_loss`; `auto` takes "
+        "the one expected to be wrong on fewer pairs."
     ),
 ]
 Join = Annotated[
     Sequence[str],
     Option(
-        "Table with more columns, `FILE` or `NAME=FILE`, joined by uid, or by shard and key; "
-        "repeatable.",
+        "Table with more columns, `FILE` or `NAME=FILE`, joined by uid, or by shard and key. "
+        "Repeatable.",
         reads=Reads.JOINED,
     ),
 ]
@@ -92,16 +101,33 @@ CaptionKey = Annotated[
 EmbeddingKeys = Annotated[
     str | None,
     Option(
-        "Names of image and caption vectors in `.npz` or Parquet files, commas between (default: "
-        "`l14_img,l14_txt` and the like).",
+        "Names of the image and caption vectors in `.npz` or Parquet files, comma-separated "
+        "(default: `l14_img,l14_txt` and the like).",
         metavar="IMG,TEXT",
     ),
 ]
 Processes = Annotated[int | None, Option("Processes (default: one per core).", low=1, is_idle=True)]
 MemoryLimit = Annotated[
-    str | None, Option("Memory that DuckDB may take, such as `4GB`.", is_idle=True)
+    str | None, Option("Memory that DuckDB may use, such as `4GB`.", is_idle=True)
 ]
-Overwrite = Annotated[bool, Option("Start again instead of resuming.", in_recipes=False)]
+Overwrite = Annotated[bool, Option("Start over instead of resuming.", in_recipes=False)]
+
+
+def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:
+    """Pairs in any layout that is read."""
+    return Option(
+        "Shards, tables or folders of images, or embeddings: files, folders, globs, brace ranges "
+        "`{0000..0099}.tar`, `@list.txt` or URLs.",
+        argument=True,
+        metavar=metavar,
+        reads=Reads.SOURCE,
+        typed_default=typed_default,
+    )
+
+
+def json_option(inside: str) -> Option:
+    """Where the result goes as JSON; `inside` is its place in a stage's folder."""
+    return Option("JSON file of the result.", flags=("-o",), inside=inside, endings=(".json",))
 
 
 def plot_option(inside: str | None = None) -> Option:
@@ -109,7 +135,7 @@ def plot_option(inside: str | None = None) -> Option:
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",
-        endings=(".png", ".svg", ".pdf"),
+        endings=FORMATS,
         inside=inside,
         extra="plots",
     )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import CorpusOptions
-from ncclean.errors import InputError
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
@@ -35,26 +34,24 @@ class Synth(Command):
     resume_hint = "run the same command again to render it anew"
     has_record = True
 
-    out: Annotated[str, Option("Folder of the shards.", flags=("-o",), metavar="PATH", inside="")]
+    out: Annotated[
+        str,
+        Option("Folder of the shards.", flags=("-o",), metavar="PATH", inside="", local=True),
+    ]
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     noise: Annotated[float, Option("Share of mismatched pairs.", low=0, high=1)] = 0.2
     kind: Annotated[
         Literal["ncr", "decl", "per_batch"],
-        Option("How they are mismatched: `ncr`, `decl` or `per_batch`."),
+        Option("How pairs are mismatched: `ncr`, `decl` or `per_batch`."),
     ] = "ncr"
     hard: Annotated[float, Option("Share of captions with one wrong word.", low=0, high=1)] = 0.0
     junk: Annotated[float, Option("Share of captions that are boilerplate.", low=0, high=1)] = 0.0
     held_out: Annotated[
-        int, Option("Images per held-out set, in OUT/heldout; 0 for none.", low=0)
+        int, Option("Images per held-out set in OUT/heldout; 0 for none.", low=0)
     ] = 500
     workers: Processes = None
     seed: Seed = 0
     overwrite: Overwrite = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if "://" in self.out:
-            raise InputError(f"--out of synth is a local folder, got {self.out}")
 
     @property
     def options(self) -> CorpusOptions:
@@ -68,10 +65,7 @@ class Synth(Command):
 
         rendered = render(self, progress)
         figures = {"pairs": f"{rendered.pairs:,}", "shards": f"{rendered.shards:,}"}
-        values = dataclasses.asdict(rendered)
-        return Result(
-            self.name, rendered, values, figures, (self.out,), shown=_summary(self, rendered)
-        )
+        return self.result(rendered, _summary(self, rendered), figures=figures, made=[self.out])
 
 
 def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:

@@ -78,7 +78,7 @@ def read_answers(path: str) -> Answers:
     try:
         text = stores.ask("read", path, where.read_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a text in UTF-8: {error.reason}") from None
+        raise InputError(f"{path} is not UTF-8 text: {error.reason}") from None
     design = None
     rows: Iterable[Any]
     if path.lower().endswith((".csv", ".tsv")):
@@ -122,12 +122,14 @@ def _parsed(text: str, path: str) -> Any:
 
 def _row(row: Any, place: str) -> tuple[Pair, str | None]:
     if not isinstance(row, Mapping) or not row.get("uid") or "answer" not in row:
-        raise InputError(f"{place}: it takes `uid` and `answer`, got {_short(row)}")
+        raise InputError(f"{place}: an answer needs `uid` and `answer`, got {_short(row)}")
     number = row.get("caption_number")
     try:
         caption = None if number in (None, "") else int(number)
     except (TypeError, ValueError):
-        raise InputError(f"{place}: caption_number is {_short(number)}") from None
+        raise InputError(
+            f"{place}: caption_number must be an integer, got {_short(number)}"
+        ) from None
     answer = row["answer"]
     if answer is None or answer == "":
         return (str(row["uid"]), caption), None
@@ -135,7 +137,7 @@ def _row(row: Any, place: str) -> tuple[Pair, str | None]:
     if word in ("0", "1", "2", "3"):
         word = ANSWERS[int(word)]
     if isinstance(answer, bool) or word not in ANSWERS:
-        raise InputError(f"{place}: an answer is one of {', '.join(ANSWERS)}, got {_short(answer)}")
+        raise InputError(f"{place}: answer takes {', '.join(ANSWERS)}, got {_short(answer)}")
     return (str(row["uid"]), caption), word
 
 

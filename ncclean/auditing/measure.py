@@ -185,7 +185,9 @@ def measure(
     verdicts = [is_mismatched(answered.by_pair[pair], partly, cannot_tell) for pair in of_rows]
     counted = [place for place, verdict in enumerate(verdicts) if verdict is not None]
     if not counted:
-        raise InputError(f"{answers} has no answer that counts on a pair of {paths[0]}")
+        raise InputError(
+            f"no answer in {answers} counts for a pair of {paths[0]}: are they about another table?"
+        )
     rows = rows.take(pa.array(counted))
     mismatched = np.array([float(bool(verdicts[place])) for place in counted])
     stratum = rows.column("stratum").to_numpy()

@@ -25,7 +25,7 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
         raise InputError("the table has no noise probabilities to move")
     if audit.counted < _FEWEST:
         raise InputError(
-            f"{audit.counted} answers are too few to move a calibration: {_FEWEST} at least"
+            f"{audit.counted} answers are too few to move a calibration: {_FEWEST} are needed"
         )
     unmoved = dataclasses.replace(calibration, audited=None)
     before = noise_columns(audit.judged.rows, unmoved)[0].numpy()

@@ -55,7 +55,7 @@ class BenchmarkSet:
             return resolve_shards([str(self.folder / split)])
         text = _read(listed).strip()
         if not text.isdigit() or int(text) < 1:
-            raise InputError(f"{listed} must hold the number of shards, it says {text[:40]!r}")
+            raise InputError(f"{listed} must hold the number of shards, not {text[:40]!r}")
         shards = [self.folder / split / f"{number}.tar" for number in range(int(text))]
         missing = next((path for path in shards if not _exists(path)), None)
         if missing is not None:
@@ -118,7 +118,9 @@ def find_sets(
     names = [one.name for one in sets]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"two sets are called {twice}: their results would have one name")
+        raise InputError(
+            f"two sets are called {twice}, and so would their results be: rename one of the folders"
+        )
     return sets
 
 
@@ -129,13 +131,13 @@ def read_set(folder: UPath) -> BenchmarkSet | None:
     typed = folder / _TYPE_FILE
     kind = _read(typed).strip().lower() if _exists(typed) else CLASSIFICATION
     if kind not in _COMMANDS:
-        raise InputError(f"{typed} says {kind[:40]!r}; {' and '.join(_COMMANDS)} can be evaluated")
+        raise InputError(f"{typed} must say {' or '.join(_COMMANDS)}, not {kind[:40]!r}")
     return BenchmarkSet(folder, kind)
 
 
 def _checked(one: BenchmarkSet, kind: str, splits: tuple[str, ...]) -> BenchmarkSet:
     if one.kind != kind:
-        raise InputError(f"{one.folder} is a {one.kind} set; it is for {_COMMANDS[one.kind]}")
+        raise InputError(f"{one.folder} is a {one.kind} set: use {_COMMANDS[one.kind]}")
     lacking = next((split for split in splits if not one.has(split)), None)
     if lacking is not None:
         raise InputError(f"{one.folder} has no folder {lacking} with shards")

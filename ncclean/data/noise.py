@@ -67,7 +67,7 @@ def parse_rates(
     """
     if len(kinds) != len(rates):
         raise InputError(
-            f"{len(kinds)} times --kind and {len(rates)} times --rate: give each kind its rate"
+            f"there are {len(kinds)} --kind and {len(rates)} --rate: give each kind its rate"
         )
     named = list(zip(kinds, rates, strict=True))
     for piece in ",".join(pairs).split(",") if pairs else ():
@@ -78,7 +78,7 @@ def parse_rates(
             raise InputError(f"--noise takes kind=rate, as in ncr=0.2, got {piece!r}") from None
     rates_by_kind = dict(named)
     if len(rates_by_kind) < len(named):
-        raise InputError("each kind of noise can be given once")
+        raise InputError("each kind of noise can be given only once")
     check_rates(rates_by_kind)
     return rates_by_kind
 

@@ -27,8 +27,8 @@ class LoaderOptions(Options):
     captions: Annotated[
         Captions,
         Option(
-            "Of images with several selected captions: `all` as samples of their own, the `best`, "
-            "or a `sample` of one, drawn anew in each epoch."
+            "For images with several selected captions: `all` of them, each as its own sample, the "
+            "`best`, or a `sample` of one, drawn again in each epoch."
         ),
     ] = "all"
     chunk: Annotated[
@@ -37,13 +37,13 @@ class LoaderOptions(Options):
     batch_noise: Annotated[
         float,
         Option(
-            "Share of the captions to permute, anew in each batch: an experiment's noise.",
+            "Share of the captions to permute, differently in each batch, for experiments.",
             low=0,
             high=1,
         ),
     ] = 0.0
-    shuffle: Annotated[bool, Option("Another order in each epoch.", is_listed=False)] = True
-    drop_last: Annotated[bool, Option("Leave a batch out that is not full.", is_listed=False)] = (
+    shuffle: Annotated[bool, Option("Shuffle the pairs in each epoch.", is_listed=False)] = True
+    drop_last: Annotated[bool, Option("Leave out a batch that is not full.", is_listed=False)] = (
         True
     )
     batch_size: int = 256

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any, BinaryIO, Protocol
 
 from ncclean.data.images.samples import FolderSamples, TableSamples
+from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.images.units import FOLDER, TABLE
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
@@ -42,7 +43,7 @@ def read_samples(
     other samples need not be read, so they may lack an image and have any status.
     """
     if shard.layout == TABLE:
-        return TableSamples(shard, caption_key, wanted)
+        return TableSamples(shard, caption_key, UnitFiles(shard, wanted))
     if shard.layout == FOLDER:
-        return FolderSamples(shard, caption_key, wanted)
+        return FolderSamples(shard, caption_key, UnitFiles(shard, wanted))
     return TarSamples(shard, caption_key, opened)

@@ -93,10 +93,8 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
     """
     urls = [url for source in sources for url in expand(source, _expand_one)]
     if not urls:
-        raise InputError("no shards given")
-    twice = [url for url, count in Counter(urls).items() if count > 1]
-    if twice:
-        raise InputError(f"{twice[0]} is named more than once")
+        raise InputError("name at least one shard")
+    check_named_once(urls)
     return [
         ShardRef(name, url, size, version)
         for name, url, (size, version) in zip(
@@ -227,6 +225,13 @@ def _size_and_version(url: str) -> tuple[int, str]:
     filesystem, path = stores.filesystem(url)
     info = stores.ask("read", url, filesystem.info, path)
     return int(info.get("size") or 0), stores.version_of(info)
+
+
+def check_named_once(urls: Sequence[str]) -> None:
+    """Raise `InputError` for the first of the inputs that is named twice."""
+    twice = next((url for url, count in Counter(urls).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice} is named more than once: leave one out")
 
 
 def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:

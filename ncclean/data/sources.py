@@ -41,7 +41,7 @@ def _resolved(
         if len(kinds) > 1:
             (first, one), (second, other) = list(kinds.items())[:2]
             raise InputError(
-                f"{one} holds {_HOLDS[first]} and {other} {_HOLDS[second]}: score them apart"
+                f"{one} holds {_HOLDS[first]} and {other} {_HOLDS[second]}: score them separately"
             )
         layout = next(iter(kinds), "webdataset")
     if layout == "embeddings":
@@ -55,7 +55,7 @@ def resolve_pairs(sources: Sequence[str], image_root: str | None = None) -> list
     """`resolve_sources` for what needs images. Raises `InputError` for embeddings."""
     shards = resolve_sources(sources, "auto", image_root)
     if are_embeddings(shards):
-        raise InputError(f"{shards[0].url} holds embeddings, and this takes images")
+        raise InputError(f"{shards[0].url} holds embeddings, but this command needs images")
     return shards
 
 

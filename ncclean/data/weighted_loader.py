@@ -84,8 +84,8 @@ class WeightedLoader:
         self.steps_per_epoch = whole if options.drop_last or not rest else whole + 1
         if not self.steps_per_epoch:
             raise InputError(
-                f"{self.samples:,} samples make no batch of {options.batch_size} on each of "
-                f"{world_size} ranks"
+                f"{self.samples:,} samples are too few for a batch of {options.batch_size} on each "
+                f"of {world_size} ranks: use a smaller --batch-size"
             )
         per_chunk = max(1, options.chunk // options.batch_size)
         self._chunk = per_chunk * options.batch_size

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ncclean.errors import InputError
 from ncclean.evaluation.disentanglement import PARTS, DisentanglementReport
+from ncclean.evaluation.figure_files import write_figure
 
 _NAMES = {
     "image_invariant": "image, invariant",
@@ -57,8 +57,4 @@ def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], 
             figure.colorbar(image, ax=right)
         else:
             right.set_axis_off()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_figure(figure, path)

@@ -27,7 +27,6 @@ from ncclean.errors import InputError
 from ncclean.evaluation.options import ProbeOptions
 from ncclean.evaluation.zeroshot import class_depth
 
-SOLVERS = ("lbfgs", "adamw")
 # CLIP's search: it starts from these values, then halves the step around the best one down to 1/8
 # of a decade.
 _FIRST_C = tuple(10.0**power for power in (-6, -4, -2, 0, 2, 4, 6))

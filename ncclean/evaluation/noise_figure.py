@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclean.errors import InputError
+from ncclean.evaluation.figure_files import STYLE, write_figure
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreFigure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours suit any colour vision; dashes help in print.
 _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
@@ -21,35 +20,12 @@ _COLOURS = (
 )
 _DASHES = ("-", "--", "-.", ":")
 _CLEAN = "#7F7F7F"
-STYLE: dict[Any, Any] = {
-    "font.size": 8.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "lines.linewidth": 1.1,
-    "legend.fontsize": 6.5,
-    "legend.framealpha": 0.8,
-    "legend.edgecolor": "none",
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-}
 _HISTOGRAM_OF = "similarity"
-
-
-def check_format(path: Path) -> None:
-    """Raise `InputError` unless `path` ends in a format that can be drawn."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"--plot takes a file ending in {', '.join(FORMATS)}, got {path}")
 
 
 def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: Path) -> None:
     """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
-    check_format(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw(evaluation, scores).savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_figure(draw(evaluation, scores), path)
 
 
 def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:

@@ -26,8 +26,8 @@ class ProbeOptions(Options):
     """
 
     solver: Annotated[Literal["lbfgs", "adamw"], Option("`lbfgs` or `adamw`.")] = "lbfgs"
-    epochs: Annotated[int, Option("Passes of adamw.", low=1)] = 60
-    learning_rate: Annotated[float, Option("First learning rate of adamw.", above=0)] = 3e-4
+    epochs: Annotated[int, Option("Epochs of `adamw`.", low=1)] = 60
+    learning_rate: Annotated[float, Option("Initial learning rate of `adamw`.", above=0)] = 3e-4
     batch_size: int = 1024
     weight_decay: float = 0.01
     seed: int = 0

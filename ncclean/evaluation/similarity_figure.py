@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.errors import InputError
-from ncclean.evaluation.noise_figure import STYLE, check_format
+from ncclean.evaluation.figure_files import STYLE, write_figure
 from ncclean.evaluation.similarity import Similarities
 
 if TYPE_CHECKING:
@@ -26,12 +25,7 @@ _SERIES = (
 
 def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: Path) -> None:
     """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
-    check_format(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_similarities(models).savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_figure(draw_similarities(models), path)
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:

@@ -101,8 +101,8 @@ class EmbeddingEngine(InProcessEngine):
         self._corpus: CorpusFacts | None = None
         if self._further.words is not None:
             raise InputError(
-                "--words encodes captions with other words, embeddings alone cannot tell: score "
-                "from the images"
+                "--words encodes altered captions, which takes a model: score the images instead "
+                "of their embeddings"
             )
 
     @property
@@ -188,7 +188,7 @@ class EmbeddingEngine(InProcessEngine):
         """
         if self._request.model is None:
             raise InputError(
-                "embeddings alone do not tell the shift on noise: give it as a number, take "
+                "embeddings alone do not tell the shift on noise: give it as a number, use "
                 "`--shift shuffled`, or name the model with --scale"
             )
         return noise_shift(self._request.model.load(), seed, tolerance)

@@ -12,24 +12,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from ncclean.models.open_clip_internals import keep_fp32_between_layers
-
 T = TypeVar("T")
-
-
-def cast_matrices(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of the model whose linear, convolution and attention weights are in `dtype`.
-
-    All other tensors are shared with the model: embeddings and normalisations stay exact.
-    """
-    memo: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d, nn.MultiheadAttention)):
-            for parameter in module.parameters(recurse=False):
-                memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype))
-    cast = copy.deepcopy(model, memo)
-    keep_fp32_between_layers(cast)
-    return cast
 
 
 class Cores:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,29 +17,24 @@ from ncclean.data.decode import Preprocessing
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
-from ncclean.models.devices import Cores, Uploads, cast_matrices
+from ncclean.models.devices import Cores, Uploads
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
-from ncclean.models.precision import DTYPES, resolve_device, resolve_precision
-
-logger = logging.getLogger(__name__)
+from ncclean.models.precision import (
+    DTYPES,
+    in_low_precision,
+    resolve_device,
+    resolve_precision,
+)
 
 T = TypeVar("T")
 
-# Embeddings of one text must not depend on whether its batch was padded; this is what the
-# difference of two float32 evaluations of one tower may be.
-_TRIM_TOLERANCE = 1e-5
-# Largest difference of an embedding's component between two ways to round to low precision.
-_CAST_TOLERANCE = 0.02
 # On CPUs a matrix product of fewer rows takes another kernel and rounds differently: an embedding
 # would depend on how many others were in its batch (measured: up to 10 rows do, 12 do not).
 _STEADY_ROWS = 16
 # Rows that one core encodes at a time: activations that stay in its cache make it up to twice as
 # fast as all cores on one large batch (see docs/benchmarks.md), and no core waits for another.
 _ROWS_PER_CORE = 64
-# Captions are padded to a multiple of this, so that the length a caption runs at, and with it the
-# last bit of its embedding, does not depend on the others either.
-_LENGTH_STEP = 4
 # No tokenizer needs more characters than this to fill a context of 77 tokens; a caption of a
 # megabyte would take seconds.
 _MAX_CAPTION_CHARACTERS = 10_000
@@ -87,13 +81,17 @@ class Estimator:
         self.scale = float(_parameter(model, "logit_scale").exp())
         fingerprint = weights_fingerprint(model)
         self.identity = ModelIdentity(label, tag, fingerprint, self.precision, self.scale)
-        self.trims_text = self._trimming_is_exact()
+        self.trims_text = text_tower.trimming_is_exact(self.model, tokenizer, self.device)
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64).view(1, 3, 1, 1)
         std = torch.tensor(preprocessing.std, dtype=torch.float64).view(1, 3, 1, 1)
         self._gain = (1 / (255 * std)).float().to(self.device)
         self._offset = (-mean / std).float().to(self.device)
-        self._towers = self._in_precision()
+        self._towers = self.model
+        if self.device.type == "cpu" and self.precision != "fp32":
+            self._towers = in_low_precision(
+                self.model, DTYPES[self.precision], tokenizer, self.image_size
+            )
         self._encode_image = cast(Callable[..., torch.Tensor], self._towers.encode_image)
         if compiled:
             # One graph for whatever batch is left at the end of a shard.
@@ -211,9 +209,7 @@ class Estimator:
         tokens = self.tokenize(distinct)
         lengths = torch.full((len(tokens),), tokens.shape[1])
         if self.trims_text:
-            needed = text_tower.token_lengths(tokens)
-            stepped = (needed + _LENGTH_STEP - 1) // _LENGTH_STEP * _LENGTH_STEP
-            lengths = stepped.clamp_max(tokens.shape[1])
+            lengths = text_tower.padded_lengths(tokens)
         batches = [
             (index, length)
             for length in sorted(set(lengths.tolist()))
@@ -306,49 +302,6 @@ class Estimator:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
-
-    @torch.no_grad()
-    def _in_precision(self) -> nn.Module:
-        """The model with the weights of its matrix products kept in low precision, on a CPU.
-
-        They are what autocast makes of them anyway, for every batch anew; and where all is in one
-        precision torch takes its faster attention (1.6 times for the bundled estimator). A model
-        that objects keeps its weights.
-        """
-        if self.device.type != "cpu" or self.precision == "fp32":
-            return self.model
-        cast = cast_matrices(self.model, DTYPES[self.precision])
-        pixels = torch.linspace(-1, 1, 3 * math.prod(self.image_size))
-        probe = pixels.view(1, 3, *self.image_size)
-        tokens = self.tokenizer(["a cat"]).to(self.device)
-        try:
-            with self.autocast():
-                for name, value in (("encode_image", probe), ("encode_text", tokens)):
-                    expected = getattr(self.model, name)(value, normalize=True).float()
-                    actual = getattr(cast, name)(value, normalize=True).float()
-                    if not (actual - expected).abs().max() <= _CAST_TOLERANCE:
-                        return self.model
-        except (RuntimeError, TypeError, AttributeError) as error:
-            logger.info("weights stay in fp32: %s", error)
-            return self.model
-        return cast
-
-    @torch.no_grad()
-    def _trimming_is_exact(self) -> bool:
-        """Compare both ways on captions of several lengths; a failing tower keeps its padding."""
-        probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]
-        tokens = self.tokenizer(probe).to(self.device)
-        reference = self.model.encode_text(tokens, normalize=True)  # type: ignore[operator]
-        lengths = text_tower.token_lengths(tokens)
-        try:
-            for row, length in enumerate(lengths.tolist()):
-                trimmed = text_tower.encode_text(self.model, tokens[row : row + 1, :length])
-                if (trimmed[0] - reference[row]).abs().max() > _TRIM_TOLERANCE:
-                    return False
-        except (RuntimeError, TypeError, AttributeError, IndexError, AssertionError) as error:
-            logger.info("text keeps its padding: %s", error)
-            return False
-        return True
 
 
 def _parameter(model: nn.Module, name: str) -> torch.Tensor:

@@ -97,7 +97,7 @@ def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Modul
 def check_space(space: str) -> None:
     """Raise `InputError` for an unknown space."""
     if space not in SPACES:
-        raise InputError(f"the spaces are {', '.join(SPACES)}, got {space!r}")
+        raise InputError(f"--space takes {', '.join(SPACES)}, got {space!r}")
 
 
 class HeadedClip(nn.Module):

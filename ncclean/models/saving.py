@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ from torch import nn
 from upath import UPath
 
 from ncclean.atomic import published
-from ncclean.errors import InputError, ModelError
+from ncclean.errors import ModelError
 from ncclean.models.checkpoint import CONFIG_NAME, WEIGHTS_NAME, ModelSource
 
 # What a saved folder records; the size of an image belongs to the architecture.
@@ -55,20 +52,3 @@ def write_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: P
             "preprocess_cfg": {n: preprocessing[n] for n in _PREPROCESSING if n in preprocessing},
         }
         aside.write_text(json.dumps(config, indent=2) + "\n")
-
-
-def save_model(model: nn.Module, source: ModelSource, tokenizer: Any, folder: Path) -> None:
-    """Write a model to a new folder, which appears whole.
-
-    Raises `InputError` if the folder exists already, with anything in it.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists; choose another --out or remove it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        write_model(model, source, tokenizer, aside)
-        aside.chmod(0o755)
-        os.replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

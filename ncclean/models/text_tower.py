@@ -8,11 +8,23 @@ padded to 77. Towers that attend to their padding (SigLIP) must keep it, see
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from ncclean.models.open_clip_internals import shortened_context
+
+logger = logging.getLogger(__name__)
+
+# Embeddings of one text must not depend on whether its batch was padded; this is what the
+# difference of two float32 evaluations of one tower may be.
+_TRIM_TOLERANCE = 1e-5
+# Captions are padded to a multiple of this, so that the length a caption runs at, and with it the
+# last bit of its embedding, does not depend on the others either.
+_LENGTH_STEP = 4
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
@@ -28,6 +40,31 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
     # A single trailing token is the end of a text that fills the context, not padding.
     is_full = tokens.shape[1] - content <= 1
     return torch.where(is_full, tokens.shape[1], kept)
+
+
+def padded_lengths(tokens: torch.Tensor) -> torch.Tensor:
+    """(N, L) right-padded token ids -> (N,) lengths to encode them at."""
+    steps = (token_lengths(tokens) + _LENGTH_STEP - 1) // _LENGTH_STEP
+    return (steps * _LENGTH_STEP).clamp_max(tokens.shape[1])
+
+
+@torch.no_grad()
+def trimming_is_exact(
+    model: nn.Module, tokenizer: Callable[[list[str]], torch.Tensor], device: torch.device
+) -> bool:
+    """Compare both ways on captions of several lengths; a failing tower keeps its padding."""
+    probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]
+    tokens = tokenizer(probe).to(device)
+    reference = model.encode_text(tokens, normalize=True)  # type: ignore[operator]
+    try:
+        for row, length in enumerate(token_lengths(tokens).tolist()):
+            trimmed = encode_text(model, tokens[row : row + 1, :length])
+            if (trimmed[0] - reference[row]).abs().max() > _TRIM_TOLERANCE:
+                return False
+    except (RuntimeError, TypeError, AttributeError, IndexError, AssertionError) as error:
+        logger.info("text keeps its padding: %s", error)
+        return False
+    return True
 
 
 def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) -> torch.Tensor:

@@ -86,7 +86,7 @@ def render(numbers: Measurements, page: Page) -> str:
     size = len(html.encode())
     if size > LARGEST_PAGE:
         raise InputError(
-            f"the report would have {formats.size(size)}, more than {formats.size(LARGEST_PAGE)}: "
+            f"the report would take {formats.size(size)}, more than {formats.size(LARGEST_PAGE)}: "
             "show fewer pairs with --pairs"
         )
     return html

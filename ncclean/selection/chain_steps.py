@@ -34,7 +34,9 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
     group = _GROUPS[policy.dedup_by or "both"]
     there = set(columns_of(connection, "neighbours"))
     if not {"uid", group} <= there:
-        raise InputError(f"--dedup: the table has no columns uid and {group}")
+        raise InputError(
+            f"--dedup takes the table of `ncclean neighbours`: this one lacks uid or {group}"
+        )
     number = "caption_number" if "caption_number" in there else "NULL"
     # Of near-duplicate images, all captions of the best one stay.
     kept = "(c.shard, c.row)" if group == _GROUPS["image"] else "(c.shard, c.row, c.number)"

@@ -71,9 +71,6 @@ class ExportSummary:
     missing: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
 
 def export_shards(
     selection: str,

@@ -115,7 +115,7 @@ def repeat_scale(connection: duckdb.DuckDBPyConnection) -> float:
     rows = connection.execute("SELECT sum(weight), count(*) FROM scores").fetchall()
     total, count = rows[0]
     if not total:
-        raise InputError("the weights of the selection sum to 0: nothing can be repeated")
+        raise InputError("the weights of the selection sum to 0: leave --repeat out")
     return float(count / total)
 
 

@@ -65,11 +65,11 @@ class Policy(Options):
     ] = None
     threshold: Annotated[
         float | None,
-        Option("Worst --score to keep; for `noise-probability` what to stay below."),
+        Option("Worst --score to keep; for `noise-probability`, the value to stay below."),
     ] = None
-    lowest: Annotated[bool, Option("Less of --score is cleaner (known columns: automatic).")] = (
-        False
-    )
+    lowest: Annotated[
+        bool, Option("A lower --score is cleaner (for ncclean's own columns this is known).")
+    ] = False
     weights: Annotated[
         str | None,
         Option(
@@ -78,32 +78,39 @@ class Policy(Options):
     ] = None
     dedup_by: Annotated[
         Literal["image", "text", "both"] | None,
-        Option("Groups by `image`, `text` or `both` [default: both]."),
+        Option("Near-duplicates by `image`, `text` or `both` (default: `both`)."),
     ] = None
     best_caption: Annotated[
-        bool, Option("Of the captions of an image, keep the best by --score (else similarity).")
+        bool, Option("Keep only the best caption of each image, by --score (default: similarity).")
     ] = False
     balance_by: Annotated[
         str | None,
         Option(
-            "Column or SQL of which no value gets more than --cap pairs: `cluster`, for example.",
+            "Column or SQL, such as `cluster`: no value of it gets more than --cap pairs.",
             sql_over=("scores", "join"),
         ),
     ] = None
-    cap: Annotated[int | None, Option("Most pairs of each value of --balance-by.", low=1)] = None
+    cap: Annotated[
+        int | None, Option("Maximum number of pairs per value of --balance-by.", low=1)
+    ] = None
     sample: Annotated[
         Literal["soft-cap"] | None,
-        Option("Draw --size pairs by --score; each draw lowers the pair's score by --penalty."),
+        Option(
+            "`soft-cap`: draw --size pairs by --score; each draw lowers the pair's score by "
+            "--penalty."
+        ),
     ] = None
-    size: Annotated[int | None, Option("Pairs to draw, repeats counted.", low=1)] = None
-    penalty: Annotated[float, Option("What a draw takes off the score.", low=0)] = 0.15
-    seed: Annotated[int, Option("Seed of draws, and of --balance-by without a score.", low=0)] = 0
+    size: Annotated[int | None, Option("Pairs to draw, counting repeats.", low=1)] = None
+    penalty: Annotated[float, Option("How much each draw lowers the score.", low=0)] = 0.15
+    seed: Annotated[
+        int, Option("Random seed of --sample, and of --balance-by without --score.", low=0)
+    ] = 0
     with_forget: Annotated[bool, Option("Keep NCU's forget set, marked in `split`.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score is None and self.keep_fraction is not None:
-            raise InputError("--keep-fraction needs --score, the column to take the best by")
+            raise InputError("--keep-fraction needs --score, the column to rank by")
         uses = (
             self.keep_fraction is not None,
             self.threshold is not None,
@@ -112,20 +119,23 @@ class Policy(Options):
             self.sample is not None,
         )
         if self.score is not None and not any(uses):
-            raise InputError("--score needs --keep-fraction, --threshold or another use for it")
+            raise InputError(
+                "--score does nothing by itself: add --keep-fraction, --threshold, --best-caption, "
+                "--balance-by or --sample"
+            )
         if (self.balance_by is None) != (self.cap is None):
             raise InputError("--balance-by and --cap go together")
         if (self.sample is None) != (self.size is None):
             raise InputError("--sample and --size go together")
         if self.sample is not None and self.score is None:
-            raise InputError("--sample needs --score, by which it draws")
+            raise InputError("--sample needs --score, the score to draw by")
         if self.score is None and self.threshold is not None and not self.by_noise_probability:
-            raise InputError("--threshold goes with --score or --method noise-probability")
+            raise InputError("--threshold needs --score or --method noise-probability")
         self._check_range()
         if self.lowest and self.score is None:
-            raise InputError("--lowest goes with --score")
+            raise InputError("--lowest needs --score")
         if self.with_forget and self.method != "ncu":
-            raise InputError("--with-forget goes with --method ncu")
+            raise InputError("--with-forget needs --method ncu")
         if self.where is not None:
             object.__setattr__(self, "where", _one_expression(self.where, "--where"))
         if self.balance_by is not None:
@@ -141,7 +151,7 @@ class Policy(Options):
         low, high = facts.range
         if not low <= self.threshold <= high:
             raise InputError(
-                f"--threshold {self.threshold:g} is out of the range of {column}, {low:g} to "
+                f"--threshold {self.threshold:g} is outside the range of {column}, {low:g} to "
                 f"{high:g}"
             )
 

@@ -62,9 +62,6 @@ class SelectionSummary:
     measured_noise_kept_low: float | None = None
     measured_noise_kept_high: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
 
 def select(
     paths: Sequence[str],

@@ -242,7 +242,7 @@ class JoinedScores:
         if first:
             named = ", ".join(f"{key} {value}" for key, value in zip(keys, first[0], strict=True))
             path = self.joins[number - 1].path
-            raise InputError(f"{path} cannot be joined: it has several rows with {named}")
+            raise InputError(f"{path} cannot be joined: it has several rows with {named}; keep one")
 
     def _count_partners(self, file: Path) -> None:
         """Fill `partners`. Raises `InputError` for a table without any."""

@@ -72,10 +72,13 @@ class ScoreLayout:
         else:
             if self.is_single_file and self.out.is_dir():
                 raise InputError(
-                    f"{self.out} is a folder; a path ending in .parquet is for one file"
+                    f"{self.out} is a folder, and a path ending in .parquet is for a file: choose "
+                    "another --out"
                 )
             if not self.is_single_file and self.out.is_file():
-                raise InputError(f"{self.out} is a file; end it in .parquet, or name a folder")
+                raise InputError(
+                    f"{self.out} is a file: choose an --out that ends in .parquet, or a folder"
+                )
             tables = tables_at(self.out)
         return tables[0] if tables else None
 

@@ -81,7 +81,9 @@ class _File:
             self._descriptor = self._locked()
             sync_folder(path.parent)
         except BlockingIOError as error:
-            raise InputError(f"another run is writing to {path.parent}") from error
+            raise InputError(
+                f"another run is writing to {path.parent}: wait for it, or use another --out"
+            ) from error
         except OSError as error:
             raise InputError(stores.explain(path, error)) from error
         self._is_torn = False  # whether the last line has no end

@@ -106,7 +106,7 @@ def merge(
 def merged_identity(runs: Sequence[ScoredRun]) -> RunIdentity:
     """What the merged run is made of. Raises as `merge` does for runs that do not go together."""
     if not runs:
-        raise InputError("no runs to merge given")
+        raise InputError("name at least one run to merge")
     first = runs[0].manifest.identity
     for run in runs[1:]:
         clauses = differences(_compared(first), _compared(run.manifest.identity), _LABELS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 from ncclean.data.samples import SkipReason
 from ncclean.scoring.null import GroupRate
@@ -50,9 +48,6 @@ class ScoreSummary:
     near_miss_rate_low: float | None = None
     near_miss_rate_high: float | None = None
     audited: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def summarize(

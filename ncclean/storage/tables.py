@@ -31,7 +31,7 @@ def table_files(paths: Iterable[str]) -> list[str]:
             raise InputError(_missing(where))
         files += matches
     if not files:
-        raise InputError("no score files given")
+        raise InputError("name at least one score file")
     return files
 
 

@@ -57,11 +57,11 @@ def adapt(command: Adapt, progress: Progress) -> AdaptSummary:
     if pairs < options.batch_size:
         raise InputError(
             f"{pairs:,} of {scored:,} pairs have a clean_posterior above {command.threshold:g}, "
-            f"fewer than --batch-size {options.batch_size}; lower one of the two"
+            f"fewer than --batch-size {options.batch_size}: lower --threshold or --batch-size"
         )
     unknown = set(keys) - {shard.name for shard in shards}
     if unknown:
-        raise InputError(f"shard {sorted(unknown)[0]} of the table is not among --shards")
+        raise InputError(f"shard {sorted(unknown)[0]} of the table is not among --shards: give all")
     progress.say(f"loading {command.model}")
     estimator = ModelRequest(
         model=command.model,
@@ -102,7 +102,7 @@ def _strictly_clean(command: Adapt) -> tuple[dict[str, set[str]], int]:
     connection = connect(command.scores)
     columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
     if "clean_posterior" not in columns:
-        raise InputError("the table has no column clean_posterior; score again with this version")
+        raise InputError("the table has no column clean_posterior: score again with this version")
     counted = connection.execute("SELECT count(clean_posterior) FROM scores").fetchall()
     rows = connection.execute(
         "SELECT shard, list(key) FROM scores WHERE status = 'ok' AND clean_posterior > ? "

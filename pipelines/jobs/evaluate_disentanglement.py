@@ -42,7 +42,7 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
     progress.say(f"encoding {command.pairs:,} pairs at most")
     image, text, metadata = encoded_pairs(estimator, command)
     if len(image) < _FEWEST:
-        raise InputError(f"{len(image)} pairs could be read; {_FEWEST} are the least")
+        raise InputError(f"only {len(image)} pairs could be read: at least {_FEWEST} are needed")
     progress.say("measuring the halves")
     parts = head_parts(heads, image, text)
     report = disentanglement_report(

@@ -51,7 +51,11 @@ def _inject(
     shards, scale = resolve_sources(command.scores), parse_scale(options.scale)
     shift: str | float = "auto"
     if not are_embeddings(shards):
-        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
+        check_unset(
+            command,
+            ("embedding_keys", "scale"),
+            "is for embeddings, and these are images: leave it out",
+        )
         step = max(1, estimate_samples(shards) // options.pairs)
         table, embeddings = folder / "images.parquet", folder / "embeddings"
         Score(
@@ -66,7 +70,7 @@ def _inject(
         scale, shift = facts.scale, "auto" if facts.shift is None else facts.shift
         shards = resolve_embeddings([str(embeddings)])
     else:
-        check_unset(command, ("model",), "is for shards of images; see --scale")
+        check_unset(command, ("model",), "is for images, and these are embeddings: use --scale")
     permuted = permute_captions(
         shards,
         vector_keys(shards, parse_keys(options.embedding_keys)),
@@ -105,7 +109,9 @@ def _evaluate(
             lambda number: progress.advance(number, count, "scores")
         )
     if not evaluation.scores:
-        raise InputError(f"{command.scores[0]} has no score to evaluate")
+        raise InputError(
+            f"{command.scores[0]} has no score to evaluate: name one with --score or --column"
+        )
     if command.plot is not None:
         save_figure(evaluation, figures, Path(command.plot))
     return dataclasses.replace(evaluation, trial=trial)

@@ -40,7 +40,7 @@ def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
     """
     folder = Path(command.run_folder.removeprefix("local-dir:"))
     if not (folder / PARAMS).is_file():
-        raise InputError(f"{folder} holds no {PARAMS}: it is not a run of finetune")
+        raise InputError(f"{folder} has no {PARAMS}: name the run folder of `ncclean finetune`")
     params: dict[str, Any] = yaml.safe_load((folder / PARAMS).read_text())
     del params["versions"]
     trained = build(Finetune, {**params, "out": str(folder)})

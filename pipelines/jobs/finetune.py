@@ -106,7 +106,7 @@ def _train_on_node(job: tuple[Finetune, dict[str, Any]], on_step: OnStep) -> Fin
     command, run = job
     if not (Path(command.out) / RECORD).exists():
         raise InputError(
-            f"--out {command.out} is not on a file system that every node of the cluster sees"
+            f"--out {command.out} must be on a file system that all nodes of the cluster share"
         )
     return train_as_rank(command, on_step, run)
 
@@ -158,7 +158,9 @@ def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> Fi
     training = dataclasses.replace(command.training, seed=command.seed)
     with joined_ranks(estimator.device) as ranks, contextlib.ExitStack() as stack:
         if command.batch_size % ranks.size:
-            raise InputError(f"--batch-size must be a multiple of the {ranks.size} processes")
+            raise InputError(
+                f"--batch-size must be a multiple of the number of processes, {ranks.size}"
+            )
         check_same_start(estimator.model, ranks)
         loader = _loader(command, shards, selection, estimator, ranks)
         record = None
@@ -203,8 +205,7 @@ def _loader(
     options = dataclasses.replace(
         command.loader, batch_size=command.batch_size // ranks.size, seed=command.seed
     )
-    is_frozen = command.method == "disncl" and command.objective.disncl.freeze_towers
-    if is_frozen:
+    if command.is_frozen:
         options = dataclasses.replace(
             options, augment=False, shuffle=False, drop_last=False, batch_noise=0.0
         )
@@ -216,7 +217,7 @@ def _loader(
         rank=ranks.rank,
         world_size=ranks.size,
     )
-    if not is_frozen:
+    if not command.is_frozen:
         return loader
     noise = command.loader.batch_noise
     return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise)

@@ -165,7 +165,7 @@ def _check_writable(out: UPath, overwrite: bool) -> None:
     if stores.is_url(out):
         return
     if out.is_dir():
-        raise InputError(f"{out} is a folder; --out of neighbours is a Parquet file")
+        raise InputError(f"{out} is a folder: --out takes a Parquet file")
     stores.ask("write", out, out.parent.mkdir, parents=True, exist_ok=True)
     if not os.access(str(out.parent), os.W_OK):
-        raise InputError(f"cannot write {out}: {out.parent} is not writable")
+        raise InputError(f"cannot write {out}: the folder {out.parent} is not writable")

@@ -100,7 +100,7 @@ def finalize_only(command: Score, progress: Progress, audit: Audit | None = None
     manifest = Manifest.load(_layout(command).manifest)
     if manifest is None:
         raise InputError(
-            f"nothing has been scored to {command.out} yet; run without --finalize-only first"
+            f"nothing has been scored to {command.out} yet: run without --finalize-only first"
         )
     try:
         manifest.check_done(command.out)

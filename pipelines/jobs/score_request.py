@@ -42,22 +42,26 @@ def uses_ray(command: Score) -> bool:
 def engine_request(command: Score, shards: list[ShardRef]) -> EngineRequest:
     """What opens an engine for shards of images or of embeddings."""
     if not are_embeddings(shards):
-        check_unset(command, ("embedding_keys", "scale"), "is for embeddings; these are images")
+        check_unset(
+            command,
+            ("embedding_keys", "scale"),
+            "is for embeddings, and these are images: leave it out",
+        )
         for name in ("pool", "canonical"):
             if getattr(command.options, name):
                 raise InputError(
                     f"--{name} is for embeddings, which can be read twice: score with --embeddings "
-                    "first, then those"
+                    f"first, then score the embeddings with --{name}"
                 )
         return model_request(command)
-    check_unset(command, _OF_IMAGES, "is for images; these are embeddings, see --scale")
+    check_unset(command, _OF_IMAGES, "is for images, and these are embeddings: leave it out")
     if "image" in (command.options.signals or ()):
-        raise InputError("--signals image is for images; these are embeddings")
+        raise InputError("--signals image is for images, and these are embeddings: leave it out")
     scale: float | ModelRequest = _CLIP_SCALE
     if isinstance(command.scale, str):
         scale = ModelRequest(model=command.scale, pretrained=command.pretrained, space="auto")
     elif command.scale is not None:
         scale = command.scale
     if command.shift == "noise" and not isinstance(scale, ModelRequest):
-        raise InputError("--shift noise takes a model to ask, and --scale names none")
+        raise InputError("--shift noise needs a model: name it with --scale")
     return embedding_request(shards, parse_keys(command.embedding_keys), scale, command.device)

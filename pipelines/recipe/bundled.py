@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 import yaml
 
-from .errors import RecipeError
+from ..command import closest
+from .source import RecipeError
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 
@@ -32,8 +32,7 @@ def find_recipe(name: str) -> Path:
     if inside.is_file():
         return inside
     names = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
     raise RecipeError(
-        f"{name} is neither a file nor a bundled recipe{hint}; there are {', '.join(names)}"
+        f"{name} is neither a file nor a bundled recipe{closest(name, names)}; the bundled ones "
+        f"are {', '.join(names)}"
     )

@@ -147,7 +147,9 @@ class RunFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise InputError(f"another run is at work in {self.path}") from None
+                raise InputError(
+                    f"another run is using {self.path}: wait for it, or use another --out"
+                ) from None
             yield
 
     def is_there(self, record: StageRecord) -> bool:

@@ -16,10 +16,9 @@ from ncclean.errors import InputError
 from ncclean.options import OptionError, parameters
 from ncclean.stores import is_url
 
-from ..command import Command, accept, build, closest
+from ..command import Command, accept, build, check_known, closest
 from ..inputs import LOCAL_MODEL
 from ..registry import STAGES
-from .errors import RecipeError
 from .model import COMMON, check_common, check_recipe
 from .references import RUN, fill, names_in, written
 from .source import Source, read_source
@@ -92,7 +91,9 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
     stages: dict[str, Stage] = {}
     for stage_name, options in model.stages.items():
         if stage_name == RUN:
-            raise source.error(("stages", RUN), f"{written(RUN)} is the folder: use another name")
+            raise source.error(
+                ("stages", RUN), f"{written(RUN)} is the run's folder: rename the stage"
+            )
         mapping = {"command": stage_name, **(options or {})}
         kind = _kind(source, stage_name, mapping["command"])
         if "engine" in parameters(kind):
@@ -108,12 +109,14 @@ def _variables(source: Source, given: Mapping[str, Any], stages: list[str]) -> d
     for name, value in given.items():
         where = ("vars", name)
         if name in stages or name == RUN:
-            raise source.error(where, f"{name!r} is a stage too: {written(name)} would be both")
+            raise source.error(where, f"{name!r} names a stage too: rename one of them")
         if value is None:
-            raise source.error(where, f"{name} has no value: write one, or --set {name}=VALUE")
+            raise source.error(
+                where, f"{name} has no value: give it one, or use --set {name}=VALUE"
+            )
         for reference in names_in(value):
             if reference not in variables:
-                raise source.error(where, f"no variable {reference!r} before {name!r}")
+                raise source.error(where, f"there is no variable {reference!r} before {name!r}")
         variables[name] = fill(value, variables.__getitem__)
     return variables
 
@@ -170,11 +173,9 @@ def _stage(
 def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The options in their types; paths that are left to the stage lie in its folder, `place`."""
     declared = {name: p for name, p in parameters(kind).items() if p.option.in_recipes}
+    check_known(kind, filled, declared)
     values = {}
     for name, value in filled.items():
-        if name not in declared:
-            hint = closest(name, list(declared))
-            raise OptionError(name, f"{kind.name} has no option {name!r}{hint}")
         inside = declared[name].option.inside
         if inside is not None and name != "out" and isinstance(value, bool):
             value = str(place / inside) if value else None
@@ -196,7 +197,7 @@ def _check_outputs(source: Source, stages: Mapping[str, Stage]) -> None:
             raise source.error(
                 ("stages", name, "out"),
                 f"the stages {earlier!r} and {name!r} both write to {stage.out}: "
-                "give one another out",
+                "give one of them another `out`",
             )
 
 
@@ -238,6 +239,3 @@ def _blamed(message: str, values: Mapping[str, Any]) -> str | None:
     named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", message)]
     words = [*named, *message.replace("-", "_").split()]
     return next((word for word in words if word in values), None)
-
-
-__all__ = ["Recipe", "RecipeError", "Stage", "load_recipe", "resolve"]

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ncclean.config import RAY_ADDRESS
+
 from ..command import closest
 from .source import Source
 
@@ -19,8 +21,8 @@ class EngineModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    engine: str = Field("auto", description="`local`, `ray`; auto is ray with an address.")
-    ray_address: str | None = Field(None, description="`auto`, `HOST:PORT`, `ray://HOST:10001`.")
+    engine: str = Field("auto", description="`local` or `ray`; `auto` is `ray` with an address.")
+    ray_address: str | None = Field(None, description=RAY_ADDRESS)
     workers: int | None = Field(None, description="Ray workers.")
     gpus_per_worker: float | None = Field(None, description="GPUs of a worker.")
     cpus_per_worker: float | None = Field(None, description="Cores of a worker.")

@@ -9,9 +9,13 @@ from typing import Any
 
 import yaml
 
-from .errors import RecipeError
+from ncclean.errors import InputError
 
 Path_ = tuple[str | int, ...]
+
+
+class RecipeError(InputError):
+    """A mistake in a recipe; the message begins with the file and the line."""
 
 
 @dataclass
@@ -108,7 +112,7 @@ def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> N
             line = key.start_mark.line + 1
             if inner in lines:
                 raise RecipeError(
-                    f"{name}, line {line}: {key.value} is there already, in line {lines[inner]}"
+                    f"{name}, line {line}: {key.value} is given already in line {lines[inner]}"
                 )
             lines[inner] = line
             _number(value, inner, lines, name)

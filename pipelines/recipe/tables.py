@@ -13,7 +13,7 @@ from .folder import StageRecord
 from .load import Recipe
 
 _MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
-# What is shown of result task; all of it is in the results.
+# What is shown of each task; all of it is in the results.
 _LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
 KIND_NAMES = {
     ALL: "all noise",
@@ -62,7 +62,7 @@ def _noise_tables(stage: str, evaluation: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
-    """A row for result leading figure of result data set, a column for result model."""
+    """A row for each leading figure of each data set, a column for each model."""
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
     for result in results:

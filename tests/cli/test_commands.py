@@ -76,7 +76,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("score", "x.tar"), "--out"),
         (("score", "--out", "s", "--finalize-only"), "nothing has been scored to s yet"),
         (("query", "SELECT 1", "nowhere.parquet"), "nowhere.parquet does not exist"),
-        (("report", "x.parquet", "--out", "x.parquet"), "--out of report is an HTML file"),
+        (("report", "x.parquet", "--out", "x.parquet"), "--out takes an HTML file"),
         (
             (
                 "select",
@@ -88,7 +88,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
                 "--out",
                 "y.parquet",
             ),
-            "--threshold 30 is out of the range of noise_probability, 0 to 1",
+            "--threshold 30 is outside the range of noise_probability, 0 to 1",
         ),
         (("query", "DROP TABLE scores", "x.parquet"), "x.parquet"),
         (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),

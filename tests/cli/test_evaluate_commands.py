@@ -67,8 +67,8 @@ def test_retrieval_similarity_and_probe_answer_in_json(heldout, tmp_path):
     ("arguments", "message"),
     [
         (("zeroshot", "--model", "demo", "--data", "{}/no"), "does not exist"),
-        (("zeroshot", "--model", "demo", "--data", "{}/retrieval"), "it is for `evaluate retr"),
-        (("retrieval", "--model", "demo", "--data", "{}/zeroshot-count"), "it is for `evaluate z"),
+        (("zeroshot", "--model", "demo", "--data", "{}/retrieval"), "use `evaluate retr"),
+        (("retrieval", "--model", "demo", "--data", "{}/zeroshot-count"), "use `evaluate z"),
         (("linear-probe", "--model", "demo", "--data", "{}", "--solver", "sgd"), "--solver takes"),
         (("compare", "{}", "{}"), "names no result"),
         (("zeroshot", "--model", "demmo", "--data", "{}"), "did you mean demo or"),

@@ -64,7 +64,7 @@ def test_evaluate(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("inject-noise", "x", "--out", "o"), "say which noise"),
+        (("inject-noise", "x", "--out", "o"), "name the noise to inject"),
         (("inject-noise", "x", "--out", "o", "--kind", "ncr"), "give each kind its rate"),
         (("inject-noise", "x", "--out", "o", "--kind", "salt", "--rate", "0.1"), "unknown kind"),
         (("inject-noise", "nowhere", "--out", "o", "--noise", "ncr=0.1"), "nowhere does not exist"),

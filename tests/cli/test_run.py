@@ -76,7 +76,7 @@ def test_list_shows_the_bundled_recipes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name a recipe, or --list them"),
+        ((), "name a recipe, or list the bundled ones"),
         (("nonsense",), "neither a file nor a bundled recipe"),
         (("{recipe}", "--from", "later"), "--from later: no such stage; the stages are corpus"),
         (("{recipe}", "--set", "score.batch=3"), "--set score.batch: score has no option 'batch'"),

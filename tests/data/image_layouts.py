@@ -1,4 +1,4 @@
-"""The same pairs in every layout of images that is read."""
+"""The same pairs in every layout of images that is read, and how to read them."""
 
 import csv
 import io
@@ -7,6 +7,10 @@ import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_sources
+from ncclean.errors import ShardError
 
 
 def write_tar(pairs, folder):
@@ -108,3 +112,20 @@ LAYOUTS = {
     "imagefolder": write_imagefolder,
     "open_clip": write_open_clip,
 }
+
+
+def read(*sources, caption_key=None, **options):
+    """Samples of all units, and the errors of the units."""
+    samples, errors = [], []
+    for shard in resolve_sources([str(source) for source in sources], **options):
+        reader = read_samples(shard, caption_key)
+        try:
+            for sample in reader:
+                samples.append(sample)
+        except ShardError as error:
+            errors.append(str(error))
+    return samples, errors
+
+
+def statuses(samples):
+    return [sample.status.value for sample in samples]

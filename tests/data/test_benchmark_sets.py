@@ -61,8 +61,10 @@ def test_what_is_not_there(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "does not exist" in refused([str(tmp_path / "no")], CLASSIFICATION)
     assert "is not a retrieval set" in refused([str(tmp_path / "empty")], RETRIEVAL)
-    assert "it is for `evaluate retrieval`" in refused([str(coco)], CLASSIFICATION)
-    assert "says 'multilabel'" in refused([str(odd)], CLASSIFICATION)
+    assert "use `evaluate retrieval`" in refused([str(coco)], CLASSIFICATION)
+    assert "must say classification or retrieval, not 'multilabel'" in refused(
+        [str(odd)], CLASSIFICATION
+    )
     both = [str(tmp_path / "a"), str(tmp_path / "b")]
     assert "two sets are called same" in refused(both, CLASSIFICATION)
 
@@ -76,7 +78,7 @@ def test_what_is_not_there(tmp_path):
         ("zeroshot_classification_templates.txt", None, "has no zeroshot_classification_templates"),
         ("zeroshot_classification_templates.txt", "a {c}\na cat\n", "prompt without {c}: 'a cat'"),
         ("test/nshards.txt", "3", "test/1.tar is missing"),
-        ("test/nshards.txt", "many", "must hold the number of shards, it says 'many'"),
+        ("test/nshards.txt", "many", "must hold the number of shards, not 'many'"),
         ("test/nshards.txt", "0", "must hold the number of shards"),
     ],
 )

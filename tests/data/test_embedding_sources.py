@@ -114,7 +114,7 @@ def test_a_parquet_with_two_vector_columns(tmp_path, kind):
     pairs = only([file])
     assert pairs.facts.column("uid").to_pylist() == ["0", "1", "2", "3", "4"]
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
-    with pytest.raises(InputError, match=r"it has image_embedding, text_embedding"):
+    with pytest.raises(InputError, match=r"there are image_embedding, text_embedding"):
         only([file], ("image_embedding", "other"))
 
 
@@ -183,7 +183,7 @@ def test_names_of_vectors(tmp_path):
     np.savez(tmp_path / "x.npz", mine_img=unit(2), mine_txt=unit(2), ids=np.arange(2))
     pq.write_table(pa.table({"uid": ["a", "b"]}), tmp_path / "x.parquet")
     shards = resolve_embeddings([str(tmp_path)])
-    with pytest.raises(InputError, match=r"Say --embedding-keys IMG,TEXT: it has mine_img, mine_t"):
+    with pytest.raises(InputError, match=r"--embedding-keys IMG,TEXT; there are mine_img, mine_t"):
         vector_keys(shards, None)
     assert read_pairs(shards[0], ("mine_img", "mine_txt")).ok.all()
 
@@ -228,7 +228,7 @@ def test_objects_in_a_store(tmp_path):
     ("sources", "message"),
     [
         (["nowhere"], "nowhere does not exist"),
-        ([str(CLIP_RETRIEVAL), "a.tar"], "holds embeddings and a.tar tars: score them apart"),
+        ([str(CLIP_RETRIEVAL), "a.tar"], "holds embeddings and a.tar tars: score them separately"),
         ([str(CLIP_RETRIEVAL), str(CLIP_RETRIEVAL)], "is named more than once"),
         ([str(CLIP_RETRIEVAL / "img_emb")], "holds no shards"),
     ],

@@ -79,7 +79,7 @@ def test_empty_folder_nothing_and_twice(tmp_path, folder):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no shards"):
         resolve_shards([str(tmp_path / "empty")])
-    with pytest.raises(InputError, match="no shards given"):
+    with pytest.raises(InputError, match="name at least one shard"):
         resolve_shards([])
     with pytest.raises(InputError, match="more than once"):
         resolve_shards([str(folder), str(folder / "00000.tar")])

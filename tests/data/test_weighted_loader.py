@@ -222,7 +222,7 @@ def test_truth_is_one_or_zero_or_unknown(tmp_path, written, meant):
 def test_a_selection_of_other_shards_is_refused(shards, selection):
     with pytest.raises(InputError, match="not among --shards"):
         loader(shards / "00001.tar", selection)
-    with pytest.raises(InputError, match="make no batch"):
+    with pytest.raises(InputError, match="too few for a batch"):
         loader(shards, selection, batch_size=1000)
     with pytest.raises(InputError, match="not a selection"):
         loader(shards, shards / "00000.tar")

@@ -106,12 +106,6 @@ def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluste
             made.shutdown()
 
 
-def worker_processes() -> list[int]:
-    """The processes of the shard workers, all clusters of this machine together."""
-    found = subprocess.run(["pgrep", "-f", "ray::ShardWorker"], capture_output=True, text=True)
-    return [int(line) for line in found.stdout.split()]
-
-
 def kill_a_worker(timeout: float = 60) -> int:
     """SIGKILL a worker that is at work on a shard; its process."""
     deadline = time.monotonic() + timeout

@@ -206,5 +206,5 @@ def test_no_cluster_at_the_address_is_one_sentence(corpus, tmp_path):
     nowhere = TaskOptions(engine="ray", ray_address="127.0.0.1:1")
     with pytest.raises(InputError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
         exporting(corpus, tmp_path / "out", tasks=nowhere).run()
-    with pytest.raises(InputError, match="--ray-address is for --engine ray"):
+    with pytest.raises(InputError, match="--ray-address needs --engine ray"):
         TaskOptions(engine="local", ray_address="auto")

@@ -77,7 +77,7 @@ def test_spaces():
     halves = F.normalize(invariant, dim=1), F.normalize(exclusive, dim=1)
     assert torch.allclose(joint @ joint.T, sum(half @ half.T for half in halves) / 2, atol=1e-6)
     assert torch.equal(in_space(invariant, exclusive, "exclusive"), halves[1])
-    with pytest.raises(InputError, match="the spaces are"):
+    with pytest.raises(InputError, match="--space takes"):
         in_space(invariant, exclusive, "outer")
 
 

@@ -184,10 +184,10 @@ def test_the_same_command_writes_the_same_files(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "audit takes --out"),
-        ({"out": "a", "answers": "b"}, "audit takes --out"),
-        ({"out": "a", "apply": True}, "--apply goes with --answers"),
-        ({"answers": "a", "pairs": 20}, "--pairs goes with --out"),
+        ({}, "audit takes either --out"),
+        ({"out": "a", "answers": "b"}, "audit takes either --out"),
+        ({"out": "a", "apply": True}, "--apply needs --answers"),
+        ({"answers": "a", "pairs": 20}, "--pairs is for drawing a sample"),
         ({"answers": "a", "apply": True, "scores": ["a", "b"]}, "--apply takes one score table"),
         ({"out": "a", "pairs": 3}, "--pairs must be at least 10"),
     ],
@@ -203,7 +203,7 @@ def test_too_few_answers_and_an_unscored_table_are_refused(run, tmp_path):
     few = judge(sample, truth, tmp_path / "few.csv", most=20)
     with pytest.raises(InputError, match="20 answers are too few to move a calibration"):
         Audit(scores=[str(scores)], answers=few, apply=True).run()
-    with pytest.raises(InputError, match="--calibrate-with goes with --finalize-only"):
+    with pytest.raises(InputError, match="--calibrate-with needs --finalize-only"):
         Score(shards=["x"], out="y", calibrate_with=answers)
     shutil.rmtree(f"{scores}.work")
     with pytest.raises(InputError, match="nothing has been scored to"):

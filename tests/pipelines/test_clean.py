@@ -150,7 +150,7 @@ def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
         ({"threshold": 1.5}, "--threshold must be at most 1"),
         ({"where": "hight > 3"}, "--set select.where: where: .*hight"),
         ({"model": "demmo"}, "did you mean demo"),
-        ({"out": "s3://bucket/x"}, "--out of clean is a local folder"),
+        ({"out": "s3://bucket/x"}, "--out takes a local folder"),
         ({"source": "/nowhere"}, "/nowhere does not exist"),
     ],
 )

@@ -279,7 +279,7 @@ def test_another_version_or_file_is_another_run(corpus, head, tmp_path):
         ({"signals": ["language", "smell"]}, "takes language, image, got 'smell'"),
         ({"signals": ["image"], "decode_on": "device"}, "needs the images on the CPU"),
         ({"signals": ["image"], "draft": True}, "needs whole images"),
-        ({"draft": True, "decode_on": "device"}, "not with --decode-on device"),
+        ({"draft": True, "decode_on": "device"}, "--draft needs --decode-on cpu"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_scored(options, message, corpus, tmp_path):

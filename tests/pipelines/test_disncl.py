@@ -110,7 +110,7 @@ def test_the_entangled_control_is_measured_too(corpus, tmp_path):
 def test_what_cannot_be_measured_is_refused(corpus, tmp_path):
     found = CliRunner().invoke(app, ["evaluate", "weights", str(tmp_path)])
     assert found.exit_code == 2
-    assert "it is not a run of finetune" in found.output
+    assert "name the run folder of `ncclean finetune`" in found.output
     options = TrainOptions(ema_decay=0.9)
-    with pytest.raises(InputError, match="--ema averages the towers alone"):
+    with pytest.raises(InputError, match="--ema averages only the towers"):
         Finetune(method="disncl", shards=[str(corpus)], out="x", training=options)

@@ -104,12 +104,12 @@ def test_what_makes_no_sense_is_refused(corpus, selection, tmp_path):
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="--method takes"):
         request(corpus, selection, tmp_path / "run", method="magic")
-    with pytest.raises(InputError, match="make no batch"):
+    with pytest.raises(InputError, match="too few for a batch"):
         request(corpus, selection, tmp_path / "run", batch_size=5000).run()
 
 
 WRONG = [
-    ("gamma", "0.5", "--gamma is an option of --method ncu, and does nothing with clip"),
+    ("gamma", "0.5", "--gamma is an option of --method ncu and does nothing with clip"),
     ("moving_average", "0.5", "--moving-average is an option of --method bayes and decl"),
     ("disncl_variant", "reverse", "--disncl-variant is an option of --method disncl"),
     ("prompt_epochs", "2", "--prompt-epochs is an option of --method ncu"),  # its default

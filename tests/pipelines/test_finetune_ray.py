@@ -121,5 +121,5 @@ def test_what_a_rank_refuses_is_said_and_leaves_no_run(corpus, tmp_path):
     wanted = replace(request(corpus, tmp_path / "run"), batch_size=5000)
     with cluster(tmp_path / "ray", [1, 1]) as made:
         for _ in range(2):
-            with pytest.raises(InputError, match="make no batch"):
+            with pytest.raises(InputError, match="too few for a batch"):
                 on_ray(wanted, made, tmp_path / "run").run()

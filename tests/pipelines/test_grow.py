@@ -110,7 +110,7 @@ def test_dropped_shards_leave_table_distributions_and_files(shards, once, tmp_pa
 
 
 def test_dropping_is_not_for_finalize_only():
-    with pytest.raises(InputError, match="--drop-missing compares with SHARDS"):
+    with pytest.raises(InputError, match="--drop-missing compares the table with SOURCES"):
         command([], "s.parquet", finalize_only=True, drop_missing=True)
 
 

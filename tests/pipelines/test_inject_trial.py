@@ -75,7 +75,7 @@ def test_the_permuted_copy(scored, tmp_path):
     [
         ({"inject": 0.001}, "are too few to exchange captions"),
         ({"inject": 0.0}, "--inject"),
-        ({"trial": TrialOptions(model="demo")}, "--model is for shards of images"),
+        ({"trial": TrialOptions(model="demo")}, "--model is for images, and these are embeddings"),
     ],
 )
 def test_what_cannot_be_tried(scored, options, message):
@@ -84,5 +84,5 @@ def test_what_cannot_be_tried(scored, options, message):
 
 
 def test_options_of_a_trial_need_one(scored):
-    with pytest.raises(InputError, match="--pairs is for --inject"):
+    with pytest.raises(InputError, match="--pairs needs --inject"):
         EvaluateNoise(scores=[str(scored / "scores.parquet")], trial=TrialOptions(pairs=100))

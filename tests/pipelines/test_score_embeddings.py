@@ -224,9 +224,9 @@ def test_what_comes_after_works_from_it(scored, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "demo"}, "--model is for images; these are embeddings"),
+        ({"model": "demo"}, "--model is for images, and these are embeddings"),
         ({"options": ScoreOptions(decode_on="device")}, "--decode-on is for images"),
-        ({"shift": "noise"}, "--shift noise takes a model to ask"),
+        ({"shift": "noise"}, "--shift noise needs a model"),
         ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings in .npz and Parquet"),
     ],
 )
@@ -239,7 +239,7 @@ def test_options_that_embeddings_do_not_have(scored, tmp_path, options, message)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scale": 100.0}, "--scale is for embeddings; these are images"),
+        ({"scale": 100.0}, "--scale is for embeddings, and these are images"),
         ({"embedding_keys": "a,b"}, "--embedding-keys is for embeddings"),
         ({"options": ScoreOptions(pool=10)}, "--pool is for embeddings"),
         ({"options": ScoreOptions(canonical=True)}, "--canonical is for embeddings"),
@@ -253,8 +253,8 @@ def test_options_that_images_do_not_have(corpus, tmp_path, options, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("scale", "-1", "--scale is a positive number or a model"),
-        ("scale", float("nan"), "--scale is a positive number"),
+        ("scale", "-1", "--scale takes a positive number or a model"),
+        ("scale", float("nan"), "--scale takes a positive number"),
         ("embedding_keys", "a", "takes two names"),
         ("embedding_keys", "a,a", "takes two names"),
     ],

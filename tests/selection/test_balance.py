@@ -13,7 +13,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
-from tests.selection.test_select import run, table
+from tests.selection.tables import run, table
 
 
 @pytest.fixture

@@ -112,14 +112,14 @@ def test_columns_name_the_option_that_needs_them(method, column):
 def test_thresholds_lie_in_the_range_of_the_score(score, bounds):
     for bound, step in zip(bounds, (-1e-6, 1e-6), strict=True):
         assert Policy(score=score, threshold=bound).threshold == bound
-        with pytest.raises(InputError, match=f"is out of the range of {score}, "):
+        with pytest.raises(InputError, match=f"is outside the range of {score}, "):
             Policy(score=score, threshold=bound + step)
 
 
 def test_a_range_is_said_in_the_message():
     with pytest.raises(InputError) as caught:
         Policy(score="similarity", threshold=30)
-    assert str(caught.value) == "--threshold 30 is out of the range of similarity, -1 to 1"
+    assert str(caught.value) == "--threshold 30 is outside the range of similarity, -1 to 1"
     with pytest.raises(InputError, match="range of noise_probability, 0 to 1"):
         Policy(method="noise-probability", threshold=1.5)
 
@@ -136,12 +136,12 @@ def test_scores_without_a_range_take_any_threshold(score):
         ({"dedup_by": "caption"}, "--dedup-by takes image, text, both, got 'caption'"),
         ({"score": "similarity", "keep_fraction": -0.1}, "--keep-fraction must be at least 0"),
         ({"keep_fraction": 0.5}, "--keep-fraction needs --score"),
-        ({"score": "similarity"}, "--score needs --keep-fraction, --threshold or another"),
-        ({"threshold": 0.5}, "--threshold goes with --score or --method noise-probability"),
-        ({"threshold": 0.5, "method": "ncu"}, "--threshold goes with"),
-        ({"lowest": True}, "--lowest goes with --score"),
-        ({"with_forget": True}, "--with-forget goes with --method ncu"),
-        ({"method": "disncl", "with_forget": True}, "--with-forget goes with --method ncu"),
+        ({"score": "similarity"}, "--score does nothing by itself"),
+        ({"threshold": 0.5}, "--threshold needs --score or --method noise-probability"),
+        ({"threshold": 0.5, "method": "ncu"}, "--threshold needs"),
+        ({"lowest": True}, "--lowest needs --score"),
+        ({"with_forget": True}, "--with-forget needs --method ncu"),
+        ({"method": "disncl", "with_forget": True}, "--with-forget needs --method ncu"),
         ({"where": "a; b"}, "--where takes one SQL expression"),
     ],
 )

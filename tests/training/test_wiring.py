@@ -1,8 +1,8 @@
-"""One step of each objective, made by its name, against the papers' formulas written out here.
+"""One step of each objective, made by its name, against the papers'
 
-The references share no loss with the library: only its towers, its prompt, its sampling of random
-weights and its transport, which have tests of their own. So an objective that is wired to another
-one's loss, to the wrong rate or to no weights does not pass.
+So an objective that is wired to another one's loss, to the wrong rate or to no weights does not
+pass. The step itself shares with the library its towers and its prompt, which have tests of their
+own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import hashlib
 import math
 
 import pytest
@@ -19,9 +18,6 @@ import torch.nn.functional as F
 
 from ncclean.models.estimator import Estimator
 from ncclean.models.text_tower import encode_text, token_lengths
-from ncclean.training.objectives.base import Phase
-from ncclean.training.objectives.bayes import sample_log_weights
-from ncclean.training.objectives.decl import sample_log_u
 from ncclean.training.objectives.options import (
     BayesOptions,
     NcuOptions,
@@ -29,136 +25,27 @@ from ncclean.training.objectives.options import (
 )
 from ncclean.training.objectives.registry import METHODS, make_objective
 from ncclean.training.options import TrainOptions
-from ncclean.training.parameter_groups import make_optimizer, parameter_groups, set_learning_rates
 from ncclean.training.trainer import Trainer
-from ncclean.training.transport import masked_sinkhorn
 from tests.training.batches import FixedBatches, tiny_estimator
+from tests.training.formulas import (
+    SEED,
+    bayes,
+    clip,
+    cyclip,
+    decl,
+    gradient_ascent,
+    least_confident,
+    ncu_first_phase,
+    ncu_second_phase,
+    osa,
+    rince,
+    softclip,
+)
 
-ROWS, RATE, SEED = 12, 1.0, 3
+ROWS, RATE = 12, 1.0
 DECAY, NORM, TOLERANCE = 0.01, 1e6, 1e-3
 # Steps that grow with the gradient, see `batches.LINEAR`; decay is seen beside them.
 TRAINING = TrainOptions(eps=1.0, weight_decay=DECAY, clip_norm=NORM, tensorboard=False, seed=SEED)
-
-
-def generator() -> torch.Generator:
-    """The draws of a run's first step."""
-    digest = hashlib.blake2b(f"{SEED} 0".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-
-
-def cross_entropies(logits: torch.Tensor) -> torch.Tensor:
-    """(N,) of each row to its diagonal element."""
-    return torch.stack([-(row[i] - row.exp().sum().log()) for i, row in enumerate(logits)])
-
-
-def clip(v, t, scale):
-    logits = scale * v @ t.T
-    return (cross_entropies(logits).mean() + cross_entropies(logits.T).mean()) / 2
-
-
-def osa(v, t, scale, batch, normalized=False):
-    logits = scale * v @ t.T
-    weights = batch.weights / batch.weights.mean() if normalized else batch.weights
-    return (weights * (cross_entropies(logits) + cross_entropies(logits.T)) / 2).mean()
-
-
-def least_confident(v, t, scale, percent):
-    """The forget set that the model in training names."""
-    logits = (scale * v @ t.T).detach()
-    confidence = (logits.softmax(1).diagonal() + logits.softmax(0).diagonal()) / 2
-    forget = torch.zeros(len(v), dtype=torch.bool)
-    forget[confidence.argsort()[: math.floor(len(v) * percent / 100)]] = True
-    return forget
-
-
-def gradient_ascent(v, t, scale, forget):
-    keep = ~forget
-    logits = scale * v[keep] @ t[keep].T
-    smoothed = sum(
-        0.9 * cross_entropies(each).mean() - 0.1 * each.log_softmax(1).mean()
-        for each in (logits, logits.T)
-    )
-    return smoothed / 2 - clip(v[forget], t[forget], scale)
-
-
-def softclip(v, t, scale, temperature):
-    logits = scale * v @ t.T
-    total = 0
-    for own, each in ((v.detach(), logits), (t.detach(), logits.T)):
-        target = 0.5 * torch.eye(len(own)) + 0.5 * (own @ own.T / temperature).softmax(1)
-        total = total - (target * each.log_softmax(1)).sum(1).mean() / 2
-    return total
-
-
-def cyclip(v, t, scale):
-    between, images, texts = v @ t.T, v @ v.T, t @ t.T
-    consistency = (images - texts).square().sum() + (between - between.T).square().sum()
-    return clip(v, t, scale) + 0.25 * consistency / len(v)
-
-
-def rince(v, t, scale, q=0.1, density=0.01):
-    values = (scale * v @ t.T).exp()
-    total = 0
-    for each in (values, values.T):
-        positive, everything = each.diagonal(), each.sum(1)
-        total = total + (-(positive**q) / q + (density * everything) ** q / q).mean() / 2
-    return total
-
-
-def decl(v, t, scale):
-    logits, draws = scale * v @ t.T, generator()
-    total = 0
-    for each in (logits, logits.T):
-        u = sample_log_u(each.detach(), None, 0.5, draws).exp()
-        total = total + (-each.diagonal() + u * each.exp().sum(1)).mean() / 2
-    return total
-
-
-def bayes(v, t, scale, **priors):
-    logits, draws = scale * v @ t.T, generator()
-    drawn_from = logits if priors.pop("strict", False) else v @ t.T
-    total = 0
-    for each, s in ((logits, drawn_from), (logits.T, drawn_from.T)):
-        weights = sample_log_weights(s.detach(), 5, 10, generator=draws, **priors).exp()
-        total = total + cross_entropies(each + weights.log()).mean() / 2
-    return total
-
-
-def opposites(cosine):
-    return ((-0.7 - cosine).relu() + (cosine + 0.2).relu()).mean()
-
-
-def ncu_first_phase(v, t, n, scale, forget):
-    v, t, n = v[~forget], t[~forget], n[~forget]
-    relation = ((t @ n.T - n @ t.T) ** 2).sum() / len(v)
-    sign = 2 * torch.eye(len(v)) - 1
-    matches, opposed = scale * (t @ v.T), scale * (n @ v.T)
-    matching = -F.logsigmoid(sign * matches) - F.logsigmoid(-sign * opposed)
-    return 10 * (opposites((t * n).sum(1)) + relation) + matching.sum() / len(v)
-
-
-def ncu_second_phase(v, t, n, scale, forget, gamma=0.7):
-    logits = v @ t.T if n is None else torch.cat([v @ t.T, (v * n).sum(1, keepdim=True)], 1)
-    count, columns = logits.shape
-    with torch.no_grad():
-        cost = 1 - logits
-        mask, identity = ~torch.diag(forget), torch.diag((~forget).float())
-        if n is not None:
-            mask = torch.cat([mask, forget[:, None]], 1)
-            identity = torch.cat([identity, forget[:, None].float()], 1)
-        marginals = torch.full((count,), 1 / count), torch.full((columns,), 1 / columns)
-        plan = masked_sinkhorn(cost / cost.max(), mask, *marginals)
-    total = 0.0 if n is None else opposites((t * n).sum(1))
-    for each, moved, stayed in ((logits, plan, identity), (logits.T, plan.T, identity.T)):
-        own = stayed.sum(1, keepdim=True)
-        target = gamma * moved / moved.sum(1, keepdim=True) + (1 - gamma) * stayed / own.clamp_min(
-            1
-        )
-        target = target / target.sum(1, keepdim=True)
-        divergence = F.kl_div((scale * each).log_softmax(1), target, reduction="none")
-        total = total + divergence.sum() / len(each)
-    return total
-
 
 ALL = {"image": 1.0, "text": 1.0, "scale": 1.0}
 TOWERS = {"image": 1.0, "text": 1.0}
@@ -328,61 +215,3 @@ def test_a_long_gradient_is_clipped():
         assert torch.allclose(parameter, clipped[name], atol=1e-6), name
     whole = expected("clip")["text_projection"]
     assert (whole - clipped["text_projection"]).abs().max() > 1e-2
-
-
-def test_the_rate_rises_and_falls_along_a_cosine():
-    """10 steps, 30 % of them warm-up: thirds, then half a cosine from 1 to just above 0."""
-    phase = Phase(name="p", epochs=1, learning_rates={"text": 2.0, "image": 0.5})
-    groups = parameter_groups(tiny_estimator().model, {})
-    optimizer = make_optimizer(groups, phase)
-    rates = []
-    for step in range(10):
-        set_learning_rates(optimizer, step, 10, 0.3)
-        rates.append({group["peak"]: group["lr"] for group in optimizer.param_groups})
-    cosine = [0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
-    expected = [1 / 3, 2 / 3, 1.0, *cosine]
-    assert [rate[2.0] / 2 for rate in rates] == pytest.approx(expected)
-    assert [rate[0.5] * 2 for rate in rates] == pytest.approx(expected)
-
-
-def test_a_run_follows_the_schedule(monkeypatch):
-    """Each phase has its own: the factors of 6 steps each, as the optimiser sees them."""
-    seen = []
-    step = torch.optim.AdamW.step
-
-    def record(self, *args, **kwargs):
-        seen.append({round(group["lr"] / group["peak"], 9) for group in self.param_groups})
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", record)
-    options = ObjectiveOptions(
-        learning_rate=1e-3, epochs=2, prompt_epochs=2, warmup=0.34, ncu=NcuOptions()
-    )
-    estimator = tiny_estimator()
-    objective = make_objective("ncu", options, estimator.tokenize)
-    Trainer(estimator, objective, FixedBatches(steps=3, size=16), TRAINING, None).run()
-    cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
-    assert all(len(factors) == 1 for factors in seen)
-    assert [factors.pop() for factors in seen] == pytest.approx([0.5, 1.0, *cosine] * 2)
-
-
-def test_matrices_decay_and_gains_do_not():
-    groups = parameter_groups(tiny_estimator().model, {})
-    rates = {"image": 1.0, "text": 1.0, "scale": 1.0}
-    optimizer = make_optimizer(groups, Phase(name="p", epochs=1, learning_rates=rates))
-    for group in optimizer.param_groups:
-        assert {parameter.ndim >= 2 for parameter in group["params"]} == {group["weight_decay"] > 0}
-        assert group["weight_decay"] in (0.0, 0.2)
-    counted = sum(len(group["params"]) for group in optimizer.param_groups)
-    assert counted == len(list(tiny_estimator().model.parameters()))
-
-
-def test_a_trained_scale_is_clamped_and_a_frozen_one_is_not():
-    """SigLIP's scale starts above 100; an objective that does not train it must not change it."""
-    for method, ends_at in (("clip", 100.0), ("rince", 117.0)):
-        estimator = tiny_estimator()
-        with torch.no_grad():
-            estimator.model.logit_scale.fill_(math.log(117.0))
-        objective = make_objective(method, ObjectiveOptions(learning_rate=1e-9, epochs=1))
-        Trainer(estimator, objective, FirstBatch(), TRAINING, None).run()
-        assert float(estimator.model.logit_scale.detach().exp()) == pytest.approx(ends_at, rel=1e-5)

@@ -22,7 +22,14 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.embeddings.vectors import npz_shapes, table_rows, vector_columns
-from ncclean.data.shards import ShardRef, distinct_names, expand, places, sizes_and_versions
+from ncclean.data.shards import (
+    ShardRef,
+    check_named_once,
+    distinct_names,
+    expand,
+    places,
+    sizes_and_versions,
+)
 from ncclean.errors import InputError, ShardError
 
 LAYOUTS = ("clip-retrieval", "datacomp", "vectors")
@@ -83,11 +90,9 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
         files for source in sources for place in expand(source, places) for files in _files(place)
     ]
     if not matrices:
-        raise InputError("no embeddings given")
+        raise InputError("name at least one file or folder of embeddings")
     tables = [files.table for files in matrices]
-    if len(set(tables)) < len(tables):
-        twice = next(table for table in tables if tables.count(table) > 1)
-        raise InputError(f"{twice} is named more than once")
+    check_named_once(tables)
     names = distinct_names(tables, (".parquet",))
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         shards = list(pool.map(_shards, matrices, names))
@@ -251,8 +256,8 @@ def _keys_there(
             if set(keys) <= set(there):
                 return keys
         raise InputError(
-            f"which vectors of {where} are images, which captions? Say --embedding-keys IMG,TEXT: "
-            f"it has {', '.join(there) or 'none'}"
+            f"which vectors of {where} are of images, and which of captions? Name both with "
+            f"--embedding-keys IMG,TEXT; there are {', '.join(there) or 'none'}"
         )
     raise InputError(str(failure))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Container, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclean import stores
-from ncclean.data.images.files import ImageRoot, UnreadableFile
+from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
 from ncclean.data.images.rows import BrokenRow, Row, rows_of
+from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions
 from ncclean.data.sample_groups import is_image, may_be_caption, utf8
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason
@@ -23,7 +22,6 @@ IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "b
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions")
 _KEY_COLUMNS = ("key", "__key__")
-_AT_ONCE = 32  # objects asked of a store
 
 
 class TableSamples:
@@ -33,29 +31,17 @@ class TableSamples:
     `row_broken`.
     """
 
-    def __init__(
-        self,
-        shard: ShardRef,
-        caption_key: CaptionKeys = None,
-        wanted: Container[str] | None = None,
-    ) -> None:
-        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
+    def __init__(self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles) -> None:
         self.shard = shard
-        self._wanted = wanted
         self.samples = 0
         self.late_metadata: dict[int, dict[str, Any]] = {}
         self._caption_keys = caption_keys(caption_key)
-        self._root = ImageRoot(shard.files[0])
+        self._files = files
         self._keys: set[str] = set()
 
     def __iter__(self) -> Iterator[Sample]:
-        rows = rows_of(self.shard)
-        if not stores.is_url(self.shard.files[0]):
-            yield from (self._read(*begun) for begun in map(self._begin, rows))
-            return
-        with ThreadPoolExecutor(_AT_ONCE, "ncclean-images") as pool:
-            while chunk := [self._begin(row) for row in islice(rows, _AT_ONCE)]:
-                yield from pool.map(lambda begun: self._read(*begun), chunk)
+        begun = map(self._begin, rows_of(self.shard))
+        yield from self._files.map(lambda each: self._read(*each), begun)
 
     def _begin(self, row: Row | BrokenRow) -> tuple[Sample, bytes | str | None]:
         """A sample and its image, or where that lies."""
@@ -83,11 +69,11 @@ class TableSamples:
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
-        if self._wanted is not None and sample.key not in self._wanted:
+        if not self._files.is_wanted(sample.key):
             return sample
         if isinstance(image, str) and sample.status is SkipReason.OK:
             try:
-                image = self._root.read(image)
+                image = self._files.read(image)
             except UnreadableFile as error:
                 sample.reject(error.reason, str(error))
         if image == b"":
@@ -103,17 +89,10 @@ class FolderSamples(MemberSamples):
     Raises `ShardError` if the folder cannot be listed.
     """
 
-    def __init__(
-        self,
-        shard: ShardRef,
-        caption_key: CaptionKeys = None,
-        wanted: Container[str] | None = None,
-    ) -> None:
-        """`wanted` are keys, see `ncclean.data.reader.read_samples`."""
+    def __init__(self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles) -> None:
         super().__init__(caption_key)
         self.shard = shard
-        self._wanted = wanted
-        self._root = ImageRoot(shard.files[0])
+        self._files = files
         self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
         self._problems: dict[str, UnreadableFile] = {}
 
@@ -127,19 +106,14 @@ class FolderSamples(MemberSamples):
 
     def _members(self) -> Iterator[tuple[str, str, bytes]]:
         entries = entries_of(self.shard.url, self.shard.span, self.caption_keys)
-        if not stores.is_url(self.shard.url):
-            yield from map(self._member, entries)
-            return
-        with ThreadPoolExecutor(_AT_ONCE, "ncclean-images") as pool:
-            while chunk := list(islice(entries, _AT_ONCE)):
-                yield from pool.map(self._member, chunk)
+        yield from self._files.map(self._member, entries)
 
     def _member(self, entry: Entry) -> tuple[str, str, bytes]:
         key = utf8(entry.key)
-        if self._wanted is not None and key not in self._wanted:
+        if not self._files.is_wanted(key):
             return key, entry.extension, b""
         try:
-            data = self._root.read(posixpath.join(self._folder, entry.name))
+            data = self._files.read(posixpath.join(self._folder, entry.name))
         except UnreadableFile as error:
             data = b""
             if is_image(entry.extension):

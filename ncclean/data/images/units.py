@@ -17,7 +17,14 @@ from ncclean.data.embeddings.vectors import table_rows, vector_columns
 from ncclean.data.images.listing import entries_of, has_image_files, subfolders
 from ncclean.data.images.rows import LINES, SEPARATED, columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
-from ncclean.data.shards import ShardRef, distinct_names, expand, places, sizes_and_versions
+from ncclean.data.shards import (
+    ShardRef,
+    check_named_once,
+    distinct_names,
+    expand,
+    places,
+    sizes_and_versions,
+)
 from ncclean.errors import InputError, ShardError
 
 TABLES = (".parquet", *SEPARATED, *LINES)
@@ -62,9 +69,7 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
                 )
             found += here
     urls = [source.url for source in found]
-    if len(set(urls)) < len(urls):
-        twice = next(url for url in urls if urls.count(url) > 1)
-        raise InputError(f"{twice} is named more than once")
+    check_named_once(urls)
     names = distinct_names([_named_after(url) for url in urls], TABLES)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # Folders have been listed by this thread; what is in a table is still to be asked.

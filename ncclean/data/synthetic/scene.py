@@ -48,8 +48,6 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 }
 TEXTURES = ("plain", "striped", "dotted", "checkered")
 SIZES = ("small", "medium", "large")
-BACKGROUNDS = ("flat", "gradient", "horizon", "speckled", "tiled")
-RELATIONS = ("left of", "right of", "above", "below", "in front of")
 
 # Radius as a share of the shorter image side. The upper ends keep four objects apart.
 _RADIUS = {"small": (0.115, 0.135), "medium": (0.165, 0.185), "large": (0.22, 0.26)}

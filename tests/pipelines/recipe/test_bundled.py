@@ -5,9 +5,9 @@ import re
 import pytest
 from ncclean_pipelines.recipe.bundled import FOLDER, bundled_recipes, find_recipe
 from ncclean_pipelines.recipe.check import check_columns
-from ncclean_pipelines.recipe.errors import RecipeError
 from ncclean_pipelines.recipe.load import load_recipe
 from ncclean_pipelines.recipe.plan import plan
+from ncclean_pipelines.recipe.source import RecipeError
 
 NAMES = list(bundled_recipes())
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from ncclean_pipelines.recipe.errors import RecipeError
 from ncclean_pipelines.recipe.run import run
+from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.data.synthetic.heldout import write_retrieval_set
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from ncclean_pipelines.recipe.errors import RecipeError
 from ncclean_pipelines.recipe.load import load_recipe
+from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.config import ClusterOptions
 
@@ -93,10 +93,10 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         ("vars:\n  a: 1\n  my data: 2\nstages:\n  score: {shards: x}\n",
          "line 3: 'my data' is not a name"),
         ("vars:\n  a:\nstages:\n  score: {shards: x}\n", "line 2: a has no value"),
-        ("vars:\n  score: 1\nstages:\n  score: {shards: x}\n", "line 2: 'score' is a stage too"),
+        ("vars:\n  score: 1\nstages:\n  score: {shards: x}\n", "line 2: 'score' names a stage too"),
         ("vars:\n  a: ${b}\n  b: 1\nstages:\n  score: {shards: x}\n",
-         "line 2: no variable 'b' before 'a'"),
-        ("stages:\n  run:\n    command: score\n    shards: x\n", "line 2: ${run} is the folder"),
+         "line 2: there is no variable 'b' before 'a'"),
+        ("stages:\n  run:\n    command: score\n    shards: x\n", "line 2: ${run} is the run's"),
         ("stages:\n  mine:\n    shards: x\n", "line 2: no command 'mine'; there are"),
         ("stages:\n  mine:\n    command: scor\n", 
          "line 3: no command 'scor' (did you mean score?)"),
@@ -127,14 +127,14 @@ SCORE = HEAD + "  score:\n    shards: /s\n"
         (SCORE + "  n:\n    command: evaluate noise\n    scores: ${score}\n    plot: x.txt\n",
          "line 10:"),
         (SCORE + "  n:\n    command: inject-noise\n    shards: x\n    kind: ncr\n",
-         "line 10: 1 times --kind and 0 times --rate"),
+         "line 10: there are 1 --kind and 0 --rate"),
         (SCORE + "  export:\n    selection: x\n", "line 7: export needs --shards"),
         (SCORE + "    overwrite: true\n", "line 7: score has no option 'overwrite'"),
         (SCORE + "    dry_run: true\n", "line 7: score has no option 'dry_run'"),
         ("stages:\n  finetune:\n    shards: x\n    method: ncu\n    resume: true\n",
          "line 5: finetune has no option 'resume'"),
         ("stages:\n  finetune:\n    shards: x\n    method: osa\n    gamma: 0.5\n",
-         "line 5: --gamma is an option of --method ncu, and does nothing "
+         "line 5: --gamma is an option of --method ncu and does nothing "
          "with osa"),
         # The value of the default does nothing either.
         ("stages:\n  finetune:\n    shards: x\n    method: clip\n    prompt_epochs: 2\n",

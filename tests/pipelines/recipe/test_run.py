@@ -6,9 +6,9 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from ncclean_pipelines.recipe.errors import RecipeError
 from ncclean_pipelines.recipe.folder import RunFolder
 from ncclean_pipelines.recipe.run import run
+from ncclean_pipelines.recipe.source import RecipeError
 
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, NccleanError
@@ -136,7 +136,7 @@ def test_broken_shards_are_failures_and_the_run_goes_on(shards, tmp_path):
 def test_a_second_run_in_the_folder_is_kept_out(shards, tmp_path):
     with (
         RunFolder(tmp_path / "run").locked(),
-        pytest.raises(InputError, match="another run is at work"),
+        pytest.raises(InputError, match="another run is using"),
     ):
         run(made(whole(shards, only=1), tmp_path / "run"))
 

@@ -1,8 +1,7 @@
 """YAML with the lines of its values."""
 
 import pytest
-from ncclean_pipelines.recipe.errors import RecipeError
-from ncclean_pipelines.recipe.source import parse, read_source
+from ncclean_pipelines.recipe.source import RecipeError, parse, read_source
 
 TEXT = """\
 vars:
@@ -33,7 +32,7 @@ def test_an_error_names_the_nearest_line():
     ("text", "message"),
     [
         ("a: 1\nb: [1, 2\nc: 3\n", "r.yaml, line 3: not YAML"),
-        ("stages:\n  a:\n    x: 1\n    y: 2\n    x: 3\n", "r.yaml, line 5: x is there already, "
+        ("stages:\n  a:\n    x: 1\n    y: 2\n    x: 3\n", "r.yaml, line 5: x is given already "
          "in line 3"),
         ("- a\n- b\n", "r.yaml, line 1: a recipe is a mapping"),
         ("", "r.yaml, line 1: a recipe is a mapping"),

@@ -1,0 +1,124 @@
+"""What the metadata of embeddings says about each pair, in the types of the score table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ncclean.data.member_samples import hashed_uid
+from ncclean.data.shards import ShardRef
+
+# Metadata that the score table has a column for, by that column; the first name that is there.
+# clip-retrieval has image_path and caption, DataComp text and original_width.
+SOURCES = {
+    "uid": ("uid",),
+    "shard": ("shard",),
+    "key": ("key", "image_path"),
+    "row": ("row",),
+    "caption_number": ("caption_number",),
+    "caption_key": ("caption_key",),
+    "text": ("caption", "text"),
+    "url": ("url",),
+    "width": ("width", "original_width"),
+    "height": ("height", "original_height"),
+    "is_noisy": ("is_noisy",),
+    "noise_kind": ("noise_kind",),
+}
+
+
+def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
+    """The columns of `SOURCES` for each row of a table; `sources` are names that they may have."""
+    rows = len(table)
+    columns = {
+        column: table.column(name)
+        for column, names in sources.items()
+        for name in [next((name for name in names if name in table.column_names), None)]
+        if name is not None
+    }
+    first = shard.rows[0] if shard.rows else 0
+    position = pa.array(np.arange(first, first + rows), pa.int32())
+    strings = {
+        name: _cast(columns.get(name), pa.string(), rows)
+        for name in ("uid", "shard", "key", "caption_key", "text", "url", "noise_kind")
+    }
+    # A row of a shard is only meant where the shard is named as well.
+    own_rows = columns.get("row") if "shard" in columns else None
+    shards = pc.fill_null(strings["shard"], shard.name)
+    keys = pc.coalesce(strings["key"], pc.cast(position, pa.string()))
+    return pa.table(
+        {
+            "uid": _uids(strings["uid"], shards, keys),
+            "shard": shards,
+            "key": keys,
+            "row": pc.coalesce(_cast(own_rows, pa.int32(), rows), position),
+            "caption_number": pc.fill_null(
+                _cast(columns.get("caption_number"), pa.int16(), rows), pa.scalar(0, pa.int16())
+            ),
+            "caption_key": strings["caption_key"],
+            "text": strings["text"],
+            "url": strings["url"],
+            "width": _cast(columns.get("width"), pa.int32(), rows),
+            "height": _cast(columns.get("height"), pa.int32(), rows),
+            "is_noisy": _cast(columns.get("is_noisy"), pa.bool_(), rows),
+            "noise_kind": strings["noise_kind"],
+        }
+    )
+
+
+def _uids(given: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
+    """The uid of the metadata, else the hash of shard and key that shards of tars give."""
+    missing = pc.or_(pc.is_null(given), pc.equal(pc.fill_null(given, ""), ""))
+    places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+    if not len(places):
+        return given
+    chosen = pa.array(places)
+    hashes = [
+        hashed_uid(shard, key)
+        for shard, key in zip(
+            shards.take(chosen).to_pylist(), keys.take(chosen).to_pylist(), strict=True
+        )
+    ]
+    return pc.replace_with_mask(given, missing, pa.array(hashes, pa.string()))
+
+
+def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """The column in another type; null where a value has none, or all of it."""
+    if column is None:
+        return pa.nulls(rows, kind)
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # combine_chunks of no chunk
+        whole = pa.nulls(rows, column.type)
+    if pa.types.is_string(whole.type) or pa.types.is_large_string(whole.type):
+        whole = _as_utf8(whole)
+    if pa.types.is_floating(whole.type) and kind != pa.string():
+        # Integers with gaps are floats for pandas.
+        whole = pc.if_else(pc.equal(whole, pc.floor(whole)), whole, None)
+    try:
+        return whole.cast(kind)
+    except pa.ArrowException:
+        return pa.array([_converted(value, kind) for value in whole.to_pylist()], kind)
+
+
+def _as_utf8(column: pa.Array) -> pa.Array:
+    """The strings, which a broken file may hold as any bytes, and a table must not."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        kind = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+        values = column.cast(kind).to_pylist()
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+        return pa.array(texts, column.type)
+    return column
+
+
+def _converted(value: object, kind: pa.DataType) -> object:
+    if kind == pa.string():
+        return value if isinstance(value, str) else None
+    convert: Callable[[object], object] = bool if kind == pa.bool_() else int  # type: ignore[assignment]
+    try:
+        return convert(value) if isinstance(value, (int, float)) else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,124 @@
+"""Several captions of an image: from the shards to scores, neighbours and selections."""
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from ncclean_pipelines.neighbours import Neighbours
+from ncclean_pipelines.select import Select
+
+import ncclean
+from ncclean.scoring.clip_loss import neg_clip_loss
+from tests.pipelines.captions.sources import KEYS, LAYOUTS, score, write_parquet
+
+pytestmark = pytest.mark.usefixtures("rough_shifts")
+
+
+def test_a_row_for_each_caption_that_is_there(pairs, table):
+    expected = [
+        (key, number, KEYS[number > 0], text)
+        for key, _, caption, more in pairs
+        for number, text in enumerate([caption, *more])
+    ]
+    columns = ("key", "caption_number", "caption_key", "text")
+    found = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+    assert found == expected
+    assert pc.all(pc.equal(table.column("status"), "ok")).as_py()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_caption_has_the_cosine_that_it_has_alone(layout, pairs, table, tmp_path):
+    alone = [(key, image, more[0], []) for key, image, _, more in pairs if more]
+    score(LAYOUTS[layout](alone, tmp_path / "alone"), tmp_path / "a.parquet", None)
+    one = pq.read_table(tmp_path / "a.parquet").column("similarity").to_numpy()
+    same = table.filter(pc.equal(table.column("caption_number"), 1)).column("similarity")
+    assert np.allclose(one, same.to_numpy(), atol=2e-6)
+
+
+def test_layouts_agree(pairs, table, tmp_path):
+    score(write_parquet(pairs, tmp_path / "p"), tmp_path / "s.parquet", block_size=100)
+    other = pq.read_table(tmp_path / "s.parquet")
+    for name in set(table.column_names) - {"uid"}:
+        assert other.column(name).equals(table.column(name)), name
+
+
+def test_a_list_gives_rows_without_being_asked_for(pairs, tmp_path):
+    lists = [(key, image, [text, *more], []) for key, image, text, more in pairs[:20]]
+    score(write_parquet(lists, tmp_path / "p"), tmp_path / "s.parquet", None)
+    table = pq.read_table(tmp_path / "s.parquet")
+    assert len(table) == sum(len(texts) for *_, texts, _ in lists)
+    assert table.column("caption_key").null_count == len(table)
+
+
+def test_captions_of_an_image_are_no_candidates_of_each_other(scored, table):
+    """From the exported embeddings, with what shares an image taken out by hand."""
+    folder = scored / "embeddings"
+    image = torch.from_numpy(np.load(folder / "img_emb" / "img_emb_0.npy")).float()
+    text = torch.from_numpy(np.load(folder / "text_emb" / "text_emb_0.npy")).float()
+    keys = np.array(table.column("key").to_pylist())
+    blocks = table.column("block").to_numpy()
+    assert blocks.max() == 2
+    for block in range(3):
+        rows = np.flatnonzero(blocks == block)
+        cosines = image[rows] @ text[rows].T
+        same = torch.from_numpy(keys[rows][:, None] == keys[rows]).fill_diagonal_(False)
+        assert same.any()
+        cosines[same] = -torch.inf
+        losses = neg_clip_loss(cosines, float(_metadata(scored)["scale"]))
+        found = table.column("neg_clip_loss").to_numpy()[rows]
+        assert np.allclose(found, losses.numpy(), atol=1e-5)
+        ranks = (cosines > cosines.diagonal()[:, None]).sum(dim=1).numpy()
+        assert (table.column("i2t_rank").to_numpy()[rows] == ranks).all()
+
+
+def _metadata(folder):
+    metadata = pq.read_metadata(folder / "s.parquet").metadata
+    return {name.decode(): value.decode() for name, value in metadata.items()}
+
+
+def test_embeddings_keep_captions_apart(scored, table, tmp_path):
+    settings = {"scale": float(_metadata(scored)["scale"]), "shift": "shuffled"}
+    ncclean.score(str(scored / "embeddings"), str(tmp_path / "e.parquet"), block_size=100,
+                  **settings)  # fmt: skip
+    other = pq.read_table(tmp_path / "e.parquet")
+    for name in ("key", "row", "caption_number", "caption_key", "text", "block", "i2t_rank"):
+        assert other.column(name).equals(table.column(name)), name
+    for name in ("neg_clip_loss", "noise_probability"):
+        assert np.allclose(other.column(name), table.column(name), atol=5e-4), name
+
+
+def test_the_image_is_no_near_duplicate_of_itself(pairs, scored, tmp_path):
+    out = tmp_path / "n.parquet"
+    Neighbours(embeddings=[str(scored / "embeddings")], out=str(out)).run()
+    found = pq.read_table(out)
+    assert found.column("caption_number").to_pylist()[:3] == [0, 0, 1]
+    grouped = found.filter(pc.is_valid(found.column("image_group")))
+    images = {}
+    for row in grouped.to_pylist():
+        images.setdefault(row["image_group"], set()).add(row["key"])
+    assert all(len(keys) > 1 for keys in images.values())
+    selected = tmp_path / "d.parquet"
+    Select(scores=[str(scored / "s.parquet")], out=str(selected), dedup=str(out)).run()
+    kept = pq.read_table(selected)
+    copies = pc.sum(pc.is_valid(found.column("pair_group"))).as_py()
+    assert copies > 0
+    assert len(found) - copies < len(kept) < len(found)
+
+
+def test_best_caption(scored, table, tmp_path):
+    out = tmp_path / "b.parquet"
+    settings = {"best_caption": True, "score": "neg_clip_loss", "where": "caption_number < 2"}
+    ncclean.select(str(scored / "s.parquet"), str(out), **settings)
+    kept = pq.read_table(out).to_pylist()
+    best = {}
+    for row in table.to_pylist():
+        if row["caption_number"] < 2:
+            best.setdefault(row["key"], []).append((row["neg_clip_loss"], row["caption_number"]))
+    assert {row["key"]: row["caption_number"] for row in kept} == {
+        key: max(options)[1] for key, options in best.items()
+    }
+    assert {row["caption_rank"] for row in kept} == {0}
+    fifth = tmp_path / "f.parquet"
+    ncclean.select(str(scored / "s.parquet"), str(fifth), **settings, keep_fraction=0.2)
+    assert len(pq.read_table(fifth)) == len(kept) // 5
