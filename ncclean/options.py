@@ -230,8 +230,8 @@ DecodeThreads = Annotated[
 CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
-        "Extension, json field or column of the caption (default: `.txt`, `.caption`, json); "
-        "repeatable: one row for each caption."
+        "Extension, json field or column of the caption (default: `.txt`, `.caption`, the json, "
+        "or a column `caption`, `text` or `title`); repeatable: one row for each caption."
     ),
 ]
 Seed = Annotated[int, Option("Seed of everything random.", low=0)]

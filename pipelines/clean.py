@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result, options_of
-from .display import Note, Shown, interval
+from .display import Note, Shown, interval, none_scored
 from .progress import SILENT, Progress
 from .run import result_of
 from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
@@ -88,7 +88,10 @@ class Clean(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "://" in self.out:
-            raise InputError(f"--out of clean is a local folder, got {self.out}")
+            raise InputError(
+                f"--out of clean is a local folder, got {self.out}; score, select and export write "
+                "to stores"
+            )
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
         """Run the recipe, or what is left of it."""
@@ -132,13 +135,16 @@ class Clean(Command):
             vague = why_vague(*ends, score["separation"])
             if vague is not None:
                 yield Note(vague, "error")
-        unscored = score["rows"] - score["ok"]
-        yield f"{score['rows']:,} pairs, {unscored:,} of them not scorable; {clean['kept']:,} kept"
+        failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
+        yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
+        if score["rows"] and not score["ok"]:
+            yield none_scored(score["failures"])
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
             yield f"about {expected:,.0f} mismatched pairs are left among the kept ones"
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
+        yield f"selection: {summary.folder}/clean.parquet"
         what = "uids" if export["out"].endswith(".npy") else "clean shards"
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
 

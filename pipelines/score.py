@@ -19,7 +19,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, Table, facts, file_size, interval, share
+from .display import Note, Shown, Table, facts, file_size, interval, none_scored, share
 from .progress import SILENT, Progress
 from .shared_options import (
     CalibrateOnOption,
@@ -218,9 +218,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.rows and not scored.ok:
-        most = max(scored.failures, key=lambda name: scored.failures[name])
-        hint = "; is --caption-key right?" if most == "caption_missing" else ""
-        yield Note(f"no pair could be scored: mostly {most}{hint}", "error")
+        yield none_scored(scored.failures)
 
 
 def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:

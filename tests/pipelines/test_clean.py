@@ -48,7 +48,7 @@ class StopsAt:
         self.stage = stage
 
     def say(self, text):
-        if f"({self.stage})" in text:
+        if f", {self.stage}: " in text:
             raise KeyboardInterrupt
 
     def advance(self, done, total, unit, **facts):
@@ -80,6 +80,7 @@ def test_what_it_leaves(cleaned):
     shown = "\n".join(map(str, result.shown))
     assert "noise rate" in shown
     assert f"{len(kept)} kept" in shown
+    assert f"selection: {out}/clean.parquet" in shown
     assert f"clean shards: {out}/clean ({len(kept)} samples)" in shown
 
 
@@ -133,6 +134,13 @@ def test_on_the_command_line(shards, own):
     assert f"report: {own}/report.html" in shown.stdout
     quiet = CliRunner().invoke(app, [*words, "--quiet"])
     assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_a_caption_that_is_not_there_is_said(shards, tmp_path):
+    words = ["clean", str(shards), "--out", str(tmp_path / "out"), "--caption-key", "alt"]
+    shown = CliRunner().invoke(app, [*words, "--model", "demo", "--precision", "fp32"])
+    assert "200 pairs: 0 scored, 200 caption_missing; 0 kept" in shown.stdout
+    assert "mostly caption_missing; name the caption with --caption-key" in shown.stdout
 
 
 def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
