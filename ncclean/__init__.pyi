@@ -29,6 +29,7 @@ def clean(
     device: str = 'auto',
     engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
+    dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score a corpus, report on it, and write the shards without the mismatched pairs."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
@@ -14,7 +14,7 @@ from ncclean.options import CaptionKeys, Option, Reads
 from .command import Command, Result, options_of
 from .display import Note, Shown, interval, none_scored
 from .progress import SILENT, Progress
-from .run import result_of
+from .run import planned, result_of
 from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Clean(Command):
         Engine, Option("`local`, `ray`; auto is ray with an address or several GPUs.")
     ] = "auto"
     ray_address: Annotated[str | None, Option("`auto`, `HOST:PORT` or `ray://HOST:10001`.")] = None
+    dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,12 +94,13 @@ class Clean(Command):
                 "to stores"
             )
 
-    def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
-        """Run the recipe, or what is left of it."""
+    def run(self, progress: Progress = SILENT) -> Result[Any]:
+        """Run the recipe, or what is left of it; or plan it."""
         from ncclean.data.sources import are_embeddings, resolve_sources
 
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
+        from .recipe.plan import plan
         from .recipe.run import run
 
         # The first tells; a mixture is an error of `score`, which resolves them all.
@@ -111,7 +113,10 @@ class Clean(Command):
             for target, option in _targets()
             if options[option] is not None or option == "pretrained"
         ]
-        summary = run(load_recipe(recipe, Path(self.out), changes), progress)
+        loaded = load_recipe(recipe, Path(self.out), changes)
+        if self.dry_run:
+            return planned(self.name, plan(loaded))
+        summary = run(loaded, progress)
         result = result_of(self.name, summary)
         return Result(
             self.name,

@@ -77,9 +77,7 @@ class Run(Command):
         folder = Path(self.out) if self.out is not None else Path("runs") / path.stem
         loaded = load_recipe(path, folder, list(self.set))
         if self.dry_run:
-            stages = plan(loaded, self.start_from)
-            values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
-            return Result(self.name, stages, values, shown=_plan(stages))
+            return planned(self.name, plan(loaded, self.start_from))
         return result_of(self.name, run(loaded, progress, self.start_from))
 
 
@@ -104,6 +102,12 @@ def result_of(command: str, summary: RunSummary) -> Result[RunSummary]:
         failures,
         run_tables(summary),
     )
+
+
+def planned(command: str, stages: list[PlannedStage]) -> Result[list[PlannedStage]]:
+    """The result of a command that only says which stages of a recipe would run."""
+    values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
+    return Result(command, stages, values, shown=_plan(stages))
 
 
 def run_tables(summary: RunSummary) -> Iterator[Shown]:

@@ -143,6 +143,16 @@ def test_a_caption_that_is_not_there_is_said(shards, tmp_path):
     assert "mostly caption_missing; name the caption with --caption-key" in shown.stdout
 
 
+def test_a_plan_runs_nothing(shards, own, tmp_path):
+    planned = ncclean.clean(str(shards), str(tmp_path / "out"), **MODEL, dry_run=True)
+    assert [stage["action"] for stage in planned["stages"]] == ["run"] * 4
+    assert planned["stages"][0]["pairs"] == pytest.approx(200, rel=0.05)
+    assert planned["stages"][0]["hours"] > 0
+    assert not (tmp_path / "out").exists()
+    again = ncclean.clean(str(shards), str(own), **MODEL, threshold=0.01, dry_run=True)
+    assert [stage["action"] for stage in again["stages"]] == ["skip", "skip", "run", "run"]
+
+
 def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
     words = ["clean", str(shards), str(tmp_path / "bad.tar"), "--out", str(tmp_path / "out")]
