@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result, options_of
-from .display import Note, Shown, interval, none_scored
+from .display import Note, Shown, counted, interval, none_scored
 from .progress import SILENT, Progress
 from .run import planned, result_of
 from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
@@ -146,7 +146,7 @@ class Clean(Command):
             yield none_scored(score["failures"])
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
-            yield f"about {expected:,.0f} mismatched pairs are left among the kept ones"
+            yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
         yield f"selection: {summary.folder}/clean.parquet"

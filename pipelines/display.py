@@ -50,6 +50,11 @@ def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `1,200 shards`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def share(value: float | None, digits: int = 1) -> str:
     """`12.3%`, or `-` for nothing and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}%}"

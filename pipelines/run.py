@@ -61,6 +61,8 @@ class Run(Command):
         super().__post_init__()
         if self.recipe is None and not self.list_recipes:
             raise OptionError("recipe", "name a recipe, or --list them")
+        if self.out is not None and "://" in self.out:
+            raise OptionError("out", f"--out of run is a local folder, got {self.out}")
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run, plan or list; see `ncclean_pipelines.recipe`."""

@@ -19,7 +19,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, Table, facts, file_size, interval, none_scored, share
+from .display import Note, Shown, Table, counted, facts, file_size, interval, none_scored, share
 from .progress import SILENT, Progress
 from .shared_options import (
     CalibrateOnOption,
@@ -238,7 +238,7 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
 
 
 def _plan_lines(plan: ScorePlan) -> Iterator[Shown]:
-    yield f"{plan.shards:,} shards, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
+    yield f"{counted(plan.shards, 'shard')}, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
     yield (
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"

@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
-from .display import Shown
+from .display import Shown, counted
 from .progress import SILENT, Progress
 from .shared_options import Overwrite, Processes
 
@@ -78,6 +78,7 @@ def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
     from .jobs.synth import HELD_OUT
 
     speed = f" ({rendered.pairs / rendered.seconds:,.0f} pairs/s)" if rendered.seconds else ""
-    yield f"{rendered.pairs:,} pairs in {rendered.shards} shards in {rendered.out}{speed}"
+    shards = counted(rendered.shards, "shard")
+    yield f"{rendered.pairs:,} pairs in {shards} in {rendered.out}{speed}"
     if command.held_out:
         yield f"held-out sets of {command.held_out:,} images in {rendered.out}/{HELD_OUT}"
