@@ -47,7 +47,7 @@ def test_probability_is_calibrated():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_few_mismatches_far_apart_are_as_many_as_the_rate_says(seed):
-    """The bandwidth is that of the narrow peak of matched pairs: between mismatches it sees none."""
+    """The bandwidth is that of the narrow peak of matched pairs: it leaves gaps between them."""
     rng = np.random.default_rng(seed)
     cosines = np.concatenate([rng.normal(-0.05, 0.14, 60), rng.normal(0.5, 0.003, 240)])
     null = rng.normal(-0.05, 0.14, 90_000)
