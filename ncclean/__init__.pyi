@@ -21,6 +21,7 @@ def clean(
     model: str = 'ViT-B-32',
     pretrained: str | None = 'laion2b_s34b_b79k',
     caption_key: str | Sequence[str] | None = None,
+    embedding_keys: str | None = None,
     image_root: str | None = None,
     threshold: float = 0.5,
     where: str | None = None,

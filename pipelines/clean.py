@@ -15,7 +15,7 @@ from .command import Command, Result, options_of
 from .display import Note, Shown, counted, interval, none_scored
 from .progress import SILENT, Progress
 from .run import planned, result_of
-from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained
+from .shared_options import Device, EmbeddingKeys, Engine, ImageRoot, Model, Precision, Pretrained
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
@@ -27,6 +27,7 @@ _STAGE_OPTIONS = {
         "model",
         "pretrained",
         "caption_key",
+        "embedding_keys",
         "image_root",
         "precision",
         "device",
@@ -70,6 +71,7 @@ class Clean(Command):
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKeys = None
+    embedding_keys: EmbeddingKeys = None
     image_root: ImageRoot = None
     threshold: Annotated[
         float, Option("Noise probability from which a pair is dropped.", low=0, high=1)

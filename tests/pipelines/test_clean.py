@@ -200,5 +200,13 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     assert f"uids: {tmp_path / 'out' / 'uids.npy'}" in "\n".join(map(str, result.shown))
     fewer = ncclean.clean(str(source), str(tmp_path / "out"), threshold=0.01)
     assert fewer.summary.ran == ("select", "export")
+    one, two = (np.load(source / kind / f"{kind}_0.npy") for kind in ("img_emb", "text_emb"))
+    np.savez(tmp_path / "other.npz", one=one, two=two)
+    shutil.copy(source / "metadata" / "metadata_0.parquet", tmp_path / "other.parquet")
+    other = str(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="Say --embedding-keys IMG,TEXT: it has one, two"):
+        ncclean.clean(other, str(tmp_path / "o"))
+    named = ncclean.clean(other, str(tmp_path / "o"), embedding_keys="one,two")
+    assert named["stages"]["score"]["result"]["ok"] == 900
     with pytest.raises(InputError, match="--model is for images"):
         ncclean.clean(str(source), str(tmp_path / "other"), model="demo")
