@@ -144,11 +144,11 @@ def test_a_caption_that_is_not_there_is_said(shards, tmp_path):
 
 
 def test_a_plan_runs_nothing(shards, own, tmp_path):
-    planned = ncclean.clean(str(shards), str(tmp_path / "out"), **MODEL, dry_run=True)
+    planned = ncclean.clean(str(shards), str(tmp_path / "new"), **MODEL, dry_run=True)
     assert [stage["action"] for stage in planned["stages"]] == ["run"] * 4
     assert planned["stages"][0]["pairs"] == pytest.approx(200, rel=0.05)
     assert planned["stages"][0]["hours"] > 0
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "new").exists()
     again = ncclean.clean(str(shards), str(own), **MODEL, threshold=0.01, dry_run=True)
     assert [stage["action"] for stage in again["stages"]] == ["skip", "skip", "run", "run"]
 
