@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -81,4 +82,4 @@ def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
     shards = counted(rendered.shards, "shard")
     yield f"{rendered.pairs:,} pairs in {shards} in {rendered.out}{speed}"
     if command.held_out:
-        yield f"held-out sets of {command.held_out:,} images in {rendered.out}/{HELD_OUT}"
+        yield f"held-out sets of {command.held_out:,} images in {os.path.join(rendered.out, HELD_OUT)}"
