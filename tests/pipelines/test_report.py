@@ -80,7 +80,7 @@ def test_folder_glob_and_url_give_the_same_page(tables, tmp_path):
         )
 
     whole = page(tables / "scores.parquet")
-    assert "without <code>--shards</code>" in whole
+    assert "with <code>--shards</code> to see them" in whole
 
     def numbers(text):
         return re.findall(r"<td data-value=[^>]*>|<td>[^<]*</td>|<dd>[^<]*</dd>", text)
