@@ -82,4 +82,5 @@ def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
     shards = counted(rendered.shards, "shard")
     yield f"{rendered.pairs:,} pairs in {shards} in {rendered.out}{speed}"
     if command.held_out:
-        yield f"held-out sets of {command.held_out:,} images in {os.path.join(rendered.out, HELD_OUT)}"
+        place = os.path.join(rendered.out, HELD_OUT)
+        yield f"held-out sets of {command.held_out:,} images in {place}"
