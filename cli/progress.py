@@ -53,7 +53,9 @@ class Bar:
         pace = self._pace.facts(done, total, unit)
         pace.pop("ETA", None)  # the bar has its own
         of = f"/{total:,}" if total else ""
+        stage = facts.pop("stage", None)
         text = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, {**pace, **facts}.items())])
+        text = text if stage is None else f"{stage}: {text}"
         if self._task is not None and self._counted == (total, unit):
             self._bar.update(self._task, completed=done, facts=text)
             return

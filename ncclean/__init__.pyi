@@ -21,6 +21,7 @@ def clean(
     model: str = 'ViT-B-32',
     pretrained: str | None = 'laion2b_s34b_b79k',
     caption_key: str | Sequence[str] | None = None,
+    embedding_keys: str | None = None,
     image_root: str | None = None,
     threshold: float = 0.5,
     where: str | None = None,
@@ -29,6 +30,7 @@ def clean(
     device: str = 'auto',
     engine: Literal['auto', 'local', 'ray'] = 'auto',
     ray_address: str | None = None,
+    dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Score a corpus, report on it, and write the shards without the mismatched pairs."""

@@ -233,8 +233,8 @@ DecodeThreads = Annotated[
 CaptionKeys = Annotated[
     Sequence[str] | None,
     Option(
-        "Extension, json field or column of the caption (default: `.txt`, `.caption`, json). "
-        "Repeatable: one row for each caption."
+        "Extension, json field or column of the caption (default: `.txt`, `.caption`, the json, "
+        "or a column `caption`, `text` or `title`). Repeatable: one row for each caption."
     ),
 ]
 Seed = Annotated[int, Option("Random seed.", low=0)]

@@ -34,6 +34,8 @@ T = TypeVar("T")
 # An outage of this many seconds is sat out; a longer one ends the run, which can be resumed.
 PATIENCE_SECONDS = 300.0
 _LONGEST_PAUSE_SECONDS = 20.0
+# Of pyproject.toml, by scheme.
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _FEW_OBJECTS = 8  # are asked for one by one
 _PERMANENT = (
     FileExistsError,
@@ -84,6 +86,9 @@ def location(path: str) -> UPath:
         place = UPath(path, use_listings_cache=False)
         place.fs  # noqa: B018  imports the library that the scheme needs
     except (ImportError, ValueError) as error:
+        extra = _EXTRAS.get(path.partition("://")[0])
+        if isinstance(error, ImportError) and extra is not None:
+            raise InputError(f"{path} needs an extra: pip install 'ncclean[{extra}]'") from error
         raise InputError(f"{path} cannot be opened: {_one_line(error)}") from error
     return place
 

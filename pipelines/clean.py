@@ -6,16 +6,25 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import RAY_ADDRESS
 from ncclean.options import CaptionKeys, Option
 
 from .command import Command, Result, options_of
-from .display import Note, Shown, interval
+from .display import Note, Shown, counted, interval, none_scored
 from .progress import SILENT, Progress
-from .run import result_of
-from .shared_options import Device, Engine, ImageRoot, Model, Precision, Pretrained, sources_option
+from .run import planned, result_of
+from .shared_options import (
+    Device,
+    EmbeddingKeys,
+    Engine,
+    ImageRoot,
+    Model,
+    Precision,
+    Pretrained,
+    sources_option,
+)
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
@@ -27,6 +36,7 @@ _STAGE_OPTIONS = {
         "model",
         "pretrained",
         "caption_key",
+        "embedding_keys",
         "image_root",
         "precision",
         "device",
@@ -61,6 +71,7 @@ class Clean(Command):
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKeys = None
+    embedding_keys: EmbeddingKeys = None
     image_root: ImageRoot = None
     threshold: Annotated[
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
@@ -73,13 +84,15 @@ class Clean(Command):
         Engine, Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.")
     ] = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
+    dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
 
-    def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
-        """Run the recipe, or what is left of it."""
+    def run(self, progress: Progress = SILENT) -> Result[Any]:
+        """Run the recipe, or what is left of it; or plan it."""
         from ncclean.data.sources import are_embeddings, resolve_sources
 
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
+        from .recipe.plan import plan
         from .recipe.run import run
 
         # The first tells; a mixture is an error of `score`, which resolves them all.
@@ -92,7 +105,10 @@ class Clean(Command):
             for target, option in _targets()
             if options[option] is not None or option == "pretrained"
         ]
-        summary = run(load_recipe(recipe, Path(self.out), changes), progress)
+        loaded = load_recipe(recipe, Path(self.out), changes)
+        if self.dry_run:
+            return planned(self, plan(loaded))
+        summary = run(loaded, progress)
         return replace(result_of(self, summary), shown=self._shown(summary))
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
@@ -107,13 +123,16 @@ class Clean(Command):
             vague = why_vague(*ends, score["separation"])
             if vague is not None:
                 yield Note(vague, "error")
-        unscored = score["rows"] - score["ok"]
-        yield f"{score['rows']:,} pairs, {unscored:,} of them not scorable; {clean['kept']:,} kept"
+        failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
+        yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
+        if score["rows"] and not score["ok"]:
+            yield none_scored(score["failures"])
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
-            yield f"about {expected:,.0f} mismatched pairs are left among the kept ones"
+            yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
+        yield f"selection: {summary.folder}/clean.parquet"
         what = "uids" if export["out"].endswith(".npy") else "clean shards"
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
 

@@ -38,9 +38,21 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return Table("", (), tuple(rows), left=2)
 
 
+def none_scored(failures: Mapping[str, int]) -> Note:
+    """What a person looks at who named the wrong column."""
+    most = max(failures, key=lambda status: failures[status])
+    hint = "; name the caption with --caption-key" if most == "caption_missing" else ""
+    return Note(f"no pair could be scored: mostly {most}{hint}", "error")
+
+
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
     """How many rows of the scores have a row in each joined table."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `1,200 shards`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def share(value: float | None, digits: int = 1) -> str:

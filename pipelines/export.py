@@ -11,7 +11,7 @@ from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
-from .display import Shown, file_size, hours
+from .display import Shown, counted, file_size, hours
 from .progress import SILENT, Progress
 from .shared_options import ImageRoot, Join, Overwrite, ScoredShards
 
@@ -109,13 +109,14 @@ class Export(Command):
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:
-    shards = f"{exported.shards:,} shards, " if exported.shards else ""
+    shards = f"{counted(exported.shards, 'shard')}, " if exported.shards else ""
     yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"
 
 
 def _plan_lines(plan: ExportPlan) -> Iterator[Shown]:
     yield (
-        f"{plan.samples:,} samples of {plan.input_shards:,} shards to {plan.shards:,} shards, "
+        f"{plan.samples:,} samples of {counted(plan.input_shards, 'shard')} to "
+        f"{counted(plan.shards, 'shard')}, "
         f"{plan.shards_done:,} of them done"
     )
     yield (

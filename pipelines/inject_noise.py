@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
-from .display import Note, Shown, Table
+from .display import Note, Shown, Table, counted
 from .progress import SILENT, Progress
 from .shared_options import CaptionKey, ImageRoot, Overwrite, Shards
 
@@ -114,6 +114,6 @@ def _summary(written: NoiseSummary) -> Iterator[Shown]:
         yield f"{written.json_replaced:,} jsons could not be parsed and were replaced"
     speed = f" ({written.samples_per_second:,.0f}/s)" if written.samples_per_second else ""
     yield (
-        f"{written.samples:,} samples in {written.shards:,} shards "
+        f"{written.samples:,} samples in {counted(written.shards, 'shard')} "
         f"({written.shards_failed:,} failed) in {written.out}{speed}"
     )

@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from ncclean.scoring.neighbours.options import NeighbourOptions
 
 from .command import Command, Result
-from .display import Note, Shown, facts, file_size, hours, share
+from .display import Note, Shown, counted, facts, file_size, hours, share
 from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 
@@ -150,7 +150,7 @@ def _summary(searched: NeighboursSummary, wanted_recall: float) -> Iterator[Show
 
 
 def _plan_lines(plan: NeighboursPlan) -> Iterator[Shown]:
-    yield f"{plan.shards:,} shards, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
+    yield f"{counted(plan.shards, 'shard')}, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
     lists = f"{plan.lists:,} lists" if plan.index == "ivf" else "everything compared"
     yield f"{plan.dim:,} dimensions, {plan.index} index ({lists}), {plan.tasks:,} tasks"
     yield f"{plan.comparisons_per_second / 1e6:,.0f} million comparisons/s by one core (one list)"

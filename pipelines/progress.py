@@ -140,9 +140,11 @@ class Pace:
 
 
 def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:
-    """`1,200 of 20,000 samples, loss 3.1`."""
+    """`score: 1,200 of 20,000 samples, loss 3.1`."""
     of = f" of {total:,}" if total else ""
-    return ", ".join([f"{done:,}{of} {unit}", *map(fact_text, facts.items())])
+    others = (fact for fact in facts.items() if fact[0] != "stage")
+    line = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, others)])
+    return f"{facts['stage']}: {line}" if "stage" in facts else line
 
 
 def fact_text(fact: tuple[str, object]) -> str:

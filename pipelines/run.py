@@ -81,9 +81,7 @@ class Run(Command):
         folder = Path(self.out) if self.out is not None else Path("runs") / path.stem
         loaded = load_recipe(path, folder, list(self.set))
         if self.dry_run:
-            stages = plan(loaded, self.start_from)
-            values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
-            return self.result(stages, _plan(stages), values=values)
+            return planned(self, plan(loaded, self.start_from))
         return result_of(self, run(loaded, progress, self.start_from))
 
 
@@ -102,6 +100,12 @@ def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
     return command.result(
         summary, _tables(summary), figures=figures, made=[summary.folder], failures=failures
     )
+
+
+def planned(command: Command, stages: list[PlannedStage]) -> Result[list[PlannedStage]]:
+    """The result of a command that only says which stages of a recipe would run."""
+    values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
+    return command.result(stages, _plan(stages), values=values)
 
 
 def _tables(summary: RunSummary) -> Iterator[Shown]:

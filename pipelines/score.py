@@ -18,7 +18,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
-from .display import Note, Shown, Table, facts, file_size, interval, share
+from .display import Note, Shown, Table, counted, facts, file_size, interval, none_scored, share
 from .progress import SILENT, Progress
 from .shared_options import (
     CalibrateOnOption,
@@ -208,9 +208,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.rows and not scored.ok:
-        most = max(scored.failures, key=lambda name: scored.failures[name])
-        hint = "; check --caption-key" if most == "caption_missing" else ""
-        yield Note(f"no pair could be scored: mostly {most}{hint}", "error")
+        yield none_scored(scored.failures)
 
 
 def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
@@ -230,7 +228,7 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
 
 
 def _plan_lines(plan: ScorePlan) -> Iterator[Shown]:
-    yield f"{plan.shards:,} shards, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
+    yield f"{counted(plan.shards, 'shard')}, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
     yield (
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"

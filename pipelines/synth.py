@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +12,7 @@ from ncclean.data.options import CorpusOptions
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
-from .display import Shown
+from .display import Shown, counted
 from .progress import SILENT, Progress
 from .shared_options import Overwrite, Processes
 
@@ -72,6 +73,8 @@ def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
     from .jobs.synth import HELD_OUT
 
     speed = f" ({rendered.pairs / rendered.seconds:,.0f} pairs/s)" if rendered.seconds else ""
-    yield f"{rendered.pairs:,} pairs in {rendered.shards} shards in {rendered.out}{speed}"
+    shards = counted(rendered.shards, "shard")
+    yield f"{rendered.pairs:,} pairs in {shards} in {rendered.out}{speed}"
     if command.held_out:
-        yield f"held-out sets of {command.held_out:,} images in {rendered.out}/{HELD_OUT}"
+        place = os.path.join(rendered.out, HELD_OUT)
+        yield f"held-out sets of {command.held_out:,} images in {place}"

@@ -51,6 +51,15 @@ def test_what_the_packages_need_besides_code_is_declared():
         assert there == listed, f"{package}: {there ^ listed}"
 
 
+def test_class_variables_have_types():
+    """Python 3.10 evaluates no bare ClassVar, and every command would end at its declaration."""
+    for folder in ("ncclean", "pipelines", "cli"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                is_bare = isinstance(node, ast.AnnAssign) and isinstance(node.annotation, ast.Name)
+                assert not (is_bare and node.annotation.id == "ClassVar"), f"{path}:{node.lineno}"
+
+
 def owner(path: Path) -> Path:
     """The folder of the package that a file belongs to."""
     return next(folder for folder in path.parents if (folder / "__init__.py").exists())

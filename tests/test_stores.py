@@ -102,6 +102,17 @@ def test_an_unknown_scheme_is_one_sentence():
         stores.location("nosuch://x")
 
 
+def test_a_store_whose_library_is_missing_says_what_to_install(monkeypatch):
+    def refuse(*_, **__):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(stores, "UPath", refuse)
+    with pytest.raises(InputError, match=r"s3://b/x needs an extra: pip install 'ncclean\[s3\]'"):
+        stores.location("s3://b/x")
+    with pytest.raises(InputError, match="abfs://b/x cannot be opened: Install s3fs"):
+        stores.location("abfs://b/x")
+
+
 @pytest.mark.parametrize("place", ["disk", "store"])
 def test_ranges(tmp_path, place):
     path = UPath(tmp_path / "x") if place == "disk" else UPath(f"memory://{tmp_path.name}/x")

@@ -8,6 +8,7 @@ from ncclean import stores
 from ncclean.config import SourceFormat
 from ncclean.data.embeddings.units import LAYOUTS, layout_of, resolve_embeddings
 from ncclean.data.embeddings.vectors import table_rows, vector_columns
+from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import has_images, resolve_images
 from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards, tars_in
 from ncclean.errors import InputError, ShardError
@@ -98,7 +99,9 @@ def _check_vectors(place: str) -> None:
             return
         failure = InputError(
             f"{file} holds neither images, nor their paths, nor two columns of vectors; its "
-            f"columns are {', '.join(kinds.names)}"
+            f"columns are {', '.join(kinds.names)}. An image column is a struct of bytes and path, "
+            f"or called {IMAGE_COLUMNS[0]}, {IMAGE_COLUMNS[1]}, ...; one of paths "
+            f"{', '.join(PATH_COLUMNS[:3])}, ...; DataComp's vectors are an .npz beside it"
         )
     if failure is not None:
         raise failure

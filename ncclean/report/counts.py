@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ncclean.errors import InputError
 from ncclean.report.table import ScoreTable
 
 _EXAMPLE_CHARACTERS = 200
@@ -32,11 +33,17 @@ class PairCounts:
 
 
 def count_pairs(table: ScoreTable) -> PairCounts:
-    rows, ok, shards, expected, calibrated = table.rows(
-        "SELECT count(*), count(*) FILTER (status = 'ok'), count(DISTINCT shard), "
+    """Raises `InputError` for rows without a status, which are of files beside a score table."""
+    rows, stated, ok, shards, expected, calibrated = table.rows(
+        "SELECT count(*), count(status), count(*) FILTER (status = 'ok'), count(DISTINCT shard), "
         "sum(noise_probability) FILTER (status = 'ok'), "
         "count(noise_probability) FILTER (status = 'ok') FROM pairs"
     )[0]
+    if stated < rows:
+        raise InputError(
+            f"{rows - stated:,} of {rows:,} rows have no status: not every file that was named is "
+            "a score table; name that alone, such as scores.parquet"
+        )
     failures = table.rows(
         "SELECT status, count(*) AS pairs, count(DISTINCT shard), "
         f"approx_top_k(left(error, {_EXAMPLE_CHARACTERS}), 1)[1] "

@@ -27,6 +27,7 @@ from ncclean.runner import Runner
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 from ncclean.storage.injection_summary import NoiseSummary, summarize
 
+from ..display import counted
 from ..inject_noise import InjectNoise
 from ..progress import Progress
 
@@ -73,7 +74,7 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePla
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
     if missing:
-        progress.say(f"indexing {len(missing):,} shards")
+        progress.say(f"indexing {counted(len(missing), 'shard')}")
     tasks = ((number, (shards[number].absolute(), identity.caption_key)) for number in missing)
     for number, index in workers.map(index_shard, tasks):
         run.keep_index(number, index)
@@ -101,7 +102,7 @@ def _write_all(
 ) -> tuple[int, dict[str, str]]:
     """Write the pending shards; returns the samples written, and why shards could not be."""
     expected = estimate_samples([run.identity.shards[number] for number in pending])
-    progress.say(f"{len(pending):,} shards to write, about {expected:,} samples")
+    progress.say(f"{counted(len(pending), 'shard')} to write, about {expected:,} samples")
     donors = gather_donors(plan, starts, run.identity.seed, _donating(run, plan, starts))
     written = shards = 0
     failed: dict[str, str] = {}

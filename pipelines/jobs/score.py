@@ -39,6 +39,7 @@ from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_files, table_metadata
 
+from ..display import counted
 from ..progress import Progress
 from ..score import Score
 from .score_request import engine_request, model_request, uses_ray
@@ -192,7 +193,7 @@ def _score_pending(
         progress.say("nothing left to score: all shards are done")
         return 0
     expected = estimate_samples(pending)
-    progress.say(f"{len(pending):,} shards to score, about {expected:,} samples")
+    progress.say(f"{counted(len(pending), 'shard')} to score, about {expected:,} samples")
     numbers = manifest.numbers
     writer = PartWriter(
         work=str(_layout(command).work),

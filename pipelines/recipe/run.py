@@ -93,7 +93,9 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
                 progress.say(f"{stage.name}: unchanged, skipped")
                 continue
             place = f"stage {number} of {len(recipe.stages)}"
-            progress.say(f"{place}, {stage.name} ({stage.command.name}): {decision.reason}")
+            is_named = stage.name != stage.command.name
+            what = f"{stage.name} ({stage.command.name})" if is_named else stage.name
+            progress.say(f"{place}, {what}: {decision.reason}")
             record = _run_stage(recipe, decision, folder, OfStage(progress, stage.name))
             records[stage.name] = record
             ran.append(stage.name)
@@ -136,7 +138,7 @@ def _run_stage(
         except BaseException as error:
             lines.say("".join(traceback.format_exception(error)).rstrip())
             if isinstance(error, NccleanError):
-                where = f"{recipe.source.name}, stage {stage.name!r}"
+                where = f"{recipe.name}, stage {stage.name!r}"
                 raise type(error)(f"{where}: {error}") from error
             raise
         opened.made(*files_of(stage.command, result))

@@ -174,6 +174,11 @@ def test_help_cuts_no_word_off_on_a_narrow_terminal(monkeypatch, command):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("command", [[], ["score"], ["evaluate"], ["evaluate", "noise"]])
+def test_help_has_a_short_name(command):
+    assert run(*command, "-h").stdout == run(*command, "--help").stdout != ""
+
+
 def test_debug_shows_the_traceback(tmp_path):
     for words in (["--debug", "score", "nowhere"], ["score", "nowhere", "--debug"]):
         result = run(*words, "--out", tmp_path / "s")

@@ -31,7 +31,7 @@ def test_inject_then_again_with_another_rate(tmp_path):
     summary = json.loads(result.stdout)
     assert summary["planned"] == {"ncr": 10}
     assert summary["noisy"]["ncr"] + summary["left_in_place"]["ncr"] == 10
-    assert "1 shards to write" in result.stderr
+    assert "1 shard to write" in result.stderr
     refused = run(*command, "--rate", "0.4")
     assert refused.exit_code == 2
     assert "--noise ncr was 0.5, is 0.4" in refused.stderr

@@ -73,6 +73,12 @@ def test_list_shows_the_bundled_recipes():
     assert "demo" in json.loads(run("--list", "--json").stdout)
 
 
+def test_the_folder_of_a_run_is_local(recipe):
+    result = run(recipe, "--out", "s3://bucket/run")
+    assert result.exit_code == 2
+    assert "a local folder, got s3://bucket/run" in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -63,6 +63,20 @@ def test_a_file_more_changes_one_unit(tmp_path, monkeypatch):
     assert before[2].version != after[2].version
 
 
+def test_a_struct_of_bytes_and_path_is_an_image_whatever_its_name(tmp_path):
+    source = LAYOUTS["Hugging Face"](PAIRS, tmp_path / "source") / "c.parquet"
+    table = pq.read_table(source)
+    urls = pa.array(["https://host/x"] * len(table))
+    pq.write_table(table.rename_columns(["Picture", "text"]).append_column("file", urls), source)
+    samples, errors = read(source)
+    assert errors == []
+    assert [(sample.image, sample.caption) for sample in samples] == [pair[1:] for pair in PAIRS]
+    assert [sample.key for sample in samples] == [key for key, *_ in PAIRS]
+    pq.write_table(table.select(["text"]), source)
+    with pytest.raises(InputError, match=r"its columns are text\. An image column is a struct"):
+        resolve_sources([str(source)])
+
+
 def test_img2dataset_puts_parquet_files_beside_its_tars(tmp_path):
     folder = LAYOUTS["tar"](PAIRS, tmp_path / "source")
     pq.write_table(pa.table({"url": ["u"], "caption": ["c"], "key": ["0"]}), folder / "c.parquet")

@@ -48,7 +48,7 @@ class StopsAt:
         self.stage = stage
 
     def say(self, text):
-        if f"({self.stage})" in text:
+        if f", {self.stage}: " in text:
             raise KeyboardInterrupt
 
     def advance(self, done, total, unit, **facts):
@@ -80,6 +80,7 @@ def test_what_it_leaves(cleaned):
     shown = "\n".join(map(str, result.shown))
     assert "noise rate" in shown
     assert f"{len(kept)} kept" in shown
+    assert f"selection: {out}/clean.parquet" in shown
     assert f"clean shards: {out}/clean ({len(kept)} samples)" in shown
 
 
@@ -135,6 +136,23 @@ def test_on_the_command_line(shards, own):
     assert (quiet.stdout, quiet.stderr) == ("", "")
 
 
+def test_a_caption_that_is_not_there_is_said(shards, tmp_path):
+    words = ["clean", str(shards), "--out", str(tmp_path / "out"), "--caption-key", "alt"]
+    shown = CliRunner().invoke(app, [*words, "--model", "demo", "--precision", "fp32"])
+    assert "200 pairs: 0 scored, 200 caption_missing; 0 kept" in shown.stdout
+    assert "mostly caption_missing; name the caption with --caption-key" in shown.stdout
+
+
+def test_a_plan_runs_nothing(shards, own, tmp_path):
+    planned = ncclean.clean(str(shards), str(tmp_path / "new"), **MODEL, dry_run=True)
+    assert [stage["action"] for stage in planned["stages"]] == ["run"] * 4
+    assert planned["stages"][0]["pairs"] == pytest.approx(200, rel=0.05)
+    assert planned["stages"][0]["hours"] > 0
+    assert not (tmp_path / "new").exists()
+    again = ncclean.clean(str(shards), str(own), **MODEL, threshold=0.01, dry_run=True)
+    assert [stage["action"] for stage in again["stages"]] == ["skip", "skip", "run", "run"]
+
+
 def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"<html>" * 1000)
     words = ["clean", str(shards), str(tmp_path / "bad.tar"), "--out", str(tmp_path / "out")]
@@ -182,5 +200,13 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     assert f"uids: {tmp_path / 'out' / 'uids.npy'}" in "\n".join(map(str, result.shown))
     fewer = ncclean.clean(str(source), str(tmp_path / "out"), threshold=0.01)
     assert fewer.summary.ran == ("select", "export")
+    one, two = (np.load(source / kind / f"{kind}_0.npy") for kind in ("img_emb", "text_emb"))
+    np.savez(tmp_path / "other.npz", one=one, two=two)
+    shutil.copy(source / "metadata" / "metadata_0.parquet", tmp_path / "other.parquet")
+    other = str(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="Say --embedding-keys IMG,TEXT: it has one, two"):
+        ncclean.clean(other, str(tmp_path / "o"))
+    named = ncclean.clean(other, str(tmp_path / "o"), embedding_keys="one,two")
+    assert named["stages"]["score"]["result"]["ok"] == 900
     with pytest.raises(InputError, match="--model is for images"):
         ncclean.clean(str(source), str(tmp_path / "other"), model="demo")

@@ -129,7 +129,7 @@ def test_both_and_stages_pass_reports_on():
     both.say("finalizing")
     both.advance(1, 2, "samples")
     assert list(map(str, first)) == ["finalizing", "1 of 2 samples"]
-    assert list(map(str, second)) == ["score: finalizing", "1 of 2 samples, stage score"]
+    assert list(map(str, second)) == ["score: finalizing", "score: 1 of 2 samples"]
 
 
 def test_silence_takes_everything_and_prints_nothing(capsys):
@@ -140,7 +140,7 @@ def test_silence_takes_everything_and_prints_nothing(capsys):
 
 def test_facts_as_text():
     facts = {"speed": "12 samples/s", "clean_share": 0.25, "stage": "score"}
-    expected = "3 of 4 steps, 12 samples/s, clean share 0.250, stage score"
+    expected = "score: 3 of 4 steps, 12 samples/s, clean share 0.250"
     assert count_line(3, 4, "steps", facts) == expected
 
 

@@ -80,7 +80,7 @@ def test_folder_glob_and_url_give_the_same_page(tables, tmp_path):
         )
 
     whole = page(tables / "scores.parquet")
-    assert "without <code>--shards</code>" in whole
+    assert "with <code>--shards</code> to see them" in whole
 
     def numbers(text):
         return re.findall(r"<td data-value=[^>]*>|<td>[^<]*</td>|<dd>[^<]*</dd>", text)
@@ -176,6 +176,7 @@ def test_a_shard_that_breaks_off_is_exit_code_1_and_named(tmp_path):
         (["{scores}", "--shards", "nowhere"], "nowhere does not exist"),
         (["{scores}", "more.tar"], "more.tar is a shard, not a score table"),
         (["{other}"], "is not a score table: it has no column"),
+        (["{scores}", "{other}"], "40 of 80 rows have no status"),
         (["{text}"], "cannot be read as Parquet"),
         (["{scores}", "--memory-limit", "much"], "memory limit"),
     ],

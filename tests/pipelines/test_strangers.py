@@ -1,5 +1,6 @@
-"""The first ten minutes of three people, by what README says: `ncclean clean` and a look at it."""
+"""The first ten minutes of four people, who type what README says and look at what it leaves."""
 
+import shlex
 import shutil
 import tarfile
 
@@ -12,16 +13,41 @@ from typer.testing import CliRunner
 
 from tests.object_store import s3, upload
 from tests.pipelines.test_calibrate_by import corpus as embeddings
+from tests.test_docs import ROOT, shell_commands
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
-MODEL = ("--model", "demo", "--precision", "fp32")
+MODEL = ("--model", "demo", "--precision", "fp32")  # the default model needs a network
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """README's paths are relative."""
+    monkeypatch.chdir(tmp_path)
+
+
+def typed(beginning):
+    """The one command of README that begins like this, split into words."""
+    (found,) = (
+        words
+        for words in shell_commands(ROOT / "README.md")
+        if words[: len(beginning.split())] == beginning.split()
+    )
+    return found
 
 
 def ncclean(*words):
-    """The exit code is that of a run without failures; what was printed."""
+    """What a run without failures printed."""
     done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.stderr
+    assert done.exit_code == 0, f"{shlex.join(map(str, words))}\n{done.stderr}"
     return done.stdout
+
+
+def clean(source, tmp_path, *options):
+    """README's command for a source, the options after it; the folder and what was printed."""
+    program, *words = typed(f"ncclean clean {source}")
+    assert program == "ncclean"
+    out = words[words.index("--out") + 1].rstrip("/")
+    return tmp_path / out, ncclean(*words, *options).replace(f": {out}/", f": {tmp_path / out}/")
 
 
 def check(out, printed, kept):
@@ -29,8 +55,12 @@ def check(out, printed, kept):
     assert "noise rate" in printed
     assert f"report: {out}/report.html" in printed
     assert "<h2>" in (out / "report.html").read_text("utf-8")
+    assert f"selection: {out}/clean.parquet" in printed
+    assert pq.read_metadata(out / "clean.parquet").num_rows == kept
     question = "SELECT count(*) AS n FROM scores WHERE noise_probability < 0.5"
     assert ncclean("query", question, out / "scores.parquet", "--csv") == f"n\n{kept}\n"
+    _, query, sql, _ = typed("ncclean query")
+    assert "noise_probability" in ncclean(query, sql, out / "scores.parquet")
 
 
 def exported(out, printed):
@@ -56,29 +86,37 @@ def hugging_face(corpus, folder):
             image = next((parts[end] for end in ("jpg", "png", "webp") if end in parts), None)
             if image is not None and "txt" in parts:
                 text = parts["txt"].decode("utf-8", "replace")
-                rows.append({"image": {"bytes": image, "path": f"{key}.jpg"}, "text": text})
+                rows.append({"image": {"bytes": image, "path": f"{key}.jpg"}, "caption": text})
     pq.write_table(pa.Table.from_pylist(rows), folder / "train-00000-of-00001.parquet")
 
 
-def test_a_parquet_file_from_hugging_face(corpus, tmp_path):
-    hugging_face(corpus, tmp_path)
-    out = tmp_path / "cleaned"
-    printed = ncclean("clean", tmp_path / "train-00000-of-00001.parquet", "--out", out, *MODEL)
+def test_nothing_of_ones_own(tmp_path):
+    _, *words = typed("ncclean synth --out rendered/")
+    words[words.index("--pairs") + 1] = "300"
+    ncclean(*words, "--held-out", 0)
+    out, printed = clean("rendered/", tmp_path, "--precision", "fp32")
+    check(out, printed, exported(out, printed))
+
+
+def test_a_dataset_from_hugging_face(corpus, tmp_path):
+    folder = tmp_path / "dataset" / "data"
+    folder.mkdir(parents=True)
+    hugging_face(corpus, folder)
+    out, printed = clean("dataset/data/", tmp_path, *MODEL)
     check(out, printed, exported(out, printed))
 
 
 def test_img2dataset_tars_in_s3(corpus, tmp_path):
-    out = tmp_path / "cleaned"
     with s3("bucket"):
         upload(corpus, "s3://bucket/laion")
-        printed = ncclean("clean", "s3://bucket/laion", "--out", out, *MODEL)
+        out, printed = clean("s3://bucket/laion/", tmp_path, *MODEL)
         check(out, printed, exported(out, printed))
 
 
 def test_datacomp_embeddings(tmp_path):
     made = embeddings(tmp_path / "e", sizes=(900, 0, 0))
-    folder = tmp_path / "datacomp"
-    folder.mkdir()
+    folder = tmp_path / "datacomp" / "metadata"
+    folder.mkdir(parents=True)
     image, text = (np.load(made / kind / f"{kind}_0.npy") for kind in ("img_emb", "text_emb"))
     rows = pq.read_table(made / "metadata/metadata_0.parquet")
     uids = [f"{number:032x}" for number in range(len(rows))]
@@ -86,8 +124,7 @@ def test_datacomp_embeddings(tmp_path):
     pq.write_table(table, folder / "00000000.parquet")
     np.savez(folder / "00000000.npz", l14_img=image, l14_txt=text)
     shutil.rmtree(made)
-    out = tmp_path / "cleaned"
-    printed = ncclean("clean", folder, "--out", out)
+    out, printed = clean("datacomp/metadata/", tmp_path)
     kept = np.load(out / "uids.npy")
     assert f"uids: {out}/uids.npy" in printed
     selected = pq.read_table(out / "clean.parquet").column("uid").to_pylist()

@@ -45,6 +45,18 @@ def test_probability_is_calibrated():
         assert probability.numpy()[chosen].mean() == pytest.approx(noisy[chosen].mean(), abs=0.06)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_few_mismatches_far_apart_are_as_many_as_the_rate_says(seed):
+    """The bandwidth is that of the narrow peak of matched pairs: it leaves gaps between them."""
+    rng = np.random.default_rng(seed)
+    cosines = np.concatenate([rng.normal(-0.05, 0.14, 60), rng.normal(0.5, 0.003, 240)])
+    null = rng.normal(-0.05, 0.14, 90_000)
+    model = NullModel.fit(*(Histogram.of(torch.from_numpy(a).float()) for a in (cosines, null)))
+    probability = model.noise_probability(torch.from_numpy(cosines).float())
+    assert probability.sum().item() == pytest.approx(300 * model.noise_rate, rel=0.12)
+    assert probability[:60].min() > 0.5
+
+
 def test_probability_never_rises_with_the_cosine_and_stays_in_range():
     (cosines, null), _ = mixture(300, 0.4)
     model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))

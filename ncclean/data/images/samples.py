@@ -19,6 +19,7 @@ from ncclean.data.shards import ShardRef
 
 # Names that columns have in the layouts we read, the first that is there counts.
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
+STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions")
 _KEY_COLUMNS = ("key", "__key__")
@@ -122,8 +123,13 @@ class FolderSamples(MemberSamples):
 
 
 def _image(row: Row) -> tuple[bytes | None, str | None]:
-    """The image of a row, and its path: Hugging Face's struct may have both."""
-    for name in (*IMAGE_COLUMNS, *PATH_COLUMNS):
+    """The image of a row, and its path: Hugging Face's struct, of any name, may have both."""
+    structs = (
+        name
+        for name, value in row.items()
+        if isinstance(value, Mapping) and value.keys() >= STRUCT_FIELDS
+    )
+    for name in (*IMAGE_COLUMNS, *structs, *PATH_COLUMNS):
         value = row.get(name)
         image, path = value, value
         if isinstance(value, Mapping):

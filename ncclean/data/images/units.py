@@ -16,7 +16,7 @@ from ncclean import stores
 from ncclean.data.embeddings.vectors import table_rows, vector_columns
 from ncclean.data.images.listing import entries_of, has_image_files, subfolders
 from ncclean.data.images.rows import LINES, SEPARATED, columns_of, text_units
-from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
+from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.shards import (
     ShardRef,
     check_named_once,
@@ -130,16 +130,21 @@ def _holds_images(url: str) -> bool:
     kinds = {field.name.lower(): field.type for field in columns}
     if any(name in kinds and _is_image_type(kinds[name]) for name in IMAGE_COLUMNS):
         return True
+    if any(pa.types.is_struct(kind) and _fields(kind) >= STRUCT_FIELDS for kind in kinds.values()):
+        return True
     has_paths = any(name in kinds and _is_text(kinds[name]) for name in PATH_COLUMNS)
     return has_paths and len(vector_columns(columns)) < 2  # else embeddings
 
 
 def _is_image_type(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
-        names = {kind.field(number).name for number in range(kind.num_fields)}
-        return bool(names & {"bytes", "path"})
+        return bool(_fields(kind) & STRUCT_FIELDS)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return bool(is_bytes) or _is_text(kind)
+
+
+def _fields(kind: pa.DataType) -> set[str]:
+    return {kind.field(number).name for number in range(kind.num_fields)}
 
 
 def _is_text(kind: pa.DataType) -> bool:

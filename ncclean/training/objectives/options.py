@@ -43,7 +43,7 @@ class NcuOptions(Options):
     `InputError` for a value out of range.
     """
 
-    methods: ClassVar = ("ncu",)
+    methods: ClassVar[tuple[str, ...]] = ("ncu",)
 
     forget_percent: Annotated[
         float,
@@ -127,7 +127,7 @@ class BayesOptions(Options):
     Raises `InputError` for a value out of range.
     """
 
-    methods: ClassVar = ("bayes",)
+    methods: ClassVar[tuple[str, ...]] = ("bayes",)
 
     mode: Annotated[
         BayesMode,
@@ -199,7 +199,7 @@ class DisnclOptions(Options):
     each one of the heads. Raises `InputError` for a value out of range.
     """
 
-    methods: ClassVar = ("disncl",)
+    methods: ClassVar[tuple[str, ...]] = ("disncl",)
 
     freeze_towers: Annotated[
         bool, Option("disncl: train the heads alone, on features computed once.")

@@ -112,7 +112,7 @@ def test_a_stage_that_fails_is_named_and_logged(shards, tmp_path):
     text = whole(shards, only=3).replace(
         "    method: noise-probability", "    where: error('boom') = 1"
     )
-    with pytest.raises(NccleanError, match=r"r\.yaml, stage 'clean': the selection failed: .*boom"):
+    with pytest.raises(NccleanError, match=r"^r, stage 'clean': the selection failed: .*boom"):
         run(made(text, tmp_path / "run"))
     assert "boom" in (tmp_path / "run" / "logs" / "clean.log").read_text()
     record = RunFolder(tmp_path / "run").record("clean")
