@@ -204,7 +204,7 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     np.savez(tmp_path / "other.npz", one=one, two=two)
     shutil.copy(source / "metadata" / "metadata_0.parquet", tmp_path / "other.parquet")
     other = str(tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="Say --embedding-keys IMG,TEXT: it has one, two"):
+    with pytest.raises(InputError, match="--embedding-keys IMG,TEXT; there are one, two"):
         ncclean.clean(other, str(tmp_path / "o"))
     named = ncclean.clean(other, str(tmp_path / "o"), embedding_keys="one,two")
     assert named["stages"]["score"]["result"]["ok"] == 900

@@ -65,9 +65,10 @@ def layout_of(source: str) -> str | None:
     """
     if source.endswith(".npz"):
         return "datacomp"
-    if source.endswith(".parquet"):
-        return "vectors"
     place = stores.location(source)
+    if source.endswith(".parquet"):
+        matrices = stores.location(source.removesuffix(".parquet") + ".npz")
+        return "datacomp" if stores.ask("read", matrices, matrices.exists) else "vectors"
     if stores.is_url(source) and place.suffix:
         return None
     names = _names(place)
@@ -124,8 +125,9 @@ def _files(source: str) -> list[_Files]:
     if layout == "clip-retrieval":
         return _numbered(place)
     if layout == "datacomp":
-        if source.endswith(".npz"):
-            return [_Files(layout, source.removesuffix(".npz") + ".parquet", (source,))]
+        if source.endswith((".npz", ".parquet")):
+            stem = source.rpartition(".")[0]
+            return [_Files(layout, f"{stem}.parquet", (f"{stem}.npz",))]
         stems = sorted(
             {
                 name[: -len(end)]
