@@ -257,6 +257,21 @@ def training_table(record: Record) -> Iterator[str]:
             yield line(row["name"].removeprefix("step, "), ratio, row["target"] or "")
 
 
+def memory_table(record: Record) -> Iterator[str]:
+    """`objective_memory.py`: GB of each objective's loss and backward pass."""
+    fit, blocked, large = (f"{pairs:,}" for pairs in record["settings"]["pairs"])
+    yield from heading(
+        "objective", f"{fit}, whole", f"{fit}, blocks", "time", f"{blocked}, blocks",
+        f"{large}, blocks", "computed", "whole",
+    )  # fmt: skip
+    for row in record["rows"]:
+        sizes = (row["blocked_gb"], row["large_gb"], row["computed_gb"], row["computed_whole_gb"])
+        yield line(
+            row["objective"], f"{row['whole_gb']:.2f}", f"{row['blocks_gb']:.2f}",
+            f"{row['slower']:.2f}x", *("" if size is None else f"{size:.1f}" for size in sizes),
+        )  # fmt: skip
+
+
 def benchmark_table(record: Record) -> Iterator[str]:
     """`run.py`: every measurement; `met` says whether it reaches its target."""
     yield from heading("benchmark", "measured", "value", "ratio", "target", "met")
