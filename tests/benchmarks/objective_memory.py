@@ -4,15 +4,13 @@
 
 On random (N, 512) embeddings, as they come from the towers; those are not counted, their gradients
 are. At N = 8,192 a matrix just fits: it is taken whole, and by blocks too. At N = 16,384 it is
-taken by blocks. What N = 32,768 takes is computed from that, and measured for the objectives of
-`--large`. Each measurement is a process of its own, and what counts is how far its peak lies above
-what it held before.
+taken by blocks, and at N = 32,768 for the objectives of `--large`. Each measurement is a process of
+its own, and what counts is how far its peak lies above what it held before.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import resource
 import subprocess
@@ -27,8 +25,6 @@ FIT, BLOCKED, LARGE = 8_192, 16_384, 32_768
 DIM = 512
 # Iterations of NCU's transport: it takes as much memory however many there are.
 ITERATIONS = 3
-# Holds a matrix whatever is done by blocks: the plan.
-QUADRATIC = ("ncu UL",)
 CASES = (
     "clip", "osa", "gradient_ascent", "softclip", "cyclip", "rince", "decl", "bayes",
     "disncl warm-up", "disncl disentangling", "ncu HN", "ncu UL",
@@ -95,41 +91,20 @@ def measure(case: str, pairs: int, *, whole: bool) -> dict[str, float]:
     return result
 
 
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Of one objective; GB at N = 8,192 whole and by blocks, and by blocks at 16,384 and 32,768."""
+def memory_of(case: str, large: bool) -> dict[str, Any]:
+    """GB at N = 8,192 whole and by blocks, and by blocks at 16,384 and, if asked for, 32,768.
 
-    objective: str
-    whole_gb: float
-    blocks_gb: float
-    blocked_gb: float
-    large_gb: float | None
-    slower: float  # seconds by blocks over whole
-
-    @property
-    def computed_whole_gb(self) -> float:
-        """At 32,768 if it were taken whole: all of it grows with N^2."""
-        return self.whole_gb * (LARGE / FIT) ** 2
-
-    @property
-    def computed_gb(self) -> float:
-        """At 32,768 by blocks: a part that stays and one that grows with N, or N^2."""
-        power = 2 if self.objective in QUADRATIC else 1
-        share = (LARGE**power - BLOCKED**power) / (BLOCKED**power - FIT**power)
-        return self.blocked_gb + share * (self.blocked_gb - self.blocks_gb)
-
-
-def memory_of(case: str, large: bool) -> Memory:
+    `slower` is the time by blocks over that of whole matrices.
+    """
     whole, blocks = (measure(case, FIT, whole=whole) for whole in (True, False))
-    blocked = measure(case, BLOCKED, whole=False)
-    return Memory(
-        case,
-        whole["gb"],
-        blocks["gb"],
-        blocked["gb"],
-        measure(case, LARGE, whole=False)["gb"] if large else None,
-        blocks["seconds"] / whole["seconds"],
-    )
+    return {
+        "objective": case,
+        "whole_gb": whole["gb"],
+        "blocks_gb": blocks["gb"],
+        "blocked_gb": measure(case, BLOCKED, whole=False)["gb"],
+        "large_gb": measure(case, LARGE, whole=False)["gb"] if large else None,
+        "slower": blocks["seconds"] / whole["seconds"],
+    }
 
 
 def main() -> None:
@@ -143,11 +118,7 @@ def main() -> None:
         case, pairs, how = arguments.here
         print(json.dumps(measure_here(case, int(pairs), how == "whole")))
         return
-    rows = []
-    for case in arguments.only:
-        found = memory_of(case, case in arguments.large)
-        computed = {"computed_whole_gb": found.computed_whole_gb, "computed_gb": found.computed_gb}
-        rows.append({**dataclasses.asdict(found), **computed})
+    rows = [memory_of(case, case in arguments.large) for case in arguments.only]
     if arguments.json:
         settings = {
             "pairs": [FIT, BLOCKED, LARGE],
