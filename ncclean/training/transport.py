@@ -159,12 +159,17 @@ def _check_sets(
     A proof by Hall's condition, whatever the order; the order makes it likely to be found. By
     complement it also covers sets of columns: the other rows then hold too much.
     """
-    order = behind.nan_to_num(nan=-torch.inf).argsort(descending=True).cpu().numpy()
+    by_rank = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
+    order = by_rank.cpu().numpy()
     # In NumPy, since not every device has float64.
-    ordered = allowed.cpu().numpy()[order]
     held = rows.cpu().numpy().astype(np.float64)[order].cumsum()
     # A column counts from the first row on that may use it.
-    first, used = ordered.argmax(axis=0), ordered.any(axis=0)
+    first, used = np.zeros(len(columns), dtype=np.int64), np.zeros(len(columns), dtype=bool)
+    for some in row_blocks(*allowed.shape):
+        ordered = allowed[by_rank[some]].cpu().numpy()
+        new = ordered.any(axis=0) & ~used
+        first[new] = (some.start or 0) + ordered.argmax(axis=0)[new]
+        used |= new
     joins = np.bincount(
         first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(held)
     )
