@@ -117,6 +117,7 @@ FIGURES = {
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
     "neighbours-cost": Figure(("neighbours",), scale_tables.neighbours_table),
     "neighbours-equal": Figure(("neighbours-equal",), scale_tables.equal_table),
+    "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), repair),
     "ranged-reads": Figure(("ranged-reads",), scale_tables.ranged_reads_table),
     "real-rate": Figure(("real-clip",), tables.real_rate_table),

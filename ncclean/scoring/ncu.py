@@ -10,6 +10,9 @@ import torch
 
 from ncclean.errors import InputError
 
+# Values of a matrix that are scaled at once: 256 MB in float32, all of N = 8192.
+_BLOCK = 1 << 26
+
 
 def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
     """(N, N) cosines -> (N,) confidence in (0, 1].
@@ -17,8 +20,8 @@ def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> t
     Mean of the diagonals of the row and the column softmax of `scale * similarity`: the
     probability with which image i picks text i, and text i image i. Float32 or better throughout.
     """
-    logits = scale * _at_least_float32(similarity)
-    return partner_confidence(logits.diagonal(), logits.logsumexp(dim=1), logits.logsumexp(dim=0))
+    own = scale * _at_least_float32(similarity.diagonal())
+    return partner_confidence(own, _partition(similarity, scale), _partition(similarity.T, scale))
 
 
 def partner_confidence(
@@ -40,6 +43,14 @@ def forget_mask(confidence: torch.Tensor, percent: float) -> torch.Tensor:
     mask = torch.zeros_like(confidence, dtype=torch.bool)
     mask[torch.argsort(confidence, stable=True)[:count]] = True
     return mask
+
+
+def _partition(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """(N, M) cosines -> (N,) logsumexp of the scaled rows, by blocks of them."""
+    rows = max(1, _BLOCK // max(1, similarity.shape[1]))
+    return torch.cat(
+        [(scale * _at_least_float32(part)).logsumexp(dim=1) for part in similarity.split(rows)]
+    )
 
 
 def _at_least_float32(values: torch.Tensor) -> torch.Tensor:

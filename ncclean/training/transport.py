@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ncclean.errors import InfeasibleError
+from ncclean.training.objectives.row_blocks import row_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ def masked_sinkhorn(
     epsilon: float = 0.03,
     max_iterations: int = 100,
     tolerance: float = 1e-4,
+    *,
+    overwrite_cost: bool = False,
 ) -> torch.Tensor:
     """(..., N, M) cost and mask, (..., N) and (..., M) marginals -> (..., N, M) transport plan.
 
@@ -46,7 +49,8 @@ def masked_sinkhorn(
     to rounding; a problem is done when its row sums are off by at most `tolerance` in all. Leading
     dimensions are problems of their own (mask and marginals broadcast over them): each stops by
     itself, so its plan does not depend on the others. After `max_iterations` the plan is returned
-    as it is, and the log says so. No gradients are recorded.
+    as it is, and the log says so. No gradients are recorded. `overwrite_cost` says that the cost
+    is not needed any more: its memory is that of the plan, if the precision is the same.
 
     Raises `InfeasibleError`, with the row or column at fault, if the marginals differ in mass, or
     a row or column holds more than all that it may be joined with. That several rows together do
@@ -66,24 +70,35 @@ def masked_sinkhorn(
     shape, (n, m) = cost.shape, cost.shape[-2:]
     rows = row_marginal.to(dtype).expand(*shape[:-2], n).reshape(-1, n)
     columns = column_marginal.to(dtype).expand(*shape[:-2], m).reshape(-1, m)
-    # A row or column without mass needs no room.
-    allowed = mask.bool().expand(shape).reshape(-1, n, m) & (rows > 0).unsqueeze(2)
-    allowed = allowed & (columns > 0).unsqueeze(1)
+    allowed = mask.bool().expand(shape).reshape(-1, n, m)
+    if not bool((rows > 0).all() and (columns > 0).all()):
+        # A row or column without mass needs no room.
+        allowed = allowed & (rows > 0).unsqueeze(2) & (columns > 0).unsqueeze(1)
     _check_marginals(allowed, rows, columns)
 
-    log_kernel = (-cost.to(dtype).reshape(-1, n, m) / epsilon).masked_fill(~allowed, -torch.inf)
+    log_kernel = cost.to(dtype).reshape(-1, n, m)
+    log_kernel = log_kernel.div_(-epsilon) if overwrite_cost else log_kernel / -epsilon
+    # Beside the kernel, which becomes the plan, and the mask nothing as large is held.
+    by_row, by_column = row_blocks(n, len(rows) * m), row_blocks(m, len(rows) * n)
+    for some in by_row:
+        log_kernel[:, some].masked_fill_(~allowed[:, some], -torch.inf)
     log_rows, log_columns = rows.log(), columns.log()
     f, g = torch.zeros_like(rows), torch.zeros_like(columns)
     is_done = torch.zeros(len(rows), 1, dtype=torch.bool, device=cost.device)
     for iteration in range(max_iterations + 1):
-        row_mass = torch.logsumexp(log_kernel + g.unsqueeze(1), dim=2)
+        row_mass = torch.cat(
+            [torch.logsumexp(log_kernel[:, some] + g.unsqueeze(1), dim=2) for some in by_row], dim=1
+        )
         if iteration > 0:  # before, f belongs to no g
             error = ((f + row_mass).exp() - rows).abs().sum(dim=1, keepdim=True)
             is_done |= error <= tolerance
             if iteration == max_iterations or is_done.all():
                 break
         f = torch.where(is_done, f, _potential(log_rows, row_mass))
-        column_mass = torch.logsumexp(log_kernel + f.unsqueeze(2), dim=1)
+        column_mass = torch.cat(
+            [torch.logsumexp(log_kernel[:, :, some] + f.unsqueeze(2), dim=1) for some in by_column],
+            dim=1,
+        )
         g = torch.where(is_done, g, _potential(log_columns, column_mass))
     unfinished = (~is_done[:, 0]).nonzero()[:, 0].tolist()
     for problem in unfinished:
@@ -92,7 +107,7 @@ def masked_sinkhorn(
         _check_sets(allowed[problem], rows[problem], columns[problem], behind)
     if unfinished:
         _log_unconverged(max_iterations, float(error.max()), tolerance)
-    return (log_kernel + f.unsqueeze(2) + g.unsqueeze(1)).exp().reshape(shape)
+    return log_kernel.add_(f.unsqueeze(2)).add_(g.unsqueeze(1)).exp_().reshape(shape)
 
 
 def _potential(log_marginal: torch.Tensor, log_mass: torch.Tensor) -> torch.Tensor:
@@ -113,10 +128,14 @@ def _check_marginals(allowed: torch.Tensor, rows: torch.Tensor, columns: torch.T
             f"no transport plan exists{_where(first, len(rows))}: the rows hold "
             f"{row_total[first]:.6g} and the columns {column_total[first]:.6g}"
         )
-    room = allowed.to(rows.dtype)
+    of_rows, of_columns = torch.empty_like(rows), torch.zeros_like(columns)
+    for some in row_blocks(rows.shape[1], columns.numel()):
+        room = allowed[:, some].to(rows.dtype)
+        of_rows[:, some] = (room @ columns.unsqueeze(2)).squeeze(2)
+        of_columns += (rows[:, some].unsqueeze(1) @ room).squeeze(1)
     for name, other, own, capacity in (
-        ("row", "columns", rows, (room @ columns.unsqueeze(2)).squeeze(2)),
-        ("column", "rows", columns, (rows.unsqueeze(1) @ room).squeeze(1)),
+        ("row", "columns", rows, of_rows),
+        ("column", "rows", columns, of_columns),
     ):
         exceeds = (own > capacity + slack.unsqueeze(1)).nonzero()
         if len(exceeds):
@@ -140,12 +159,17 @@ def _check_sets(
     A proof by Hall's condition, whatever the order; the order makes it likely to be found. By
     complement it also covers sets of columns: the other rows then hold too much.
     """
-    order = behind.nan_to_num(nan=-torch.inf).argsort(descending=True).cpu().numpy()
+    by_rank = behind.nan_to_num(nan=-torch.inf).argsort(descending=True)
+    order = by_rank.cpu().numpy()
     # In NumPy, since not every device has float64.
-    ordered = allowed.cpu().numpy()[order]
     held = rows.cpu().numpy().astype(np.float64)[order].cumsum()
     # A column counts from the first row on that may use it.
-    first, used = ordered.argmax(axis=0), ordered.any(axis=0)
+    first, used = np.zeros(len(columns), dtype=np.int64), np.zeros(len(columns), dtype=bool)
+    for some in row_blocks(*allowed.shape):
+        ordered = allowed[by_rank[some]].cpu().numpy()
+        new = ordered.any(axis=0) & ~used
+        first[new] = (some.start or 0) + ordered.argmax(axis=0)[new]
+        used |= new
     joins = np.bincount(
         first[used], columns.cpu().numpy().astype(np.float64)[used], minlength=len(held)
     )

@@ -257,6 +257,29 @@ def training_table(record: Record) -> Iterator[str]:
             yield line(row["name"].removeprefix("step, "), ratio, row["target"] or "")
 
 
+def memory_table(record: Record) -> Iterator[str]:
+    """`objective_memory.py`: GB of each objective's loss and backward pass."""
+    sizes = record["settings"]["pairs"]
+    fit, blocked, large = (f"{pairs:,}" for pairs in sizes)
+    yield from heading(
+        "objective", f"{fit}, whole", f"{fit}, blocks", "time", f"{blocked}, blocks",
+        f"{large}, blocks", "computed", "computed whole",
+    )  # fmt: skip
+    for row in record["rows"]:
+        if row["objective"] == "ncu UL":  # float32 and a byte of each value
+            growth = 5e-9 * (sizes[2] ** 2 - sizes[1] ** 2)
+        else:
+            step = max(row["blocked_gb"] - row["blocks_gb"], 0.0)
+            growth = step * (sizes[2] - sizes[1]) / (sizes[1] - sizes[0])
+        measured = "" if row["large_gb"] is None else f"{row['large_gb']:.1f}"
+        yield line(
+            row["objective"], f"{row['whole_gb']:.1f}", f"{row['blocks_gb']:.1f}",
+            f"{row['slower']:.1f}x", f"{row['blocked_gb']:.1f}", measured,
+            f"{row['blocked_gb'] + growth:.1f}",
+            f"{row['whole_gb'] * (sizes[2] / sizes[0]) ** 2:.0f}",
+        )  # fmt: skip
+
+
 def benchmark_table(record: Record) -> Iterator[str]:
     """`run.py`: every measurement; `met` says whether it reaches its target."""
     yield from heading("benchmark", "measured", "value", "ratio", "target", "met")

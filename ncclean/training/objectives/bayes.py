@@ -49,16 +49,18 @@ def gibbs_sample(
     options: BayesOptions,
     generator: torch.Generator | None = None,
     remembered: torch.Tensor | None = None,
+    first: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, K) log s -> (N, K) log w and (N,) log u of the last sweep.
 
     `remembered` (N,) are the pairs' log u of earlier steps, NaN where there is none: each drawn u
-    is averaged with them, u <- alpha u + (1 - alpha) drawn (section 2.2).
+    is averaged with them, u <- alpha u + (1 - alpha) drawn (section 2.2). The diagonal begins in
+    column `first`.
     """
     dtype = torch.promote_types(log_similarity.dtype, torch.float32)
     log_s = log_similarity.to(dtype)
     b_pos, b_neg = options.rates
-    shapes, log_prior = _priors(log_s, options.a_pos, options.a_neg, b_pos, b_neg)
+    shapes, log_prior = _priors(log_s, options, first)
     improper = b_pos == b_neg == 0
     total = float(shapes.sum(dim=1)[0]) if improper and len(log_s) else 0.0
     log_sum = log_s.logsumexp(dim=1)
@@ -76,19 +78,24 @@ def gibbs_sample(
         if not improper:
             rate = torch.logaddexp(rate, log_prior)
         log_w = sample_log_gamma(shapes, rate, generator)
-        log_sum = (log_w + log_s).logsumexp(dim=1)
+        if not last:
+            log_sum = (log_w + log_s).logsumexp(dim=1)
     return log_w, log_u
 
 
-def weighted_contrastive_loss(logits: torch.Tensor, log_weights: torch.Tensor) -> torch.Tensor:
+def weighted_contrastive_loss(
+    logits: torch.Tensor, log_weights: torch.Tensor, first: int = 0
+) -> torch.Tensor:
     """(N, K) scaled logits and log w -> the mean of -log(w_ii s_ii / sum_j w_ij s_ij), a scalar.
 
     Eq. 1 with s = exp(logits): cross-entropy of logits + log w to the diagonal, in float32 or
-    better. Multiplying a row of w by a constant changes nothing.
+    better. Multiplying a row of w by a constant changes nothing. The diagonal begins in column
+    `first`.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     weighted = logits.to(dtype) + log_weights.to(dtype)
-    return F.cross_entropy(weighted, torch.arange(len(logits), device=logits.device))
+    target = torch.arange(first, first + len(logits), device=logits.device)
+    return F.cross_entropy(weighted, target)
 
 
 def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
@@ -109,7 +116,7 @@ def posterior_mean_weights(
     The mean over independent chains. It falls as the similarity rises.
     """
     chains = (
-        normalized_weights(gibbs_sample(log_similarity, options, generator)[0]).diagonal()
+        normalized_weights(gibbs_sample(log_similarity, options, generator)[0]).diagonal().clone()
         for _ in range(draws)
     )
     return torch.stack(list(chains)).mean(dim=0)
@@ -125,13 +132,14 @@ def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) ->
 
 
 def _priors(
-    log_s: torch.Tensor, a_pos: float, a_neg: float, b_pos: float, b_neg: float
+    log_s: torch.Tensor, options: BayesOptions, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, K) shapes of the posterior, with the likelihood's 1 on the positives, and log b."""
-    shapes = torch.full_like(log_s, a_neg)
-    shapes.diagonal().fill_(1 + a_pos)
+    b_pos, b_neg = options.rates
+    shapes = torch.full_like(log_s, options.a_neg)
+    shapes.diagonal(first).fill_(1 + options.a_pos)
     prior = torch.full_like(log_s, b_neg)
-    prior.diagonal().fill_(b_pos)
+    prior.diagonal(first).fill_(b_pos)
     return shapes, prior.log()
 
 

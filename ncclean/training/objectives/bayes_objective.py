@@ -12,12 +12,14 @@ from ncclean.training.objectives.bayes import (
     normalized_weights,
     weighted_contrastive_loss,
 )
-from ncclean.training.objectives.decl import decl_loss, sample_log_u
+from ncclean.training.objectives.decl import draw_log_u, loss_of_sums
 from ncclean.training.objectives.options import BayesOptions
 from ncclean.training.objectives.pair_memory import PairMemory
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import both_ways, by_rows, own_and_all
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+# Rows of negatives that are plenty for quantiles, which torch takes of 2^24 values at most.
+_OBSERVED = 64
 
 
 class Bayes(PairObjective):
@@ -29,7 +31,7 @@ class Bayes(PairObjective):
         super().__init__(phases)
         self.options = options
         self._memory = PairMemory(2) if options.moving_average is not None else None
-        self._last: tuple[torch.Tensor, torch.Tensor | None] | None = None
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         """The memory of u, if there is one."""
@@ -39,24 +41,53 @@ class Bayes(PairObjective):
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """`image_to_text` and `text_to_image`, each half of its weighted loss."""
-        similarity = cosines(embeddings["image"], embeddings["text"])
-        logits = scale * similarity
-        drawn_from = (logits if self.options.mode == "strict" else similarity).detach()
-        generator = torch.Generator(logits.device).manual_seed(batch.seed)
+        image, text = embeddings["image"], embeddings["text"]
         remembered = _recalled(self._memory, batch)
-        log_w, log_u = [], []
-        for column, log_s in enumerate((drawn_from, drawn_from.T)):
-            before = None if remembered is None else remembered[:, column]
-            weights, auxiliary = gibbs_sample(log_s, self.options, generator, before)
+        blocks = by_rows(
+            lambda rows: self._weighed(image, text, scale, batch.seed, remembered, rows), len(image)
+        )
+        losses, log_u, positive, some = zip(*blocks, strict=True)
+        if self._memory is not None and batch.keys is not None:
+            self._memory.remember(batch.keys, torch.cat(log_u))
+        self._last = torch.cat(positive), torch.cat(some), batch.is_noisy
+        image_to_text, text_to_image = torch.stack(losses).sum(dim=0)
+        return {"image_to_text": image_to_text / 2, "text_to_image": text_to_image / 2}
+
+    def _weighed(
+        self,
+        image: torch.Tensor,
+        text: torch.Tensor,
+        scale: torch.Tensor,
+        seed: int,
+        remembered: torch.Tensor | None,
+        rows: slice,
+    ) -> tuple[torch.Tensor, ...]:
+        """Of these rows: the share of both losses, (2,), log u, (R, 2), and what is logged.
+
+        That is of the image-to-text weights, of mean 1 in each row, the (R,) positives and the
+        negatives of the rows below `_OBSERVED`.
+        """
+        first = rows.start or 0
+        # Of the block, so that it draws the same when it is computed once more.
+        generator = torch.Generator(image.device).manual_seed(seed + first)
+        with torch.no_grad():
+            factor = scale if self.options.mode == "strict" else 1.0
+            drawn_from = list(both_ways(image, text, rows, factor))
+        log_w, log_u, losses = [], [], []
+        for column, log_s in enumerate(drawn_from):
+            before = None if remembered is None else remembered[rows, column]
+            weights, auxiliary = gibbs_sample(log_s, self.options, generator, before, first)
             log_w.append(weights)
             log_u.append(auxiliary)
-        if self._memory is not None and batch.keys is not None:
-            self._memory.remember(batch.keys, torch.stack(log_u, dim=1))
-        self._last = log_w[0], batch.is_noisy
-        return {
-            "image_to_text": weighted_contrastive_loss(logits, log_w[0]) / 2,
-            "text_to_image": weighted_contrastive_loss(logits.T, log_w[1]) / 2,
-        }
+        for logits, weights in zip(both_ways(image, text, rows, scale), log_w, strict=True):
+            share = len(logits) / len(image)
+            losses.append(share * weighted_contrastive_loss(logits, weights, first))
+        observed = normalized_weights(log_w[0])
+        some = observed[: max(0, _OBSERVED - first)]
+        is_other = torch.ones_like(some, dtype=torch.bool)
+        is_other.diagonal(first).fill_(False)
+        positive = observed.diagonal(first).clone()  # a view would keep the matrix
+        return torch.stack(losses), torch.stack(log_u, dim=1), positive, some[is_other]
 
     def statistics(self) -> dict[str, float]:
         """Quantiles of the image-to-text weights of mean 1 per row (Fig. 3).
@@ -66,14 +97,9 @@ class Bayes(PairObjective):
         """
         if self._last is None:
             return {}
-        log_w, is_noisy = self._last
-        weights = normalized_weights(log_w)
-        positive = weights.diagonal()
-        off = ~torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+        positive, negative, is_noisy = self._last
         statistics = {"w_pos/mean": float(positive.mean())}
-        # A row of negatives in 64 is plenty for quantiles, which torch takes of 2^24 at most.
-        some = weights[:64][off[:64]]
-        for name, values in (("w_pos", positive), ("w_neg", some)):
+        for name, values in (("w_pos", positive), ("w_neg", negative)):
             levels = torch.tensor(_QUANTILES, device=values.device)
             for level, value in zip(_QUANTILES, values.quantile(levels).tolist(), strict=True):
                 statistics[f"{name}/q{100 * level:02.0f}"] = value
@@ -104,24 +130,25 @@ class Decl(PairObjective):
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """`image_to_text` and `text_to_image`, each half of its loss."""
-        logits = scale * cosines(embeddings["image"], embeddings["text"])
-        generator = torch.Generator(logits.device).manual_seed(batch.seed)
+        directions = own_and_all(embeddings["image"], embeddings["text"], scale)
+        generator = torch.Generator(directions.device).manual_seed(batch.seed)
         remembered = _recalled(self._memory, batch)
         log_u = [
-            sample_log_u(
-                direction.detach(),
+            draw_log_u(
+                log_sum.detach().float(),
                 None if remembered is None else remembered[:, column],
                 self._share,
                 generator,
             )
-            for column, direction in enumerate((logits, logits.T))
+            for column, (_, log_sum) in enumerate(directions)
         ]
         if batch.keys is not None:
             self._memory.remember(batch.keys, torch.stack(log_u, dim=1))
-        return {
-            "image_to_text": decl_loss(logits, log_u[0]) / 2,
-            "text_to_image": decl_loss(logits.T, log_u[1]) / 2,
-        }
+        image_to_text, text_to_image = (
+            loss_of_sums(own, log_sum, drawn) / 2
+            for (own, log_sum), drawn in zip(directions, log_u, strict=True)
+        )
+        return {"image_to_text": image_to_text, "text_to_image": text_to_image}
 
 
 def _recalled(memory: PairMemory | None, batch: GlobalBatch) -> torch.Tensor | None:

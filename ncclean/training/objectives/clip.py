@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows
 
 
 def clip_loss(
@@ -32,17 +32,16 @@ def pair_losses(
     """(N, d) L2-normalised embeddings -> (N,) mean of both cross-entropies of each pair.
 
     With `label_smoothing` that share of the target is spread evenly over all N candidates. `rows`
-    asks for those pairs only, (R,); then there is never an (N, N) matrix, but two of (R, N).
+    asks for those pairs only, (R,).
     """
     target = torch.arange(len(image), device=image.device)
-    if rows is None:
-        logits = scale * cosines(image, text)
-        both = (logits, logits.T)
-    else:
-        target = target[rows]
-        both = (scale * cosines(image[rows], text), scale * cosines(text[rows], image))
-    image_to_text, text_to_image = (
-        F.cross_entropy(direction, target, reduction="none", label_smoothing=label_smoothing)
-        for direction in both
-    )
-    return (image_to_text + text_to_image) / 2
+
+    def losses(rows: slice) -> torch.Tensor:
+        both = tuple(both_ways(image, text, rows, scale))
+        image_to_text, text_to_image = (
+            F.cross_entropy(logits, target[rows], reduction="none", label_smoothing=label_smoothing)
+            for logits in both
+        )
+        return (image_to_text + text_to_image) / 2
+
+    return torch.cat(by_rows(losses, len(image), rows or ALL))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import both_ways, by_rows, row_cosines
 
 
 def cyclip_loss(
@@ -26,11 +26,19 @@ def cyclip_loss(
 
 def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     """(1/N) sum_jk (<v_j, v_k> - <t_j, t_k>)^2: captions as far apart as their images."""
-    difference = cosines(image, image) - cosines(text, text)
-    return difference.square().sum() / len(image)
+
+    def squares(rows: slice) -> torch.Tensor:
+        difference = row_cosines(image, image, rows) - row_cosines(text, text, rows)
+        return difference.square().sum()
+
+    return torch.stack(by_rows(squares, len(image))).sum() / len(image)
 
 
 def cross_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     """(1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2: a symmetric matrix of image-text cosines."""
-    similarity = cosines(image, text)
-    return (similarity - similarity.T).square().sum() / len(image)
+
+    def squares(rows: slice) -> torch.Tensor:
+        one, other = both_ways(image, text, rows)
+        return (one - other).square().sum()
+
+    return torch.stack(by_rows(squares, len(image))).sum() / len(image)

@@ -14,10 +14,14 @@ import torch.nn.functional as F
 from ncclean.scoring.disncl import mutual_match
 from ncclean.training.objectives.base import Terms
 from ncclean.training.objectives.disncl_alignment import (
+    all_hinges,
     all_negatives_loss,
+    hinges,
     ranking_loss,
     soft_alignment_loss,
+    soft_losses,
     soft_margin,
+    without_own,
 )
 from ncclean.training.objectives.disncl_information import (
     LEAKS,
@@ -29,7 +33,8 @@ from ncclean.training.objectives.disncl_information import (
 )
 from ncclean.training.objectives.disncl_reconstruction import Decoders, unexplained_share
 from ncclean.training.objectives.options import DisnclOptions
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows, row_cosines
+from ncclean.training.objectives.similarity import cosines, paired_cosines
 
 __all__ = [
     "DisnclOptions",
@@ -38,21 +43,28 @@ __all__ = [
     "control_terms",
     "discriminator_terms",
     "encoder_terms",
+    "filtered",
     "invariant_cosines",
     "jsd_bound",
     "ranking_loss",
     "soft_alignment_loss",
     "soft_margin",
+    "warm_up",
     "warm_up_terms",
 ]
 
 
 def invariant_cosines(embeddings: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """H, the (N, N) cosines of V_S and T_S."""
+    return cosines(*_invariant(embeddings))
+
+
+def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """V_S and T_S, L2-normalised."""
     image, text = (
         F.normalize(embeddings[f"{side}_invariant"], dim=-1) for side in ("image", "text")
     )
-    return cosines(image, text)
+    return image, text
 
 
 @torch.no_grad()
@@ -61,12 +73,51 @@ def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
     return mutual_match(similarity)
 
 
+@torch.no_grad()
+def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) diagonal of H and `clean_pairs`."""
+    image, text = _invariant(embeddings)
+
+    def of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        if rows == ALL:
+            similarity = cosines(image, text)
+            return similarity.diagonal().clone(), clean_pairs(similarity)
+        own, is_best = [], []
+        for direction in both_ways(image, text, rows):
+            # Each with its own diagonal: the two products may round differently.
+            own.append(direction.diagonal(rows.start).clone())
+            is_best.append((own[-1][:, None] >= direction).all(dim=1))
+        return own[0], is_best[0] & is_best[1]
+
+    own, clean = zip(*by_rows(of, len(image)), strict=True)
+    return torch.cat(own), torch.cat(clean)
+
+
 def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
     """L_align alone, with a constant margin and no filter: nothing to filter by exists yet."""
     if options.warmup_negatives == "all":
         return {"align": all_negatives_loss(similarity, options.alpha)}
     everyone = torch.ones(len(similarity), dtype=torch.bool, device=similarity.device)
     return {"align": ranking_loss(similarity, everyone, options.alpha)}
+
+
+def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> Terms:
+    """`warm_up_terms` of the cosines of V_S and T_S."""
+    image, text = _invariant(embeddings)
+    n = len(image)
+
+    def loss(rows: slice) -> torch.Tensor:
+        if rows == ALL:
+            return warm_up_terms(cosines(image, text), options)["align"]
+        first = rows.start
+        if options.warmup_negatives == "all":
+            similarity, own = row_cosines(image, text, rows), paired_cosines(image, text)
+            return all_hinges(similarity, own, options.alpha, first) / (n * (n - 1))
+        directions = tuple(both_ways(image, text, rows))
+        others = [without_own(each, first) for each in directions]
+        return hinges(directions[0].diagonal(first), others, options.alpha).sum() / n
+
+    return {"align": torch.stack(by_rows(loss, n)).sum()}
 
 
 def encoder_terms(
@@ -78,9 +129,8 @@ def encoder_terms(
     `_invariant` and `_exclusive` halves. `invariant` and `compression` are gamma L_S, `exclusive`
     and `leaks` (1 - gamma) L_X in the form of Eq. 11, `overlap` L_reg.
     """
-    similarity = invariant_cosines(embeddings)
-    clean = clean_pairs(similarity)
-    terms = _retrieval_terms(similarity, clean, options)
+    _, clean = filtered(embeddings)
+    terms = _retrieval_terms(embeddings, clean, options)
     chosen = {name: value[clean] for name, value in embeddings.items()}
 
     def raised(name: str) -> torch.Tensor:
@@ -115,9 +165,8 @@ def control_terms(
     With decoders also `reconstruction`, which makes the halves of each clean pair give its features
     back: the entangled model that the paper's Fig. 4 compares with.
     """
-    similarity = invariant_cosines(embeddings)
-    clean = clean_pairs(similarity)
-    terms = _retrieval_terms(similarity, clean, options)
+    _, clean = filtered(embeddings)
+    terms = _retrieval_terms(embeddings, clean, options)
     if decoders is not None:
         chosen = {name: value[clean] for name, value in embeddings.items()}
         terms["reconstruction"] = unexplained_share(decoders, chosen)
@@ -139,23 +188,38 @@ def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> t
 
 
 def _retrieval_terms(
-    similarity: torch.Tensor, clean: torch.Tensor, options: DisnclOptions
+    embeddings: Mapping[str, torch.Tensor], clean: torch.Tensor, options: DisnclOptions
 ) -> Terms:
     """L_align and, unless it is switched off, L_soft."""
-    margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
-    terms = {"align": ranking_loss(similarity, clean, margin)}
-    if options.soften:
-        terms["soft"] = soft_alignment_loss(
-            similarity, clean, options.temperature, options.beta3,
-            options.reverse, options.mask_noisy,
-        )  # fmt: skip
-    return terms
+    image, text = _invariant(embeddings)
+    softening = options.beta3, options.reverse, options.mask_noisy
+
+    def losses(rows: slice) -> torch.Tensor:
+        if rows == ALL:  # where both directions share what is made of the matrix
+            similarity = cosines(image, text)
+            margin = soft_margin(similarity.diagonal(), options.alpha, options.m)
+            both = [ranking_loss(similarity, clean, margin)]
+            if options.soften:
+                soft = soft_alignment_loss(similarity, clean, options.temperature, *softening)
+                both.append(soft)
+            return torch.stack(both)
+        first, directions = rows.start, tuple(both_ways(image, text, rows))
+        own = directions[0].diagonal(first)
+        margin = soft_margin(own, options.alpha, options.m)
+        both = [hinges(own, [without_own(each, first) for each in directions], margin)]
+        if options.soften:
+            logits = [each / options.temperature for each in directions]
+            both.append(soft_losses(logits, clean, *softening, first))
+        return torch.stack(both)[:, clean[rows]].sum(dim=1) / max(1, int(clean.sum()))
+
+    found = torch.stack(by_rows(losses, len(image))).sum(dim=0)
+    return dict(zip(("align", "soft"), found.unbind(), strict=False))
 
 
 def discriminator_terms(
     embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators
 ) -> Terms:
     """Minus the bound of each of the eight discriminators, on the clean pairs of `embeddings`."""
-    clean = clean_pairs(invariant_cosines(embeddings))
+    _, clean = filtered(embeddings)
     chosen = {name: value[clean] for name, value in embeddings.items()}
     return {name: -jsd_bound(*discriminators.logits(name, chosen)) for name in PAIRS}

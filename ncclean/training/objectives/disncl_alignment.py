@@ -7,6 +7,8 @@ clean pair each loss is a zero that is attached to the graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 # exp(-1e4) is 0 in every precision, and 0 times it is 0, which is not so for -inf.
@@ -31,11 +33,28 @@ def ranking_loss(
     similarity (N, N) cosines, clean (N,) bool, margin (N,) or one for all: pair i's own in both
     directions. Negatives are taken from the whole batch, noisy pairs included.
     """
-    own = similarity.diagonal()
-    eye = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
-    others = similarity.masked_fill(eye, _NEVER)
-    hinges = (margin - own + others.amax(dim=1)).relu() + (margin - own + others.amax(dim=0)).relu()
-    return mean_over(hinges, clean)
+    others = without_own(similarity)
+    return mean_over(hinges(similarity.diagonal(), (others, others.T), margin), clean)
+
+
+def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """(R, N) cosines -> the same, far below all others where a pair meets itself.
+
+    That is on the diagonal that begins in column `first`.
+    """
+    is_own = torch.zeros_like(similarity, dtype=torch.bool)
+    is_own.diagonal(first).fill_(True)
+    return similarity.masked_fill(is_own, _NEVER)
+
+
+def hinges(
+    own: torch.Tensor, others: Sequence[torch.Tensor], margin: torch.Tensor | float
+) -> torch.Tensor:
+    """(R,) cosines, those with all others in both directions, (R, N), margin -> (R,) hinges."""
+    image_to_text, text_to_image = (
+        (margin - own + direction.amax(dim=1)).relu() for direction in others
+    )
+    return image_to_text + text_to_image
 
 
 def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
@@ -45,9 +64,18 @@ def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
     its own caption, and the loss soon rests at 2 alpha, with all pairs at one point.
     """
     own = similarity.diagonal()
-    hinges = (margin - own[:, None] + similarity).relu() + (margin - own + similarity).relu()
-    eye = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
-    return hinges.masked_fill(eye, 0).sum() / max(1, len(own) * (len(own) - 1))
+    return all_hinges(similarity, own, margin) / max(1, len(own) * (len(own) - 1))
+
+
+def all_hinges(
+    similarity: torch.Tensor, own: torch.Tensor, margin: float, first: int = 0
+) -> torch.Tensor:
+    """(R, N) cosines of the pairs from `first` on, (N,) those of all pairs -> the sum of hinges."""
+    of_rows = own[first : first + len(similarity), None]
+    both = (margin - of_rows + similarity).relu() + (margin - own + similarity).relu()
+    is_own = torch.zeros_like(similarity, dtype=torch.bool)
+    is_own.diagonal(first).fill_(True)
+    return both.masked_fill(is_own, 0).sum()
 
 
 def soft_alignment_loss(
@@ -67,12 +95,23 @@ def soft_alignment_loss(
     candidates out of the softmax, the likely intent.
     """
     logits = similarity / temperature
+    return mean_over(soft_losses((logits, logits.T), clean, beta3, reverse, mask_noisy), clean)
+
+
+def soft_losses(
+    both: Sequence[torch.Tensor],
+    clean: torch.Tensor,
+    beta3: float,
+    reverse: bool,
+    mask_noisy: bool,
+    first: int = 0,
+) -> torch.Tensor:
+    """(R, N) logits of both directions, (N,) bool -> (R,) losses of the pairs from `first` on."""
     noisy = ~clean[None, :] & mask_noisy
-    i2t, t2i = (
-        direction.masked_fill(noisy, _NEVER).log_softmax(dim=1) for direction in (logits, logits.T)
-    )
-    onehot = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
-    total = torch.zeros(len(logits), dtype=logits.dtype, device=logits.device)
+    i2t, t2i = (direction.masked_fill(noisy, _NEVER).log_softmax(dim=1) for direction in both)
+    onehot = torch.zeros_like(i2t)
+    onehot.diagonal(first).fill_(1)
+    total = torch.zeros_like(i2t[:, 0])
     for log_p, opposite in ((i2t, t2i), (t2i, i2t)):
         target = beta3 * onehot + (1 - beta3) * opposite.detach().exp()
         if reverse:
@@ -81,7 +120,7 @@ def soft_alignment_loss(
             total = total - (log_p.exp() * log_target).sum(dim=1)
         else:
             total = total - (target * log_p).sum(dim=1)
-    return mean_over(total, clean)
+    return total
 
 
 def mean_over(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -13,12 +13,11 @@ from ncclean.models.text_tower import encode_text
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
-    clean_pairs,
     control_terms,
     discriminator_terms,
     encoder_terms,
-    invariant_cosines,
-    warm_up_terms,
+    filtered,
+    warm_up,
 )
 from ncclean.training.objectives.disncl_information import Discriminators
 from ncclean.training.objectives.disncl_reconstruction import Decoders
@@ -102,10 +101,9 @@ class Disncl:
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """L_align in phase one, Eq. 8 or that of a control in phase two."""
-        similarity = invariant_cosines(embeddings).detach()
-        self._last = similarity.diagonal(), clean_pairs(similarity), batch.is_noisy
+        self._last = *filtered(embeddings), batch.is_noisy
         if phase.name == WARM_UP:
-            return warm_up_terms(invariant_cosines(embeddings), self.options)
+            return warm_up(embeddings, self.options)
         if self._discriminators is None:
             return control_terms(embeddings, self._decoders, self.options)
         self._discriminators.eval()  # no power iteration: they must not change in this step

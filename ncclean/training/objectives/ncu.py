@@ -13,16 +13,17 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from ncclean.scoring.ncu import clean_confidence, forget_mask
+from ncclean.scoring.ncu import forget_mask, partner_confidence
 from ncclean.training.objectives.base import Terms
 from ncclean.training.objectives.ncu_targets import (
-    realignment_logits,
+    realigned,
+    realignment,
     realignment_loss,
-    realignment_targets,
     unlearning_targets,
 )
 from ncclean.training.objectives.options import NcuOptions
-from ncclean.training.objectives.similarity import cosines, paired_cosines, precise
+from ncclean.training.objectives.row_blocks import both_ways, by_rows, own_and_all, row_cosines
+from ncclean.training.objectives.similarity import paired_cosines, precise
 
 __all__ = [
     "NcuOptions",
@@ -43,7 +44,8 @@ def forget_split(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float, percent: float
 ) -> torch.Tensor:
     """The forget set by the model that trains (Eq. 2): (N,) bool, floor(N percent / 100) true."""
-    return forget_mask(clean_confidence(cosines(image, text), scale), percent)
+    (own, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
+    return forget_mask(partner_confidence(own, image_to_text, text_to_image), percent)
 
 
 def hardest_negative_terms(
@@ -77,14 +79,12 @@ def unlearning_terms(
     options: NcuOptions,
 ) -> Terms:
     """Phase UL, Eq. 12: `realignment` and, of negative texts, `separation` of the whole batch."""
-    v2t, t2v = realignment_targets(
+    targets = realigned(
         image, text, negative, forget,
         gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
         tolerance=options.tolerance, last_column=options.last_column, unlearn=options.unlearn,
     )  # fmt: skip
-    has_negative = v2t.shape[1] > len(v2t)
-    logits = realignment_logits(image, text, negative if has_negative else None, scale)
-    terms = {"realignment": realignment_loss(logits, v2t, t2v)}
+    terms = {"realignment": realignment(image, text, negative, scale, targets)}
     if negative is not None:
         terms["separation"] = separation_loss(text, negative, options.alpha, options.beta)
     return terms
@@ -108,10 +108,15 @@ def relation_loss(
     """
     if form not in ("cross", "intra"):
         raise ValueError(f"form takes cross or intra, got {form!r}")
-    if form == "cross":
-        across = cosines(text, negative)
-        return _per_pair((across - across.T).square())
-    return _per_pair((cosines(text, text) - cosines(negative, negative)).square())
+
+    def squares(rows: slice) -> torch.Tensor:
+        if form == "cross":
+            one, other = both_ways(text, negative, rows)
+        else:
+            one, other = (row_cosines(each, each, rows) for each in (text, negative))
+        return (one - other).square().sum()
+
+    return torch.stack(by_rows(squares, len(text))).sum() / max(1, len(text))
 
 
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
@@ -131,9 +136,14 @@ def matching_loss(
     (1/N) sum_ij softplus(-m_ij scale <t_i, v_j>) + softplus(m_ij scale <n_i, v_j>), with m_ij 1
     for i = j and -1 otherwise. The paper's Eq. 5 lacks the minus sign before its logarithms.
     """
-    matches, opposite = scale * cosines(text, image), scale * cosines(negative, image)
-    sign = 2 * torch.eye(len(matches), dtype=matches.dtype, device=matches.device) - 1
-    return _per_pair(F.softplus(-sign * matches) + F.softplus(sign * opposite))
+
+    def losses(rows: slice) -> torch.Tensor:
+        matches, opposite = (scale * row_cosines(each, image, rows) for each in (text, negative))
+        sign = torch.full_like(matches, -1)
+        sign.diagonal(rows.start or 0).fill_(1)
+        return (F.softplus(-sign * matches) + F.softplus(sign * opposite)).sum()
+
+    return torch.stack(by_rows(losses, len(text))).sum() / max(1, len(text))
 
 
 def _per_pair(values: torch.Tensor) -> torch.Tensor:

@@ -7,12 +7,14 @@ in (Eq. 10), and the model's softmax is drawn to the result (Eq. 11).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from ncclean.training.objectives.options import LastColumn, Unlearn
-from ncclean.training.objectives.similarity import cosines, paired_cosines
+from ncclean.training.objectives.row_blocks import ALL, by_rows, row_blocks, row_cosines
+from ncclean.training.objectives.similarity import paired_cosines, precise
 from ncclean.training.transport import masked_sinkhorn
 
 
@@ -23,6 +25,63 @@ class TransportProblem(NamedTuple):
     mask: torch.Tensor
     row_marginal: torch.Tensor
     column_marginal: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a plan draws the model's softmax to, by the row.
+
+    gamma plan + (1 - gamma) identity, Eq. 10, of an (N, C) plan and (N,) marks; C is N + 1, or N
+    without negative texts. The identity has a one at (i, i) for a retained pair and at (i, N + 1)
+    for a forgotten one, if there is such a column. A plan's rows hold 1/N, an identity's 1: taken
+    literally transport would all but vanish. So both are brought to rows of mass 1 (columns for
+    texts) before they are mixed, and the mix once more, since the caption of a forgotten pair has
+    no identity. With `hard` the targets of retained pairs are the identity alone. Raises
+    `ValueError` for another shape and for a gamma outside [0, 1].
+    """
+
+    plan: torch.Tensor
+    forget: torch.Tensor
+    gamma: float = 0.7
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        n, shape = len(self.forget), tuple(self.plan.shape)
+        if shape not in ((n, n), (n, n + 1)):
+            raise ValueError(f"the plan must be ({n}, {n}) or ({n}, {n + 1}), got {shape}")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
+
+    @torch.no_grad()
+    def by_image(self, rows: slice = ALL) -> torch.Tensor:
+        """(R, C): the targets of these images."""
+        plan, forget = self.plan[rows], self.forget[rows]
+        identity = torch.zeros_like(plan)
+        identity.diagonal(rows.start or 0).copy_(~forget)
+        if plan.shape[1] > len(self.forget):
+            identity[:, -1] = forget
+        return self._mixed(plan, identity, forget)
+
+    @torch.no_grad()
+    def by_text(self, rows: slice = ALL) -> torch.Tensor:
+        """(R, N): the targets of these captions, the last of all being the negative texts'."""
+        plan, forget = self.plan.T[rows], self.forget[rows]
+        identity = torch.zeros_like(plan)
+        identity.diagonal(rows.start or 0).copy_(~forget)
+        if len(plan) > len(forget):
+            identity[-1] = self.forget
+            forget = torch.cat([forget, forget.new_ones(1)])
+        return self._mixed(plan, identity, forget)
+
+    def _mixed(
+        self, plan: torch.Tensor, identity: torch.Tensor, is_soft: torch.Tensor
+    ) -> torch.Tensor:
+        """`is_soft` (R,) are the rows that `hard` leaves as they are."""
+        share, rest = plan.new_tensor(self.gamma), plan.new_tensor(1 - self.gamma)
+        if self.hard:
+            share = torch.where(is_soft, share, 0.0).unsqueeze(1)
+            rest = torch.where(is_soft, rest, 1.0).unsqueeze(1)
+        return _to_mass_one(share * _to_mass_one(plan) + rest * _to_mass_one(identity))
 
 
 @torch.no_grad()
@@ -41,23 +100,44 @@ def realignment_targets(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, d) L2-normalised embeddings, (N,) bool -> targets (N, C) by image, (C, N) by text.
 
-    C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn` gives the
-    ablations of Table 5: `false_negatives` (V3) forgets nothing, all pairs get soft targets;
-    `false_positives` (V4) leaves the targets of retained pairs hard. Raises `InfeasibleError` for a
-    single pair that is to be forgotten: there is nothing left to align its caption with.
+    See `realigned`.
+    """
+    targets = realigned(
+        image, text, negative, forget,
+        gamma=gamma, epsilon=epsilon, max_iterations=max_iterations,
+        tolerance=tolerance, last_column=last_column, unlearn=unlearn,
+    )  # fmt: skip
+    return targets.by_image(), targets.by_text()
+
+
+@torch.no_grad()
+def realigned(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    negative: torch.Tensor | None,
+    forget: torch.Tensor,
+    *,
+    gamma: float,
+    epsilon: float,
+    max_iterations: int,
+    tolerance: float,
+    last_column: LastColumn,
+    unlearn: Unlearn,
+) -> Targets:
+    """(N, d) L2-normalised embeddings, (N,) bool -> what they are aligned with anew.
+
+    The plan is the one (N, C) matrix of floats that is held, and while it is solved for there is
+    the mask. C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn`
+    gives the ablations of Table 5: `false_negatives` (V3) forgets nothing, all pairs get soft
+    targets; `false_positives` (V4) leaves the targets of retained pairs hard. Raises
+    `InfeasibleError` for a single pair that is to be forgotten: there is nothing left to align its
+    caption with.
     """
     if unlearn == "false_negatives":
         forget = torch.zeros_like(forget)
     problem = transport_problem(image, text, negative, forget, last_column)
-    plan = masked_sinkhorn(*problem, epsilon, max_iterations, tolerance)
-    v2t, t2v = unlearning_targets(plan, forget, gamma)
-    if unlearn == "false_positives":
-        hard_v2t, hard_t2v = unlearning_targets(plan, forget, 0.0)
-        v2t = torch.where(forget.unsqueeze(1), v2t, hard_v2t)
-        is_retained = torch.zeros(len(t2v), dtype=torch.bool, device=forget.device)
-        is_retained[: len(forget)] = ~forget
-        t2v = torch.where(is_retained.unsqueeze(1), hard_t2v, t2v)
-    return v2t, t2v
+    plan = masked_sinkhorn(*problem, epsilon, max_iterations, tolerance, overwrite_cost=True)
+    return Targets(plan, forget, gamma, hard=unlearn == "false_positives")
 
 
 @torch.no_grad()
@@ -78,48 +158,37 @@ def transport_problem(
     """
     if last_column not in ("uniform", "forget_share"):
         raise ValueError(f"last_column takes uniform or forget_share, got {last_column!r}")
-    cost = 1 - cosines(image, text)
-    n = len(cost)
+    n, has_last = len(image), negative is not None and bool(forget.any())
+    width = n + 1 if has_last else n
+    dtype = precise(image, text)[0].dtype
+    cost = torch.empty(n, width, dtype=dtype, device=image.device)
+    for block in row_blocks(n, n):
+        cost[block, :n] = 1 - row_cosines(image, text, block)
+    mask = torch.ones(n, width, dtype=torch.bool, device=image.device)
+    mask.diagonal().copy_(~forget)
     rows = cost.new_full((n,), 1 / n)
-    mask = torch.ones_like(cost, dtype=torch.bool)
-    mask &= ~torch.diag(forget)
-    if negative is None or not forget.any():
-        return TransportProblem(_scaled(cost), mask, rows, rows)
-    columns = cost.new_full((n + 1,), 1 / (n + 1))
-    if last_column == "forget_share":
-        share = forget.to(cost.dtype).mean()
-        columns = torch.cat([((1 - share) / n).expand(n), share.unsqueeze(0)])
-        # Only the forgotten can fill the last column, and it takes all they have. Said in the mask
-        # the plan is the same and found in a few iterations; left to Sinkhorn it is approached
-        # ever more slowly.
-        mask &= ~forget.unsqueeze(1)
-    cost = torch.cat([cost, 1 - paired_cosines(image, negative).unsqueeze(1)], dim=1)
-    return TransportProblem(
-        _scaled(cost), torch.cat([mask, forget.unsqueeze(1)], dim=1), rows, columns
-    )
+    columns = cost.new_full((width,), 1 / width)
+    if negative is not None and has_last:
+        cost[:, n] = 1 - paired_cosines(image, negative)
+        if last_column == "forget_share":
+            share = forget.to(cost.dtype).mean()
+            columns = torch.cat([((1 - share) / n).expand(n), share.unsqueeze(0)])
+            # Only the forgotten can fill the last column, and it takes all they have. Said in the
+            # mask the plan is the same and found in a few iterations; left to Sinkhorn it is
+            # approached ever more slowly.
+            mask &= ~forget.unsqueeze(1)
+        mask[:, n] = forget
+    cost /= cost.max().clamp_min(torch.finfo(cost.dtype).tiny)
+    return TransportProblem(cost, mask, rows, columns)
 
 
 @torch.no_grad()
 def unlearning_targets(
     plan: torch.Tensor, forget: torch.Tensor, gamma: float = 0.7
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N); C is N + 1, or N without negative texts.
-
-    gamma plan + (1 - gamma) identity, Eq. 10; the identity has a one at (i, i) for a retained pair
-    and at (i, N + 1) for a forgotten one, if there is such a column. A plan's rows hold 1/N, an
-    identity's 1: taken literally transport would all but vanish. So both are brought to rows of
-    mass 1 (columns for t2v) before they are mixed, and the mix once more, since the caption of a
-    forgotten pair has no identity.
-    """
-    n = len(forget)
-    if plan.shape not in ((n, n), (n, n + 1)):
-        raise ValueError(f"the plan must be ({n}, {n}) or ({n}, {n + 1}), got {tuple(plan.shape)}")
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
-    identity = torch.diag((~forget).to(plan.dtype))
-    if plan.shape[1] > n:
-        identity = torch.cat([identity, forget.to(plan.dtype).unsqueeze(1)], dim=1)
-    return _mixed(plan, identity, gamma), _mixed(plan.T, identity.T, gamma)
+    """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N), see `Targets`."""
+    targets = Targets(plan, forget, gamma)
+    return targets.by_image(), targets.by_text()
 
 
 def realignment_logits(
@@ -127,16 +196,46 @@ def realignment_logits(
     text: torch.Tensor,
     negative: torch.Tensor | None,
     scale: torch.Tensor | float,
+    rows: slice = ALL,
 ) -> torch.Tensor:
     """(N, d) L2-normalised embeddings -> (N, N + 1) logits, the last column <v_i, n_i>.
 
-    Without `negative`, (N, N): the counterpart of targets with nothing to forget.
+    Without `negative`, (N, N): the counterpart of targets with nothing to forget. With `rows` those
+    rows, (R, ...).
     """
-    similarity = cosines(image, text)
+    similarity = row_cosines(image, text, rows)
     if negative is not None:
-        own = paired_cosines(image, negative).to(similarity.dtype)
+        own = paired_cosines(image, negative)[rows].to(similarity.dtype)
         similarity = torch.cat([similarity, own.unsqueeze(1)], dim=1)
     return scale * similarity
+
+
+def realignment(
+    image: torch.Tensor,
+    text: torch.Tensor,
+    negative: torch.Tensor | None,
+    scale: torch.Tensor | float,
+    targets: Targets,
+) -> torch.Tensor:
+    """(N, d) L2-normalised embeddings -> the loss towards their targets, a scalar."""
+    n, width = targets.plan.shape
+    if width == n:
+        negative = None
+
+    def divergences(rows: slice) -> torch.Tensor:
+        logits = realignment_logits(image, text, negative, scale, rows)
+        if rows == ALL:
+            return realignment_loss(logits, targets.by_image(), targets.by_text())
+        by_image = _divergence(targets.by_image(rows), logits)
+        # The last of the captions is followed by the negative texts, one row for all.
+        captions = slice(rows.start, None) if rows.stop == n else rows
+        similarity = row_cosines(text, image, captions)
+        if negative is not None and rows.stop == n:
+            similarity = torch.cat([similarity, paired_cosines(image, negative).unsqueeze(0)])
+        by_text = _divergence(targets.by_text(captions), scale * similarity)
+        return by_image / n + by_text / width
+
+    return torch.stack(by_rows(divergences, n)).sum()
 
 
 def realignment_loss(logits: torch.Tensor, v2t: torch.Tensor, t2v: torch.Tensor) -> torch.Tensor:
@@ -146,24 +245,17 @@ def realignment_loss(logits: torch.Tensor, v2t: torch.Tensor, t2v: torch.Tensor)
     of zeros (the caption of a forgotten pair where nothing may be aligned with it) adds nothing.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return _divergence(v2t, logits) + _divergence(t2v, logits.T)
+    by_image, by_text = _divergence(v2t, logits), _divergence(t2v, logits.T)
+    return by_image / len(v2t) + by_text / len(t2v)
 
 
 def _divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The sum over rows of KL(target || softmax of the logits)."""
     target = target.to(logits.dtype)
-    terms = torch.xlogy(target, target) - target * logits.log_softmax(dim=1)
-    return terms.sum() / len(target)
-
-
-def _mixed(plan: torch.Tensor, identity: torch.Tensor, gamma: float) -> torch.Tensor:
-    return _to_mass_one(gamma * _to_mass_one(plan) + (1 - gamma) * _to_mass_one(identity))
+    return (torch.xlogy(target, target) - target * logits.log_softmax(dim=1)).sum()
 
 
 def _to_mass_one(values: torch.Tensor) -> torch.Tensor:
     """Rows divided by their sums; rows of zeros stay."""
     mass = values.sum(dim=1, keepdim=True)
     return values / torch.where(mass > 0, mass, 1.0)
-
-
-def _scaled(cost: torch.Tensor) -> torch.Tensor:
-    return cost / cost.max().clamp_min(torch.finfo(cost.dtype).tiny)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import own_and_all
 
 
 def rince_loss(
@@ -24,11 +24,12 @@ def rince_loss(
     that of all N candidates with it. Powers are taken of logarithms: finite in float32 while
     q scale stays below 88. The loss has no lower bound in the scale, which must not be trained.
     """
-    logits = scale * cosines(image, text)
-    log_density = torch.tensor(density, dtype=logits.dtype, device=logits.device).log()
-    positive = (q * logits.diagonal()).exp()
-    directions = [
-        (-positive + (q * (log_density + logits.logsumexp(dim=dim))).exp()).mean() / q
-        for dim in (1, 0)
-    ]
-    return (directions[0] + directions[1]) / 2
+    directions = own_and_all(image, text, scale)
+    own, log_sums = directions[0, 0], directions[:, 1]
+    log_density = torch.tensor(density, dtype=own.dtype, device=own.device).log()
+    positive = (q * own).exp()
+    image_to_text, text_to_image = (
+        (-positive + (q * (log_density + log_sum)).exp()).mean() / q
+        for log_sum in log_sums.unbind()
+    )
+    return (image_to_text + text_to_image) / 2

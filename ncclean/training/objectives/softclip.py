@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.similarity import cosines
+from ncclean.training.objectives.row_blocks import ALL, both_ways, by_rows, row_cosines
 
 
 def softclip_loss(
@@ -24,25 +24,34 @@ def softclip_loss(
     `image` and `text` are (N, d) L2-normalised. The targets of images are `softened_targets` of the
     images, those of captions of the captions; they are not trained through.
     """
-    logits = scale * cosines(image, text)
-    image_target, text_target = (
-        softened_targets(modality, softness, temperature) for modality in (image, text)
-    )
-    image_to_text = -(image_target * logits.log_softmax(dim=1)).sum(dim=1).mean()
-    text_to_image = -(text_target * logits.T.log_softmax(dim=1)).sum(dim=1).mean()
-    return (image_to_text + text_to_image) / 2
+
+    def losses(rows: slice) -> torch.Tensor:
+        targets = (
+            softened_targets(modality, softness, temperature, rows) for modality in (image, text)
+        )
+        return torch.stack(
+            [
+                -(target * logits.log_softmax(dim=1)).sum(dim=1)
+                for target, logits in zip(targets, both_ways(image, text, rows, scale), strict=True)
+            ]
+        )
+
+    image_to_text, text_to_image = torch.cat(by_rows(losses, len(image)), dim=1).unbind()
+    return (image_to_text.mean() + text_to_image.mean()) / 2
 
 
 @torch.no_grad()
 def softened_targets(
-    modality: torch.Tensor, softness: float = 0.5, temperature: float = 0.07
+    modality: torch.Tensor, softness: float = 0.5, temperature: float = 0.07, rows: slice = ALL
 ) -> torch.Tensor:
     """(N, d) L2-normalised embeddings of one modality -> (N, N) targets, each row a distribution.
+
+    With `rows` those rows, (R, N).
 
     1 - softness on the pair itself, and softness times the softmax of its cosines to all over
     `temperature`. That is not the model's own: at a trained CLIP's 0.01 the softmax is the identity
     (over 256 pairs it leaves 0 to 12 % to others, at 0.07 it leaves 14 to 87 %).
     """
-    target = softness * (cosines(modality, modality) / temperature).softmax(dim=1)
-    target.diagonal().add_(1 - softness)
+    target = softness * (row_cosines(modality, modality, rows) / temperature).softmax(dim=1)
+    target.diagonal(rows.start or 0).add_(1 - softness)
     return target

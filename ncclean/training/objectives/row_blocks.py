@@ -1,0 +1,96 @@
+"""Losses of each pair against all others, by blocks of rows where (N, N) values are too many.
+
+At N = 32,768 one matrix of float32 takes 4.3 GB, and autograd would keep five to twelve of them.
+A block is computed once more in the backward pass, so that none of its matrices is kept. The same
+products then come in another order: equal up to rounding. What a loss sums over columns are the
+rows of the transposed problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ncclean.training.objectives.similarity import cosines
+
+Result = TypeVar("Result")
+
+# Values of a matrix that is taken whole: 256 MB in float32, N = 8192.
+WHOLE = 1 << 26
+# Values of a block of a larger one; a loss has up to ten matrices of that size at a time.
+BLOCK = 1 << 24
+ALL = slice(None)
+
+
+def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
+    """Slices of consecutive rows of a (count, columns) matrix that make up `rows`.
+
+    `rows` itself if that is at most `WHOLE` values, else blocks of `BLOCK` values at most, but at
+    least of one row.
+    """
+    begin, end, _ = rows.indices(count)
+    if (end - begin) * columns <= WHOLE:
+        return [rows]
+    step = max(1, BLOCK // columns)
+    return [slice(start, min(start + step, end)) for start in range(begin, end, step)]
+
+
+def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
+    """`function` of each of the row blocks of a (pairs, pairs) matrix; no block keeps activations.
+
+    It may be called twice for a block and must then return the same: what it draws needs a
+    generator of its own.
+    """
+    blocks = row_blocks(pairs, pairs, rows)
+    if len(blocks) == 1:
+        return [function(blocks[0])]
+    return [
+        checkpoint(function, block, use_reentrant=False, preserve_rng_state=False)
+        for block in blocks
+    ]
+
+
+def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch.Tensor:
+    """(N, d) and (M, d) L2-normalised embeddings -> (R, M) cosines of these rows of `first`."""
+    # A view of all rows would add up the gradients in another order.
+    return cosines(first if rows == ALL else first[rows], second)
+
+
+def both_ways(
+    first: torch.Tensor, second: torch.Tensor, rows: slice, scale: torch.Tensor | float = 1.0
+) -> Iterator[torch.Tensor]:
+    """(N, d) L2-normalised pairs -> twice (R, N): these rows of scale S, and those of scale S^T.
+
+    S are the cosines of `first` with `second`. Of all rows, the second is a view of the first. The
+    diagonal of S begins in column `rows.start`.
+    """
+    if rows == ALL:
+        scaled = scale * cosines(first, second)
+        yield scaled
+        yield scaled.T
+    else:
+        yield scale * row_cosines(first, second, rows)
+        yield scale * row_cosines(second, first, rows)
+
+
+def own_and_all(
+    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float
+) -> torch.Tensor:
+    """(N, d) L2-normalised pairs -> (2, 2, N): image to text, then text to image.
+
+    Of each direction the own logits and the logsumexps of all.
+    """
+
+    def of(rows: slice) -> torch.Tensor:
+        return torch.stack(
+            [
+                torch.stack([logits.diagonal(rows.start or 0), logits.logsumexp(dim=1)])
+                for logits in both_ways(image, text, rows, scale)
+            ]
+        )
+
+    joined: torch.Tensor = torch.cat(by_rows(of, len(image)), dim=2)
+    return joined
