@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
+_EXTRAPOLATED, _CORES = 10_000_000, 2
 
 
 def neighbours_table(*records: Record) -> Iterator[str]:
@@ -33,6 +35,16 @@ def neighbours_table(*records: Record) -> Iterator[str]:
         "planted near-duplicates found: changed as images differ, in all directions",
         *(f"{percent(row['near_found'])}; {percent(row['near_found_isotropic'])}" for row in rows),
     )
+    if len(records) > 1:
+        pairs = [record["settings"]["pairs"] for record in records[-2:]]
+        seconds = [row["processor_seconds"] for row in rows[-2:]]
+        power = math.log(seconds[1] / seconds[0]) / math.log(pairs[1] / pairs[0])
+        hours = seconds[1] * (_EXTRAPOLATED / pairs[1]) ** power / 3600 / _CORES
+        yield ""
+        yield (
+            f"The processor time grows with the power {power:.2f} of the pairs. By that, "
+            f"{_EXTRAPOLATED:,} take {hours:.1f} hours of {_CORES} cores; that is **extrapolated**."
+        )
 
 
 def equal_table(record: Record) -> Iterator[str]:
