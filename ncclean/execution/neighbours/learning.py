@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ncclean.execution.neighbours.blocks import Block
 from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
@@ -21,6 +22,7 @@ from ncclean.execution.neighbours.stages import Stages
 from ncclean.scoring.neighbours.centroids import (
     TRAINING_ROWS_PER_LIST,
     Centroids,
+    load_faiss,
     number_of_lists,
 )
 from ncclean.scoring.neighbours.distinct import Distinct
@@ -90,16 +92,19 @@ def learn(
     stages.begin("learning lists", 0)
     learnt: dict[str, np.ndarray] = {}
     asked: dict[str, np.ndarray] = {}
-    for side in SIDES:
-        sample = np.concatenate([stages.work.load(name)[side] for name in names])
-        sample = sample.astype(np.float32)
-        space = _whitening(sample, whiten, options.seed)
-        learnt |= space.arrays(f"{side}_space_")
-        learnt |= _centroids(sample, lists[side], options.seed).arrays(f"{side}_")
-        if side == "image" and clusters != lists[side]:
-            learnt |= _centroids(sample, clusters, options.seed).arrays("cluster_")
-        asked[side] = sample[np.searchsorted(rows[side], queries[side])]
-        asked[f"{side}_whitened"] = space.apply(asked[side])
+    # Eigenvectors depend on the number of threads in their last digits, and it on the machine.
+    load_faiss()  # a limit holds for what is loaded
+    with threadpool_limits(1):
+        for side in SIDES:
+            sample = np.concatenate([stages.work.load(name)[side] for name in names])
+            sample = sample.astype(np.float32)
+            space = _whitening(sample, whiten, options.seed)
+            learnt |= space.arrays(f"{side}_space_")
+            learnt |= _centroids(sample, lists[side], options.seed).arrays(f"{side}_")
+            if side == "image" and clusters != lists[side]:
+                learnt |= _centroids(sample, clusters, options.seed).arrays("cluster_")
+            asked[side] = sample[np.searchsorted(rows[side], queries[side])]
+            asked[f"{side}_whitened"] = space.apply(asked[side])
     stages.save("learnt", **learnt)
     stages.save("queries", **asked)
     stages.drop("sample-")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from ncclean.execution.neighbours.blocks import ArrayBlock
 from ncclean.execution.neighbours.corpus import find_neighbours
@@ -182,3 +183,17 @@ def test_what_is_done_is_not_done_again(tmp_path):
     np.testing.assert_array_equal(found.lemon, expected.lemon)
     np.testing.assert_array_equal(found.pair_group, expected.pair_group)
     assert isinstance(found.rivals.captions, np.ndarray)
+
+
+def test_what_is_learnt_does_not_depend_on_the_number_of_threads(tmp_path):
+    """Tasks and drivers of a cluster have as many as their machines."""
+    image, text = (clustered(3000, 256, seed).astype(np.float16) for seed in (0, 1))
+    learnt = []
+    for threads in (1, 2):
+        work = ArrayFolder(str(tmp_path / str(threads)))
+        options = NeighbourOptions(index="ivf", k=K, whiten=True)
+        with threadpool_limits(threads):
+            find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+        learnt.append(work.load("learnt"))
+    for name, array in learnt[0].items():
+        np.testing.assert_array_equal(array, learnt[1][name], err_msg=name)
