@@ -203,7 +203,7 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     one, two = (np.load(source / kind / f"{kind}_0.npy") for kind in ("img_emb", "text_emb"))
     np.savez(tmp_path / "other.npz", one=one, two=two)
     shutil.copy(source / "metadata" / "metadata_0.parquet", tmp_path / "other.parquet")
-    other = str(tmp_path / "other.parquet")
+    other = str(tmp_path / "other.npz")
     with pytest.raises(InputError, match="Say --embedding-keys IMG,TEXT: it has one, two"):
         ncclean.clean(other, str(tmp_path / "o"))
     named = ncclean.clean(other, str(tmp_path / "o"), embedding_keys="one,two")
