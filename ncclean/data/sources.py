@@ -101,7 +101,7 @@ def _check_vectors(place: str) -> None:
             f"{file} holds neither images, nor their paths, nor two columns of vectors; its "
             f"columns are {', '.join(kinds.names)}. An image column is a struct of bytes and path, "
             f"or called {IMAGE_COLUMNS[0]}, {IMAGE_COLUMNS[1]}, ...; one of paths "
-            f"{', '.join(PATH_COLUMNS[:3])}, ...; for DataComp's vectors, name the .npz or the folder"
+            f"{', '.join(PATH_COLUMNS[:3])}, ...; of DataComp's files, name the .npz or the folder"
         )
     if failure is not None:
         raise failure
