@@ -101,7 +101,8 @@ def _check_vectors(place: str) -> None:
             f"{file} holds neither images, nor their paths, nor two columns of vectors; its "
             f"columns are {', '.join(kinds.names)}. An image column is a struct of bytes and path, "
             f"or called {IMAGE_COLUMNS[0]}, {IMAGE_COLUMNS[1]}, ...; one of paths "
-            f"{', '.join(PATH_COLUMNS[:3])}, ...; DataComp's vectors are in an .npz beside it, which is missing"
+            f"{', '.join(PATH_COLUMNS[:3])}, ...; DataComp's vectors are in an .npz beside it, "
+            "which is missing"
         )
     if failure is not None:
         raise failure
