@@ -77,7 +77,7 @@ WITHOUT_RECORD = {
     ("benchmarks.md", _GPU): "gpu.py, which needs a GPU",
     ("benchmarks.md", "| objective | ratio | target |"): "training.py",
     ("evaluation.md", PRINTED): "ncclean evaluate compare and similarity",
-    ("neighbours.md", _THRESHOLDS): "no script yet",
+    ("neighbours.md", _THRESHOLDS): "near_duplicates.py",
     ("results.md", "| claim | here |"): "numbers of the tables above it",
 }
 
