@@ -78,9 +78,9 @@ def plan(command: Export, progress: Progress) -> ExportPlan:
         temporary_bytes=workers * max((shard.size for shard in whole), default=0),
         memory_bytes=_peak_memory(),
         samples_per_second=round(speed, 1),
-        processor_hours=round(left * processor / max(report.samples, 1) / 3600, 4),
+        processor_hours=round(left * processor / max(report.samples, 1) / 3600, 6),
         workers=workers,
-        hours=round(left / speed / workers / 3600, 4),
+        hours=round(left / speed / workers / 3600, 6),
     )
 
 

@@ -28,11 +28,11 @@ from .neighbours import PAIR_BYTES, task_bytes
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
 _BLOCK_TASKS, _GROUP_TASKS = 5, 19
-# In comparisons of two vectors, measured on 200,000 and a million pairs of 512 dimensions: what a
-# pair costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
+# In comparisons of two vectors, fitted to searches of 200,000 and a million pairs: what a pair
+# costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
 _OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 30_000, 4, 2
-# Lists that are visited in a direction, at a recall of .95: 17 to 32 there.
+# Lists that are visited in a direction; a recall of .95 took 16 to 32 there.
 _MANY_VISITS = 64
 _ROW_BYTES = 60  # of the table, without ids that compress
 
@@ -96,7 +96,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
         + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
         for visits in (GROUPING_EFFORT, _MANY_VISITS)
     ]
-    low, high = (round(seconds / 3600, 4) for seconds in work)
+    low, high = (round(seconds / 3600, 6) for seconds in work)
     return NeighboursPlan(
         shards=len(shards),
         bytes=size,
@@ -115,8 +115,8 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
         processor_hours_low=low,
         processor_hours=high,
         workers=processes,
-        hours_low=round(low / processes, 4),
-        hours=round(high / processes, 4),
+        hours_low=round(low / processes, 6),
+        hours=round(high / processes, 6),
     )
 
 

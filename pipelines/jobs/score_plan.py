@@ -60,9 +60,9 @@ def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePla
         precision=speed.precision,
         samples_per_second=round(speed.pairs_per_second, 1),
         workers=workers,
-        worker_hours=round(cost.worker_hours, 4),
-        hours=round(cost.hours, 4),
-        gpu_hours=round(cost.worker_hours, 4) if speed.device.startswith("cuda") else None,
+        worker_hours=round(cost.worker_hours, 6),
+        hours=round(cost.hours, 6),
+        gpu_hours=round(cost.worker_hours, 6) if speed.device.startswith("cuda") else None,
         bytes_written=cost.bytes_written,
         read_bytes_per_second=round(cost.read_bytes_per_second, 1),
     )
