@@ -142,7 +142,7 @@ def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, obj
     index.nprobe = probes
     count = int(index_side.bounds[-1])
     of_row = np.concatenate([
-        work.load(f"assign-{block}")[f"{direction.index}_list"]
+        work.load(f"assign-{block}")[f"{direction.index}_routes"][:, 0]
         for block in range(len(index_side.files))
     ]).astype(np.int64)  # fmt: skip
     for start in range(0, count, _CHUNK):

@@ -142,7 +142,10 @@ def assign(
     arguments = [(block, options.k) for block in blocks]
     names = stages.run("assigning lists", "assign", assign_block, arguments)
     files = [stages.work.load(name) for name in names]
-    lists = {side: np.concatenate([file[f"{side}_list"] for file in files]) for side in SIDES}
+    lists = {
+        side: np.concatenate([file[f"{side}_routes"][:, 0] for file in files]).astype(np.int32)
+        for side in SIDES
+    }
     clusters = lists["image"]
     if "cluster" in files[0]:
         clusters = np.concatenate([file["cluster"] for file in files])

@@ -86,7 +86,7 @@ def sample_block(work: ArrayFolder, number: int, block: Block) -> None:
 
 
 def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
-    """The list of each distinct vector, and what exact search finds here for the sample."""
+    """The lists nearest to each distinct vector, its own first; the sample's true neighbours."""
     learnt, queries = work.load("learnt"), work.load("queries")
     vectors = distinct_vectors(work, number, block)
     clusters = Centroids.of(learnt, "cluster_") if "cluster_lists" in learnt else None
@@ -106,7 +106,6 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
             exact[f"{side}_whitened"].add(space.apply(chunk), begin + rows.start)
         routes = centroids.route(own, KEPT_PROBES)
         arrays |= {
-            f"{side}_list": np.ascontiguousarray(routes[:, 0]),
             f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
             f"{side}_length": lengths,
         }
@@ -151,8 +150,8 @@ def route_block(
         begin, _ = range_of(work, side, number)
         own = vectors[side]
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
-        known = work.load(f"assign-{number}")
-        assigned = np.asarray(known[f"{side}_list"])
+        known = work.load(f"assign-{number}")[f"{side}_routes"]
+        assigned = known[:, 0].astype(np.int32)
         lists = len(Centroids.of(learnt, f"{side}_"))
         order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
@@ -170,7 +169,7 @@ def route_block(
             if is_exact:
                 routes = _all_lists(assigned, len(centroids))
             elif direction.is_within and probes[direction.name] <= KEPT_PROBES:
-                routes = known[f"{side}_routes"][:, : probes[direction.name]].astype(np.int32)
+                routes = known[:, : probes[direction.name]].astype(np.int32)
             else:
                 routes = centroids.route(own, probes[direction.name])
                 if direction.is_within:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,14 +29,9 @@ def number_of_lists(vectors: int) -> int:
 
 @dataclass(frozen=True)
 class Centroids:
-    """`lists` (L, d) unit vectors, those of group g from `starts[g]` on; `groups` (G, d) likewise.
+    """`lists` (L, d) unit vectors, those of a group one after another."""
 
-    `starts` is (G + 1,).
-    """
-
-    groups: np.ndarray
     lists: np.ndarray
-    starts: np.ndarray
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -55,17 +50,16 @@ class Centroids:
             for number, (want, size) in enumerate(zip(wanted, sizes, strict=True))
             if size
         ]
-        starts = np.cumsum([0, *map(len, trained)])
-        return cls(groups[sizes > 0], np.concatenate(trained), starts)
+        return cls(np.concatenate(trained))
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Centroids:
-        """Those that `arrays` holds under names of this prefix."""
-        return cls(*(np.asarray(arrays[prefix + name]) for name in ("groups", "lists", "starts")))
+        """Those that `arrays` holds under a name of this prefix."""
+        return cls(np.asarray(arrays[prefix + "lists"]))
 
     def arrays(self, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays by name, for a file."""
-        return {prefix + name: array for name, array in asdict(self).items()}
+        """The array by its name, for a file."""
+        return {prefix + "lists": self.lists}
 
     def route(self, vectors: np.ndarray, probes: int) -> np.ndarray:
         """(m, p) int32 numbers of the lists nearest to (m, d) unit vectors, nearest first.

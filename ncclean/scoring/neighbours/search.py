@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 
 from ncclean.scoring.neighbours.centroids import largest
-from ncclean.scoring.neighbours.products import Products
 
 # Cosines of float32 products that differ by less are ties.
 TIE = 1e-6
@@ -88,10 +87,11 @@ def reaching(
     ids: np.ndarray,
 ) -> Iterator[Candidates]:
     """Members whose product with a query is at least the (q,) floor of the query."""
-    products, rows = Products(queries), np.arange(len(queries))
-    for block in query_blocks(len(queries), len(ids)):
-        found = products.reaching(rows[block], members, floors[block])
-        yield Candidates(query_ids[block][found.rows], ids[found.places], found.cosines)
+    for rows in query_blocks(len(queries), len(ids)):
+        block = queries[rows] @ members.T
+        places = np.flatnonzero(block >= floors[rows, None])
+        row, column = np.divmod(places, len(ids))
+        yield Candidates(query_ids[rows][row], ids[column], block.ravel()[places])
 
 
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
