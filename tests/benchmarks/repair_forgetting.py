@@ -20,9 +20,9 @@ from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu
 from ncclean.training.objectives.ncu_targets import (
+    realigned,
     realignment_logits,
     realignment_loss,
-    realignment_targets,
 )
 from ncclean.training.objectives.options import NcuOptions
 from ncclean.training.objectives.similarity import cosines
@@ -94,7 +94,7 @@ class SearchedNcu(Ncu):
     def _targets(
         self, image: torch.Tensor, text: torch.Tensor, forget: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return realignment_targets(image, text, None, forget, gamma=self.options.gamma)
+        return realigned(image, text, None, forget, gamma=self.options.gamma).both()
 
     @torch.no_grad()
     def _follow(self, model: nn.Module) -> None:

@@ -73,6 +73,10 @@ class Targets:
             forget = torch.cat([forget, forget.new_ones(1)])
         return self._mixed(plan, identity, forget)
 
+    def both(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, C) by image and (C, N) by text: v2t and t2v."""
+        return self.by_image(), self.by_text()
+
     def _mixed(
         self, plan: torch.Tensor, identity: torch.Tensor, is_soft: torch.Tensor
     ) -> torch.Tensor:
@@ -85,7 +89,7 @@ class Targets:
 
 
 @torch.no_grad()
-def realignment_targets(
+def realigned(
     image: torch.Tensor,
     text: torch.Tensor,
     negative: torch.Tensor | None,
@@ -97,32 +101,6 @@ def realignment_targets(
     tolerance: float = 1e-4,
     last_column: LastColumn = "uniform",
     unlearn: Unlearn = "both",
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, d) L2-normalised embeddings, (N,) bool -> targets (N, C) by image, (C, N) by text.
-
-    See `realigned`.
-    """
-    targets = realigned(
-        image, text, negative, forget,
-        gamma=gamma, epsilon=epsilon, max_iterations=max_iterations,
-        tolerance=tolerance, last_column=last_column, unlearn=unlearn,
-    )  # fmt: skip
-    return targets.by_image(), targets.by_text()
-
-
-@torch.no_grad()
-def realigned(
-    image: torch.Tensor,
-    text: torch.Tensor,
-    negative: torch.Tensor | None,
-    forget: torch.Tensor,
-    *,
-    gamma: float,
-    epsilon: float,
-    max_iterations: int,
-    tolerance: float,
-    last_column: LastColumn,
-    unlearn: Unlearn,
 ) -> Targets:
     """(N, d) L2-normalised embeddings, (N,) bool -> what they are aligned with anew.
 
@@ -187,8 +165,7 @@ def unlearning_targets(
     plan: torch.Tensor, forget: torch.Tensor, gamma: float = 0.7
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N), see `Targets`."""
-    targets = Targets(plan, forget, gamma)
-    return targets.by_image(), targets.by_text()
+    return Targets(plan, forget, gamma).both()
 
 
 def realignment_logits(

@@ -7,9 +7,9 @@ import torch
 
 from ncclean.errors import InfeasibleError
 from ncclean.training.objectives.ncu_targets import (
+    realigned,
     realignment_logits,
     realignment_loss,
-    realignment_targets,
     transport_problem,
     unlearning_targets,
 )
@@ -47,7 +47,7 @@ def test_nothing_to_forget_leaves_the_balanced_problem():
         assert cost.shape == mask.shape == (4, 4)
         assert mask.all()
         assert torch.equal(rows, columns)
-    v2t, t2v = realignment_targets(image, text, negative, nothing)
+    v2t, t2v = realigned(image, text, negative, nothing).both()
     assert v2t.shape == t2v.shape == (4, 4)
     assert torch.allclose(v2t.sum(1), torch.ones(4))
     assert torch.allclose(t2v.sum(1), torch.ones(4))
@@ -77,7 +77,7 @@ def test_targets_by_hand():
 
 def test_targets_from_embeddings_by_hand():
     """With two pairs no cost matters, so any embeddings give the example."""
-    v2t, t2v = realignment_targets(*embeddings(3, pairs=2), FIRST)
+    v2t, t2v = realigned(*embeddings(3, pairs=2), FIRST).both()
     assert torch.allclose(v2t, V2T, atol=2e-4)
     assert torch.allclose(t2v, T2V, atol=2e-4)
 
@@ -88,7 +88,7 @@ def test_without_negative_texts_forgotten_pairs_are_matched_anew():
     forget = forget_first(3, 1)
     problem = transport_problem(same, same, None, forget)
     assert problem.mask.tolist() == [[False, True, True], [True] * 3, [True] * 3]
-    v2t, t2v = realignment_targets(same, same, None, forget, tolerance=1e-7)
+    v2t, t2v = realigned(same, same, None, forget, tolerance=1e-7).both()
     # Image 0 has captions 1 and 2, half each; caption 0 is left to images 1 and 2, half each; what
     # these have besides, half of theirs, goes to captions 1 and 2 alike.
     plan = torch.tensor([[0, 0.5, 0.5], [0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
@@ -123,9 +123,9 @@ def test_targets_are_distributions_that_keep_to_the_mask(forgotten, last_column)
     forget = forget_first(6, forgotten)
     mask = transport_problem(*given, forget, last_column).mask
     for unlearn, gamma in itertools.product(("both", "false_positives"), (0.3, 0.7, 1.0)):
-        v2t, t2v = realignment_targets(
+        v2t, t2v = realigned(
             *given, forget, gamma=gamma, last_column=last_column, unlearn=unlearn
-        )
+        ).both()
         assert v2t.shape == mask.shape == t2v.T.shape
         assert torch.allclose(v2t.sum(1), torch.ones(6))
         has_room = t2v.sum(1) > 0
@@ -139,7 +139,7 @@ def test_targets_are_distributions_that_keep_to_the_mask(forgotten, last_column)
 def test_transport_has_its_share_in_large_batches():
     """Taken literally Eq. 10 would leave it about 1/N of the target."""
     given = embeddings(3, pairs=64, dim=16)
-    v2t, t2v = realignment_targets(*given, forget_first(64, 6))
+    v2t, t2v = realigned(*given, forget_first(64, 6)).both()
     retained = v2t[6:]
     off_diagonal = retained.sum(1) - retained[:, 6:64].diagonal()
     assert (off_diagonal > 0.3).all()
@@ -149,16 +149,16 @@ def test_transport_has_its_share_in_large_batches():
 def test_only_false_negatives():
     """Nothing is forgotten: the same as an empty forget set."""
     given = embeddings(3)
-    found = realignment_targets(*given, forget_first(6, 2), unlearn="false_negatives")
-    expected = realignment_targets(*given, forget_first(6, 0))
+    found = realigned(*given, forget_first(6, 2), unlearn="false_negatives").both()
+    expected = realigned(*given, forget_first(6, 0)).both()
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_only_false_positives():
     """Retained pairs have hard targets, forgotten ones the same as otherwise."""
     given, forget = embeddings(3), forget_first(6, 2)
-    v2t, t2v = realignment_targets(*given, forget, unlearn="false_positives")
-    full_v2t, full_t2v = realignment_targets(*given, forget)
+    v2t, t2v = realigned(*given, forget, unlearn="false_positives").both()
+    full_v2t, full_t2v = realigned(*given, forget).both()
     assert torch.equal(v2t[2:], torch.eye(6, 7)[2:])
     assert torch.equal(t2v[2:6], torch.eye(6)[2:])
     assert torch.equal(v2t[:2], full_v2t[:2])
@@ -181,6 +181,6 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="last_column"):
         transport_problem(*embeddings(3, pairs=2), FIRST, "other")  # type: ignore[arg-type]
     with pytest.raises(InfeasibleError, match="row 0"):
-        realignment_targets(*embeddings(3, pairs=1), torch.tensor([True]))
+        realigned(*embeddings(3, pairs=1), torch.tensor([True])).both()
     with pytest.raises(InfeasibleError, match="row 0"):
-        realignment_targets(*embeddings(2, pairs=1), None, torch.tensor([True]))
+        realigned(*embeddings(2, pairs=1), None, torch.tensor([True])).both()

@@ -18,7 +18,7 @@ from ncclean.training.objectives.bayes_objective import Bayes
 from ncclean.training.objectives.disncl import filtered
 from ncclean.training.objectives.disncl_information import Discriminators
 from ncclean.training.objectives.disncl_reconstruction import Decoders
-from ncclean.training.objectives.ncu_targets import realignment_targets, transport_problem
+from ncclean.training.objectives.ncu_targets import realigned, transport_problem
 from ncclean.training.objectives.options import (
     BayesOptions,
     DisnclOptions,
@@ -201,13 +201,13 @@ def test_the_transport_by_blocks(monkeypatch):
     given = [parts()[name] for name in ("image", "text", "negative")]
     forget = facts().is_forget
     problem = transport_problem(*given, forget)
-    targets = realignment_targets(*given, forget)
+    targets = realigned(*given, forget).both()
     plan = masked_sinkhorn(*problem)
     cut(monkeypatch)
     for mine, theirs in zip(transport_problem(*given, forget), problem, strict=True):
         assert torch.allclose(mine.float(), theirs.float(), atol=1e-6)
     assert torch.allclose(masked_sinkhorn(*problem), plan, atol=1e-6)
-    for mine, theirs in zip(realignment_targets(*given, forget), targets, strict=True):
+    for mine, theirs in zip(realigned(*given, forget).both(), targets, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-4)
     # A batch of problems, and a cost that is given away.
     batch = problem.cost.expand(3, -1, -1).clone()
