@@ -87,9 +87,9 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     A source is a folder of one of the layouts or a file, a glob, a brace range, `@list.txt` or a
     URL of these. Raises `InputError` for a source without embeddings, or one given twice.
     """
-    matrices = [
-        files for source in sources for place in expand(source, places) for files in _files(place)
-    ]
+    found = [place for source in sources for place in expand(source, places)]
+    with ThreadPoolExecutor(_QUESTIONS) as pool:  # each may be a request to a store
+        matrices = [files for several in pool.map(_files, found) for files in several]
     if not matrices:
         raise InputError("name at least one file or folder of embeddings")
     tables = [files.table for files in matrices]
