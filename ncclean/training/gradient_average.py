@@ -47,12 +47,12 @@ class GradientAverage:
         exchange = _Exchange(_buckets(self._reached or ()), self._ranks)
         reached: list[nn.Parameter] = []
 
-        def has_gradient(parameter: nn.Parameter) -> None:
+        def note(parameter: nn.Parameter) -> None:
             reached.append(parameter)
             exchange.send_what_is_ready(parameter)
 
         hooks = [
-            parameter.register_post_accumulate_grad_hook(has_gradient)
+            parameter.register_post_accumulate_grad_hook(note)
             for parameter in self.parameters
             if parameter.requires_grad
         ]
