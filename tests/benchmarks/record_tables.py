@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -280,6 +280,21 @@ def memory_table(record: Record) -> Iterator[str]:
         )  # fmt: skip
 
 
+def near_duplicates_table(record: Record) -> Iterator[str]:
+    """`near_duplicates.py`: what each threshold groups, and which altered copies reach it."""
+    altered = list(record["rows"][0]["altered"])
+    yield from heading(
+        "space, threshold", "redrawn scenes grouped", "other images grouped",
+        "other images dropped", *altered,
+    )  # fmt: skip
+    for row in record["rows"]:
+        space = "whitened" if row["whitened"] else "cosine"
+        shares = [row[name] for name in ("redrawn_grouped", "others_grouped", "others_dropped")]
+        cells = [f"{space}, {row['threshold']:.2f}" + " (default)" * row["is_default"]]
+        cells += [percent(share) for share in (*shares, *row["altered"].values())]
+        yield line(*(f"**{cell}**" if row["is_default"] else cell for cell in cells))
+
+
 def benchmark_table(record: Record) -> Iterator[str]:
     """`run.py`: every measurement; `met` says whether it reaches its target."""
     yield from heading("benchmark", "measured", "value", "ratio", "target", "met")
@@ -298,6 +313,16 @@ def gpu_table(record: Record) -> Iterator[str]:
     yield from heading("model", *(column.replace("_", " ") for column in columns))
     for row in record["rows"]:
         yield line(row["model"], *(f"{row[column]:,.0f}" for column in columns))
+
+
+def printed(command: str) -> Callable[[Record], Iterator[str]]:
+    """`printed.py`: what the first command of a page that begins like this one prints."""
+
+    def render(record: Record) -> Iterator[str]:
+        row = next(row for row in record["rows"] if row["command"].startswith(command))
+        yield from ("```text", *(text.rstrip() for text in row["printed"]), "```")
+
+    return render
 
 
 def percent(share: float) -> str:
