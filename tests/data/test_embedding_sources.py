@@ -42,6 +42,17 @@ def datacomp(folder, name="a" * 8, rows=3, **matrices):
     return folder
 
 
+def two_clip_retrieval_parts(folder):
+    """Three pairs of eight dimensions in each."""
+    for name in ("img_emb", "text_emb", "metadata"):
+        (folder / name).mkdir()
+    for number in (0, 1):
+        for name in ("img_emb", "text_emb"):
+            np.save(folder / name / f"{name}_{number}.npy", unit(3))
+        table = pa.table({"caption": ["a", "b", "c"]})
+        pq.write_table(table, folder / "metadata" / f"metadata_{number}.parquet")
+
+
 def vectors(file, image, text, **columns):
     table = {"image_embedding": image, "text_embedding": text, **columns}
     pq.write_table(pa.table(table), file, row_group_size=columns.pop("group", 2))
@@ -279,13 +290,7 @@ def test_an_archive_with_a_broken_member(tmp_path, old, new):
 
 @pytest.mark.parametrize("end", [b"(", b"\x00", b"{"])
 def test_a_matrix_with_a_broken_header(tmp_path, end):
-    for name in ("img_emb", "text_emb", "metadata"):
-        (tmp_path / name).mkdir()
-    for number in (0, 1):
-        for name in ("img_emb", "text_emb"):
-            np.save(tmp_path / name / f"{name}_{number}.npy", unit(3))
-        table = pa.table({"caption": ["a", "b", "c"]})
-        pq.write_table(table, tmp_path / "metadata" / f"metadata_{number}.parquet")
+    two_clip_retrieval_parts(tmp_path)
     in_archive(tmp_path / "img_emb" / "img_emb_0.npy", b"}", end)
     shards = resolve_embeddings([str(tmp_path)])
     assert embedding_dim(shards, None) == 8
@@ -296,13 +301,7 @@ def test_a_matrix_with_a_broken_header(tmp_path, end):
 
 @pytest.mark.parametrize("broken", ["img_emb", "text_emb"])
 def test_a_broken_width_of_the_first_shard_is_not_that_of_the_corpus(tmp_path, broken):
-    for name in ("img_emb", "text_emb", "metadata"):
-        (tmp_path / name).mkdir()
-    for number in (0, 1):
-        for name in ("img_emb", "text_emb"):
-            np.save(tmp_path / name / f"{name}_{number}.npy", unit(3))
-        table = pa.table({"caption": ["a", "b", "c"]})
-        pq.write_table(table, tmp_path / "metadata" / f"metadata_{number}.parquet")
+    two_clip_retrieval_parts(tmp_path)
     in_archive(tmp_path / broken / f"{broken}_0.npy", b"(3, 8)", b"(3, 5)")
     shards = resolve_embeddings([str(tmp_path)])
     dim = embedding_dim(shards, None)
