@@ -15,6 +15,7 @@ from ncclean.data.device_decode import DeviceImageDecoder
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, NccleanError
+from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask, Speed
 from ncclean.execution.further_columns import FurtherColumns
 from ncclean.execution.in_process import InProcessEngine, one_behind
@@ -61,6 +62,7 @@ class LocalEngine(InProcessEngine):
         on_progress: Callable[[int], None] = lambda samples: None,
     ) -> None:
         """Score the shards in order; see `Engine.run`."""
+        keep_freed_memory()
         reader = StreamReader(
             [task.shard for task in tasks],
             self._decoder(),
