@@ -1,5 +1,8 @@
 """Means of gradients over the ranks, exchanged while the backward pass still runs.
 
+That pays where the exchange waits for a network or a GPU. On the cores of one machine it takes from
+the pass what it saves and more (docs/benchmarks.md), so there gradients are exchanged at its end.
+
 Gradients are exchanged in buckets: a bucket is sent as soon as the pass has come past all its
 parameters, and those before it have been sent. The first step shows in which order the pass
 reaches parameters; the following ones fill their buckets in that order.
@@ -11,6 +14,7 @@ loss times the number of ranks, of its own share of the embeddings: the mean is 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -34,15 +38,19 @@ class GradientAverage:
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self.parameters, self._ranks = parameters, ranks
         self._reached: list[nn.Parameter] | None = None  # in the order of the first pass
+        # Set by torchrun and Ray Train.
+        is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(ranks.size)
+        self._overlaps = not is_one_machine or any(one.is_cuda for one in parameters)
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
-        """Replace gradients by their means while a backward pass runs, the last of a step.
+        """Replace gradients by their means in the course of a backward pass, the last of a step.
 
         What the pass does not come to, and has a gradient from a pass before, follows at the end.
         """
-        if self._ranks.size == 1:
+        if self._ranks.size == 1 or not self._overlaps:
             yield
+            average_gradients(self.parameters, self._ranks)
             return
         exchange = _Exchange(_buckets(self._reached or ()), self._ranks)
         reached: list[nn.Parameter] = []

@@ -68,6 +68,23 @@ def test_layers_are_sent_while_earlier_ones_are_not_yet_reached(exchanged):
     torch.testing.assert_close(exchanged[0], alone[-1].flatten())  # the last layer first
 
 
+def test_processes_of_one_machine_exchange_at_the_end(exchanged, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    module, inputs = layers(), torch.randn(5, 3)
+    module(inputs).sum().backward()
+    alone = gradients(module)
+    average = GradientAverage(list(module.parameters()), Ranks(0, 2))
+    for _ in range(2):
+        exchanged.clear()
+        module.zero_grad()
+        with average.during():
+            module(inputs).sum().backward()
+            assert exchanged == []
+        assert len(exchanged) == LAYERS
+        for found, gradient in zip(gradients(module), alone, strict=True):
+            torch.testing.assert_close(found, gradient)
+
+
 def test_what_the_last_pass_does_not_reach_follows_at_its_end(exchanged):
     """A scale has its gradient from the loss, before the towers' pieces are passed again."""
     tower, scale = nn.Linear(3, 2, bias=False), nn.Parameter(torch.tensor(2.0))
