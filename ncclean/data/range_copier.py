@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ncclean.errors import ShardError
 
-_BUFFER_BYTES = 8 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 class RangeCopier:
