@@ -28,12 +28,12 @@ from .neighbours import PAIR_BYTES, task_bytes
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
 _BLOCK_TASKS, _GROUP_TASKS = 5, 19
-# In comparisons of two vectors, fitted to searches of 200,000 and a million pairs: what a pair
+# In comparisons of two vectors, fitted to searches of 200,000 to three million pairs: what a pair
 # costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
 _OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 30_000, 4, 2
-# Lists that are visited in a direction; a recall of .95 took 16 to 32 there.
-_MANY_VISITS = 64
+# Lists that are visited in a direction: a recall of .95 took up to 32 of 4,096, 57 of 8,192 there.
+_MANY_VISITS, _SHARE_VISITED = 32, 1 / 128
 _ROW_BYTES = 60  # of the table, without ids that compress
 
 
@@ -94,7 +94,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
         + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
-        for visits in (GROUPING_EFFORT, _MANY_VISITS)
+        for visits in (GROUPING_EFFORT, _many_visits(lists))
     ]
     low, high = (round(seconds / 3600, 6) for seconds in work)
     return NeighboursPlan(
@@ -120,6 +120,10 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     )
 
 
+def _many_visits(lists: int) -> int:
+    return min(MOST_PROBES, max(_MANY_VISITS, round(_SHARE_VISITED * lists)))
+
+
 def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
     """What a pair costs in all searches: two within, two across; the latter one if `exact`."""
     visited = 3 * lists if exact else 4 * min(visits, lists)
@@ -130,11 +134,11 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
     """How many vectors a core compares with queries in a second, when the first are found."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
-    queries, known, listed = np.split(
+    queries, near, listed = np.split(
         vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
-    nearest = RisingNearest(nearest_in_list(queries, known, ids, k, None))
+    nearest = RisingNearest(nearest_in_list(queries, near, ids, k, None))
     products = products_of(queries)
     begin = time.process_time()
     for number in range(_ROUNDS):
