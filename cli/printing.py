@@ -31,16 +31,16 @@ def print_shown(result: Result[Any]) -> None:
 
     console = Console(highlight=False)
     after_table = False
-    for shown in result.shown:
-        if isinstance(shown, Table):
-            if after_table or shown.title:
+    for output in result.shown:
+        if isinstance(output, Table):
+            if after_table or output.title:
                 console.print()
-            _print_table(console, shown)
-        elif isinstance(shown, Note):
-            console.print(shown.text, style=_STYLES[shown.kind], soft_wrap=True, markup=False)
+            _print_table(console, output)
+        elif isinstance(output, Note):
+            console.print(output.text, style=_STYLES[output.kind], soft_wrap=True, markup=False)
         else:
-            typer.echo(shown)
-        after_table = isinstance(shown, Table)
+            typer.echo(output)
+        after_table = isinstance(output, Table)
     for name, reason in result.failures.items():
         console.print(f"failed: {name}: {reason}", style="red", soft_wrap=True, markup=False)
 

@@ -221,8 +221,8 @@ def listings_kept() -> Iterator[None]:
 
 def _list_local(folder: str, is_there: bool) -> list[Entry]:
     try:
-        with os.scandir(folder or ".") as found:
-            return [Entry(one.name, one.is_dir(follow_symlinks=False)) for one in found]
+        with os.scandir(folder or ".") as entries:
+            return [Entry(one.name, one.is_dir(follow_symlinks=False)) for one in entries]
     except (FileNotFoundError, NotADirectoryError):
         if is_there:
             raise
@@ -232,7 +232,7 @@ def _list_local(folder: str, is_there: bool) -> list[Entry]:
 def _list_url(folder: str, is_there: bool) -> list[Entry]:
     system, path = filesystem(folder)
     try:
-        found = system.ls(path, detail=True)
+        objects = system.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         if is_there:
             raise
@@ -244,7 +244,7 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
             int(one.get("size") or 0),
             version_of(one),
         )
-        for one in found
+        for one in objects
         if one["name"].strip("/") != path.strip("/")  # a folder's own marker
     ]
 

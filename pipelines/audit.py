@@ -205,5 +205,5 @@ def _estimate(estimate: Estimate) -> str:
     return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
 
 
-def _kinds(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in given.items() if count)
+def _kinds(counts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)

@@ -104,11 +104,13 @@ class Command(Options):
         failures: Mapping[str, str] | None = None,
     ) -> Result[S]:
         """What `run` did: values and failures are those of the summary unless others are given."""
-        known: Any = summary
+        reported: Any = summary
         if values is None:
-            values = known.to_json() if hasattr(known, "to_json") else dataclasses.asdict(known)
+            values = (
+                reported.to_json() if hasattr(reported, "to_json") else dataclasses.asdict(reported)
+            )
         if failures is None:
-            failures = getattr(known, "failed_shards", {})
+            failures = getattr(reported, "failed_shards", {})
         return Result(self.name, summary, values, figures or {}, tuple(made), failures, shown)
 
     @classmethod
@@ -148,11 +150,11 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
     return command
 
 
-def check_known(kind: type[Command], names: Iterable[str], known: Collection[str]) -> None:
+def check_known(kind: type[Command], names: Iterable[str], options: Collection[str]) -> None:
     """Raise `OptionError` for the first name that is not one of the known options."""
     for name in names:
-        if name not in known:
-            raise OptionError(name, f"{kind.name} has no option {name!r}{closest(name, known)}")
+        if name not in options:
+            raise OptionError(name, f"{kind.name} has no option {name!r}{closest(name, options)}")
 
 
 def accept(parameter: Parameter, value: Any) -> Any:
@@ -178,9 +180,9 @@ def accept(parameter: Parameter, value: Any) -> Any:
         ) from None
 
 
-def closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, words: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing if no known word is like it."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(words), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -249,15 +251,19 @@ def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, An
     return values
 
 
-def _build(kind: Any, place: tuple[str, ...], given: Mapping[tuple[str, ...], Any]) -> Any:
+def _build(
+    kind: Any, place: tuple[str, ...], values_by_place: Mapping[tuple[str, ...], Any]
+) -> Any:
     values = {}
     for one in dataclasses.fields(kind):
         inner = (*place, one.name)
-        if inner in given:
-            values[one.name] = given[inner]
-        elif any(other[: len(inner)] == inner for other in given):  # a group with options in it
+        if inner in values_by_place:
+            values[one.name] = values_by_place[inner]
+        elif any(
+            other[: len(inner)] == inner for other in values_by_place
+        ):  # a group with options in it
             factory: Any = one.default_factory
-            values[one.name] = _build(type(factory()), inner, given)
+            values[one.name] = _build(type(factory()), inner, values_by_place)
     return kind(**values)
 
 

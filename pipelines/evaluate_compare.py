@@ -59,7 +59,10 @@ class EvaluateCompare(Command):
         compared = compare_results(
             read_results(self.a), read_results(self.b), self.draws, self.seed
         )
-        values = {"comparisons": [each.to_json() for each in compared], "draws": self.draws}
+        values = {
+            "comparisons": [comparison.to_json() for comparison in compared],
+            "draws": self.draws,
+        }
         files = [write_json(self.out, values)] if self.out is not None else []
         figures = dict(map(_difference, compared))
         return self.result(compared, _summary(compared), figures=figures, made=files, values=values)

@@ -56,7 +56,7 @@ class EvaluateDisentanglement(Command):
         return self.result(report, _summary(report, files), made=files)
 
 
-def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Shown]:
+def _summary(report: DisentanglementReport, files: Sequence[str]) -> Iterator[Shown]:
     yield f"{report.pairs:,} pairs"
     for name, value in report.information.items():
         yield f"mutual information of {name}: {value:.3f} nats"
@@ -77,7 +77,7 @@ def _summary(report: DisentanglementReport, made: Sequence[str]) -> Iterator[Sho
         yield Table(title, ("fact", "shown by", *halves), tuple(facts), left=2)
         shares = [(side, *_cells(values, ".0%")) for side, values in report.composition.items()]
         yield Table("share of the variance that facts explain", ("facts", *halves), tuple(shares))
-    yield from (f"figure written to {path}" for path in made)
+    yield from (f"figure written to {path}" for path in files)
 
 
 def _cells(values: dict[str, float], form: str) -> list[str]:

@@ -167,7 +167,7 @@ class EvaluateNoise(Command):
         return self.result(evaluation, _summary(evaluation, files), figures=figures, made=files)
 
 
-def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown]:
+def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Shown]:
     if (trial := evaluation.trial) is not None:
         yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got the caption of another one"
         before = interval(trial.before, trial.before_low, trial.before_high)
@@ -224,7 +224,7 @@ def _summary(evaluation: NoiseEvaluation, made: Sequence[str]) -> Iterator[Shown
         heads = ("rule", "clean kept", "all noise", *names, "prec.", "flagged")
         yield Table("Rules: clean pairs kept, noisy pairs caught", heads, tuple(rules))
     yield from _calibration(evaluation)
-    yield from (f"written to {path}" for path in made)
+    yield from (f"written to {path}" for path in files)
 
 
 def _detection_table(scores: Sequence[ScoreEvaluation], number: int) -> Table:

@@ -139,7 +139,7 @@ def _shards(source: str) -> list[ShardRef]:
     return one.shards("test")
 
 
-def _summary(results: Sequence[ModelSimilarity], made: Sequence[str]) -> Iterator[Shown]:
+def _summary(results: Sequence[ModelSimilarity], files: Sequence[str]) -> Iterator[Shown]:
     rows = []
     for result in results:
         summary = result.cosines.summary()
@@ -160,4 +160,4 @@ def _summary(results: Sequence[ModelSimilarity], made: Sequence[str]) -> Iterato
         yield f"{result.model}: own captions beat the hardest others for {part} of images"
         if result.skipped:
             yield f"left out for {result.model}: {skipped_counts(result.skipped)}"
-    yield from (f"written to {path}" for path in made)
+    yield from (f"written to {path}" for path in files)

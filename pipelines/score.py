@@ -172,8 +172,8 @@ def score_result(
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate is not None:
         figures["noise rate"] = share(scored.noise_rate)
-    made = [scored.out, *([embeddings] if embeddings is not None else [])]
-    return command.result(scored, _summary(scored), figures=figures, made=made)
+    files = [scored.out, *([embeddings] if embeddings is not None else [])]
+    return command.result(scored, _summary(scored), figures=figures, made=files)
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:

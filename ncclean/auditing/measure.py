@@ -193,7 +193,7 @@ def measure(
     stratum = rows.column("stratum").to_numpy()
     in_stratum = _by_cell(stratum, len(pairs))
     whole = Cells(
-        *(each[None] for each in (pairs, in_stratum, _by_cell(stratum, len(pairs), mismatched)))
+        *(array[None] for array in (pairs, in_stratum, _by_cell(stratum, len(pairs), mismatched)))
     )
     audits = _rules(rules, counts, rows, mismatched)
     expected = counts[0].expected.sum(axis=1)
@@ -216,13 +216,13 @@ def measure(
 
 
 def _bounds(
-    table: AuditTable, design: Design | None, audited: Audited | None, given: Answers
+    table: AuditTable, design: Design | None, audited: Audited | None, answers: Answers
 ) -> np.ndarray:
     """The strata's bounds by the noise probability that the table has now."""
     if audited is not None:
         drawn = np.array(audited.drawn_bounds)
         is_same = (
-            given.digest() == audited.digest
+            answers.digest() == audited.digest
             if design is None
             else np.array_equal(drawn, design.bounds)
         )
@@ -231,7 +231,7 @@ def _bounds(
     return design.bounds if design is not None else table.strata().bounds
 
 
-def _answered(rows: pa.Table, given: Answers) -> tuple[pa.Table, list[Pair]]:
+def _answered(rows: pa.Table, answers: Answers) -> tuple[pa.Table, list[Pair]]:
     """The first row of each answered pair, and the pairs.
 
     Raises `InputError` for an answer by uid alone where images have several captions.
@@ -240,7 +240,7 @@ def _answered(rows: pa.Table, given: Answers) -> tuple[pa.Table, list[Pair]]:
     numbers: dict[Pair, int] = {}
     columns = (rows.column(name).to_pylist() for name in ("uid", "caption_number"))
     for place, (uid, number) in enumerate(zip(*columns, strict=True)):
-        pair = given.key_of(uid, number)
+        pair = answers.key_of(uid, number)
         if pair is None:  # another caption of the image
             continue
         if numbers.setdefault(pair, number) != number:
@@ -267,7 +267,7 @@ def _rules(
     def side(flag: bool) -> Cells:
         mine = flags == flag
         return Cells(
-            np.stack([each.pairs[:, int(flag)] for each in counts]),
+            np.stack([sampled.pairs[:, int(flag)] for sampled in counts]),
             np.stack([_by_cell(stratum[of], strata) for of in mine]),
             np.stack([_by_cell(stratum[of], strata, mismatched[of]) for of in mine]),
         )

@@ -156,7 +156,7 @@ class AuditTable:
             for number, flag in enumerate(of_rules):
                 pairs[number, stratum, int(flag)] += count
                 expected[number, stratum, int(flag)] += probability
-        return tuple(Counts(*each) for each in zip(pairs, expected, strict=True))
+        return tuple(Counts(*cell) for cell in zip(pairs, expected, strict=True))
 
     def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
         """The pairs of these uids: what calibrates them, `stratum`, and `f0`, `f1`, ... by rule."""

@@ -25,7 +25,7 @@ class KeptCaptions:
 
         None if the sample lacks one that was selected.
         """
-        texts = {each.number: each.text for each in captions if each.text is not None}
+        texts = {caption.number: caption.text for caption in captions if caption.text is not None}
         numbers = self.numbers[key]
         if not texts.keys() >= set(numbers):
             return None

@@ -153,13 +153,13 @@ def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
     return tuple(name.lower() for name in several)
 
 
-def take_captions(sample: Sample, found: Iterable[tuple[str | None, object]]) -> None:
+def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) -> None:
     """Give a sample its captions, texts or lists of texts by the name asked for.
 
     Without one that can be used the sample is rejected, for the reason of the first.
     """
     number, has_empty = 0, False
-    for key, value in found:
+    for key, value in texts:
         for raw in value if isinstance(value, list) else [value]:
             if isinstance(raw, str | bytes) and number <= _MOST_CAPTIONS:
                 caption = _caption(number, key, raw)

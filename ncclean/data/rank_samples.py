@@ -149,13 +149,13 @@ class RankSamples:
             selected = chosen.get(sample.key, ())
             if self._captions != "sample" or len(selected) < 2:
                 return selected
-            several = list({each.caption: each for each in selected}.values())
-            times = sum(each.caption == selected[0].caption for each in selected)  # it was drawn
+            several = list({row.caption: row for row in selected}.values())
+            times = sum(row.caption == selected[0].caption for row in selected)  # it was drawn
             names = [sample.key, *(f"{sample.key}/{time}" for time in range(1, times))]
             return [several[self._draw(epoch, shard, name, len(several))] for name in names]
         if sample.status is not SkipReason.OK:
             return ()
-        usable = [each.number for each in sample.captions if each.text is not None]
+        usable = [caption.number for caption in sample.captions if caption.text is not None]
         number = usable[self._draw(epoch, shard, sample.key, len(usable))]
         uid = sample_uid(sample.metadata, shard, sample.key)
         return [SelectedSample(uid, 1.0, False, number)]
@@ -180,7 +180,7 @@ def _raw(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
         return sample.status
     text = sample.caption
     if selected.caption is not None:
-        texts = (each.text for each in sample.captions if each.number == selected.caption)
+        texts = (caption.text for caption in sample.captions if caption.number == selected.caption)
         text = next(texts, None)
     if text is None:
         return SkipReason.CAPTION_MISSING

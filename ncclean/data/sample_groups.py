@@ -179,7 +179,7 @@ def json_caption(metadata: dict[str, Any]) -> object:
 def may_be_caption(value: object) -> bool:
     """Whether a member or a field holds a text, which may be empty, or a list with one."""
     if isinstance(value, list):
-        return any(isinstance(each, str) and each.strip() for each in value)
+        return any(isinstance(text, str) and text.strip() for text in value)
     return isinstance(value, str | bytes)
 
 

@@ -72,7 +72,7 @@ class Sample:
     @property
     def caption(self) -> str | None:
         """The first caption that can be used."""
-        return next((each.text for each in self.captions if each.text is not None), None)
+        return next((caption.text for caption in self.captions if caption.text is not None), None)
 
     def reject(self, reason: SkipReason, error: str | None = None) -> None:
         """Set the status unless an earlier problem already did."""

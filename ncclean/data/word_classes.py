@@ -85,24 +85,24 @@ class WordClasses:
     @functools.cached_property
     def entries(self) -> dict[str, Place]:
         """Word, in lower case -> its class, meaning and form."""
-        found: dict[str, Place] = {}
+        entries: dict[str, Place] = {}
         for name, meanings in self.classes.items():
             for meaning, forms in enumerate(meanings):
                 for form, words in enumerate(forms):
                     for word in words:
-                        found.setdefault(word, Place(0, word, name, meaning, form))
-        return found
+                        entries.setdefault(word, Place(0, word, name, meaning, form))
+        return entries
 
     def places(self, caption: str) -> list[Place]:
         """The words of a caption that belong to a class, in their order."""
-        found: list[Place] = []
+        places: list[Place] = []
         for match in _WORD.finditer(caption):
             entry = self.entries.get(match[0].lower())
             if entry is not None:
-                found.append(
+                places.append(
                     Place(match.start(), match[0], entry.word_class, entry.meaning, entry.form)
                 )
-        return found
+        return places
 
     def others(self, place: Place) -> list[Sequence[str]]:
         """What the word could be exchanged for: the words of each other meaning in its form."""

@@ -153,8 +153,8 @@ def _add(moments: tuple[Moments, Moments], pairs: EmbeddedPairs, shard: str) -> 
     half = _halves(pairs)
     digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(digest, "little"))
-    for each, rows in zip(moments, (~half, half), strict=True):
-        each.add(pairs.image[rows], pairs.text[rows], rng)
+    for half_moments, rows in zip(moments, (~half, half), strict=True):
+        half_moments.add(pairs.image[rows], pairs.text[rows], rng)
 
 
 def _drawn(pairs: EmbeddedPairs, size: int) -> Arrays:

@@ -63,11 +63,11 @@ class _Function:
             return {name: pa.nulls(1, kind) for name, kind in self.declared.types.items()}
 
     def _values(self, batch: PairBatch) -> Values:
-        found = self.call(batch)
-        if not isinstance(found, Mapping) or set(found) != set(self.declared.types):
+        returned = self.call(batch)
+        if not isinstance(returned, Mapping) or set(returned) != set(self.declared.types):
             names = ", ".join(self.declared.types)
             raise TypeError(f"it must return a mapping with values for {names}")
-        values = {name: _array(found[name], kind) for name, kind in self.declared.types.items()}
+        values = {name: _array(returned[name], kind) for name, kind in self.declared.types.items()}
         for name, array in values.items():
             if len(array) != len(batch):
                 raise ValueError(f"{name} has {len(array)} values for {len(batch)} pairs")
@@ -136,7 +136,7 @@ class FurtherColumns:
         if self._languages is not None:
             signals["language"] = self._languages.version
         return {
-            "columns": [f"{each.name} {each.declared.version}" for each in self._functions] or None,
+            "columns": [f"{one.name} {one.declared.version}" for one in self._functions] or None,
             "head": [f"{name}={head.fingerprint}" for name, head in self._heads.items()] or None,
             "signals": [f"{name} {signals[name]}" for name in sorted(self._signals)] or None,
             "words": self.words.version if self.words is not None else None,
@@ -170,8 +170,8 @@ class FurtherColumns:
         values = {name: _array(head(image), pa.float32()) for name, head in self._heads.items()}
         if self.has_image_signals and signals is not None:
             for name, kind in image_signals.TYPES.items():
-                found = [None if each is None else each[name] for each in signals]
-                values[name] = pa.array(found, kind)
+                measurements = [None if one is None else one[name] for one in signals]
+                values[name] = pa.array(measurements, kind)
         if self._languages is not None:
             for name, column in self._languages(captions).items():
                 values[name] = pa.array(column, languages.TYPES[name])

@@ -89,13 +89,13 @@ class WordChecks:
         if not checked:
             return WordColumns(_columns(len(captions), {}), Distributions())
         variants = [
-            each.variant(captions[each.row], number)
-            for each in checked
-            for number in (*each.tried.tolist(), each.drawn)
+            check.variant(captions[check.row], number)
+            for check in checked
+            for number in (*check.tried.tolist(), check.drawn)
         ]
         encoded = estimator.encode_text(variants, batch_size)
-        counts = [len(each.tried) + 1 for each in checked]
-        rows = torch.tensor([each.row for each in checked], device=image.device)
+        counts = [len(check.tried) + 1 for check in checked]
+        rows = torch.tensor([check.row for check in checked], device=image.device)
         of_variant = rows.repeat_interleave(torch.tensor(counts, device=image.device))
         cosines = (image[of_variant].float() * encoded.float()).sum(dim=1)
         last = torch.tensor(np.cumsum(counts) - 1, device=image.device)
@@ -104,19 +104,19 @@ class WordChecks:
         residual_after = expected.residual_of(encoded[last], cosines[last], rows).cpu().numpy()
         own = similarity[rows].cpu().numpy()
         pieces = np.split(cosines.cpu().numpy(), np.cumsum(counts)[:-1])
-        found: dict[str, dict[int, object]] = {name: {} for name in schema.WORD_TYPES}
+        by_row: dict[str, dict[int, object]] = {name: {} for name in schema.WORD_TYPES}
         scores, scores_after = np.empty(len(checked)), np.full(len(checked), np.nan)
-        for number, (each, piece) in enumerate(zip(checked, pieces, strict=True)):
+        for number, (check, piece) in enumerate(zip(checked, pieces, strict=True)):
             margin = word_margin(own[number], piece[:-1])
             scores[number] = margin + residual[number]
-            found["word_margin"][each.row] = margin
-            found["near_miss_score"][each.row] = scores[number]
+            by_row["word_margin"][check.row] = margin
+            by_row["near_miss_score"][check.row] = scores[number]
             if margin < 0:
-                best = int(each.tried[piece[:-1].argmax()])
-                found["suspect_word"][each.row] = each.places[best].word
-                found["better_word"][each.row] = cased(each.words[best], each.places[best])
+                best = int(check.tried[piece[:-1].argmax()])
+                by_row["suspect_word"][check.row] = check.places[best].word
+                by_row["better_word"][check.row] = cased(check.words[best], check.places[best])
             after = margin_after(
-                each.exchanges, each.drawn, each.tried, piece[:-1], own[number], piece[-1],
+                check.exchanges, check.drawn, check.tried, piece[:-1], own[number], piece[-1],
                 self.per_caption,
             )  # fmt: skip
             if after is not None:
@@ -128,7 +128,7 @@ class WordChecks:
             matched=_histogram(scores[counted]),
             mismatched=_histogram(scores_after[counted & (drawn >= enough)]),
         )
-        return WordColumns(_columns(len(captions), found), distributions)
+        return WordColumns(_columns(len(captions), by_row), distributions)
 
     def _checked(
         self, image: torch.Tensor, captions: Sequence[str], shard: str, estimator: Estimator
@@ -169,10 +169,10 @@ class WordChecks:
         return self._vectors[estimator.identity], {word: n for n, word in enumerate(words)}
 
 
-def _columns(count: int, found: Mapping[str, Mapping[int, object]]) -> dict[str, pa.Array]:
+def _columns(count: int, by_row: Mapping[str, Mapping[int, object]]) -> dict[str, pa.Array]:
     """(n,) arrays of the columns of the parts from values by row; null without one."""
     return {
-        name: pa.array([found.get(name, {}).get(row) for row in range(count)], kind)
+        name: pa.array([by_row.get(name, {}).get(row) for row in range(count)], kind)
         for name, kind in schema.WORD_TYPES.items()
     }
 

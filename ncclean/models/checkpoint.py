@@ -101,8 +101,8 @@ def _registered(path: Path) -> str:
     missing = [key for key in _CONFIG_KEYS if not isinstance(config, dict) or key not in config]
     if missing:
         raise ModelError(f"{path} describes no open_clip model: it has no {missing[0]}")
-    known = open_clip.get_model_config(path.stem)
-    if known is not None and known != config:
+    registered = open_clip.get_model_config(path.stem)
+    if registered is not None and registered != config:
         raise ModelError(f"{path.stem} is another model of open_clip's: rename {path}")
     open_clip.add_model_config(path)
     return path.stem

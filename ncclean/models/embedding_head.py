@@ -74,13 +74,13 @@ class EmbeddingHead:
 def _sequential(
     path: str, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 ) -> nn.Sequential:
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    by_layer: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         match = _LAYER.fullmatch(name)
         if match is None:
             raise InputError(f"--head: {path} has {name}, which is neither a weight nor a bias")
-        found.setdefault(match[1] or "", {})[match[2]] = tensor
-    linear = [_linear(path, name, found[name]) for name in sorted(found, key=_natural)]
+        by_layer.setdefault(match[1] or "", {})[match[2]] = tensor
+    linear = [_linear(path, name, by_layer[name]) for name in sorted(by_layer, key=_natural)]
     if not linear:
         raise InputError(f"--head: {path} is empty")
     for before, after in itertools.pairwise(linear):

@@ -49,8 +49,8 @@ class ScoreTable:
         for name in _NEEDED:
             if name not in columns:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
-        known = (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
-        lacking = {column.name: f"NULL::{column.sql_type}" for column in known} | _COUNTED
+        optional = (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
+        lacking = {column.name: f"NULL::{column.sql_type}" for column in optional} | _COUNTED
         selected = ", ".join(
             name if name in columns else f"{value} AS {name}" for name, value in lacking.items()
         )

@@ -144,7 +144,7 @@ def _score_block(
     against = block.i2t_rivals, block.t2i_rivals
     if rivals is not None:
         against = rivals.i2t, rivals.t2i
-        i2t, t2i = (torch.logaddexp(each, scale * block.own) for each in against)
+        i2t, t2i = (torch.logaddexp(partition, scale * block.own) for partition in against)
         partitions = i2t, t2i
     normalised = normalised_score(block.own, *partitions, scale)
     out.neg_clip_loss[:] = normalised.cpu().numpy()
@@ -156,7 +156,7 @@ def _score_block(
 
     def scored_between(rows: Rows) -> Distributions:
         among = None if rivals is None else (rivals.in_pool[rows], rivals.in_pool[rows])
-        i2t, t2i = (each[rows] for each in against)
+        i2t, t2i = (partition[rows] for partition in against)
         scores = mismatched_scores(cosines[rows][:, rows], i2t, t2i, scale, among)
         return known_mismatches(binned(scores), _only(images, rows))
 

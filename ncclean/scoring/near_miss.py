@@ -166,11 +166,11 @@ class NearMisses:
         mismatched which look matched (see `counted_share`): if most do not, the few that do say
         nothing of the others, and the share may be anything.
         """
-        pairs, known = scores.matched.size, scores.mismatched.size
-        if known < _FEWEST:
+        pairs, mismatches = scores.matched.size, scores.mismatched.size
+        if mismatches < _FEWEST:
             return None
         null = NullModel.fit(scores.matched, scores.mismatched)
-        left = known / pairs
+        left = mismatches / pairs
 
         def of_all(share: float) -> float:
             return share / (share + left * (1 - share))

@@ -200,7 +200,7 @@ class _Fit:
             gain = scored[0] - value[active]
             moved = active[better]
             shapes[moved] = tried[better]
-            value[moved], gradient[moved], information[moved] = (each[better] for each in scored)
+            value[moved], gradient[moved], information[moved] = (one[better] for one in scored)
             damping[active] *= np.where(better, 0.2, 5.0)
             active = active[np.where(better, gain > _LITTLE, damping[active] < _MOST_DAMPING)]
             if not len(active):
@@ -256,7 +256,7 @@ def _with_slopes(
 
     The slopes of the first three parameters are of the matched, of the last two of the mismatched.
     """
-    mu, log_sigma, delta, shift, spread = (each[:, None] for each in shapes.T)
+    mu, log_sigma, delta, shift, spread = (parameter[:, None] for parameter in shapes.T)
     sigma = np.exp(np.clip(log_sigma, -4.0, 3.0))
     z = (edges - mu) / sigma
     w = np.clip(np.arcsinh(z) - delta, -4.0, 4.0)

@@ -131,7 +131,7 @@ class NullModel:
         observed, null = _counts(diagonal_histogram), _counts(off_diagonal_histogram)
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
-        doubt = _median_doubt(observed.sum(), null, [_counts(each) for each in means])
+        doubt = _median_doubt(observed.sum(), null, [_counts(row) for row in means])
         estimate = noise_rate(cell_counts(observed, null, _EDGES), doubt)
         table = _local_fdr(observed, null, estimate.rate)
         return cls(

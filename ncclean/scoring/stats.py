@@ -105,22 +105,22 @@ class Distributions:
     def __iadd__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__iadd__(getattr(other, name)))
-        for mine, each in self._beside(other):
-            mine += each
+        for mine, theirs in self._beside(other):
+            mine += theirs
         return self
 
     def __isub__(self, other: Distributions) -> Distributions:
         for name in _NAMES:
             setattr(self, name, getattr(self, name).__isub__(getattr(other, name)))
-        for mine, each in self._beside(other):
-            mine -= each
+        for mine, theirs in self._beside(other):
+            mine -= theirs
         return self
 
     def _beside(self, other: Distributions) -> Iterator[tuple[Distributions, Distributions]]:
         """The nested ones of the other, each beside its own, which is empty at first."""
         for name in _NESTED:
-            for key, each in getattr(other, name).items():
-                yield getattr(self, name).setdefault(key, Distributions()), each
+            for key, theirs in getattr(other, name).items():
+                yield getattr(self, name).setdefault(key, Distributions()), theirs
 
     def group(self, name: str) -> Distributions:
         """Those of a group, empty at first."""
@@ -136,13 +136,13 @@ class Distributions:
         fields: dict[str, Any] = {name: pack_histogram(getattr(self, name)) for name in _NAMES}
         for name in _NESTED:
             if nested := getattr(self, name):
-                fields[name] = {key: each.to_json() for key, each in nested.items()}
+                fields[name] = {key: inner.to_json() for key, inner in nested.items()}
         return fields
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Distributions:
         groups, scores = (
-            {key: cls.from_json(each) for key, each in fields.get(name, {}).items()}
+            {key: cls.from_json(inner) for key, inner in fields.get(name, {}).items()}
             for name in _NESTED
         )
         histograms = {name: unpack_histogram(fields[name]) for name in _NAMES if name in fields}
@@ -150,7 +150,9 @@ class Distributions:
 
 
 _NESTED = ("groups", "scores")
-_NAMES = tuple(each.name for each in dataclasses.fields(Distributions) if each.name not in _NESTED)
+_NAMES = tuple(
+    field.name for field in dataclasses.fields(Distributions) if field.name not in _NESTED
+)
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:

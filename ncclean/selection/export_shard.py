@@ -214,10 +214,10 @@ def _local(segment: Segment, chosen: _Chosen, caption_key: CaptionKeys) -> Itera
     shard = segment.shard
     if shard.layout != WEBDATASET:
         with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-            made = Path(folder) / "shard.tar"
-            with open(made, "wb") as out:
+            file = Path(folder) / "shard.tar"
+            with open(file, "wb") as out:
                 write_tar(shard, segment.name, out, chosen.copies, chosen.captions, caption_key)
-            yield made
+            yield file
         return
     if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
         yield Path(shard.url)
@@ -249,7 +249,7 @@ def _copy_sample(copier: RangeCopier, sample: LocatedSample, copy: int, chosen: 
         if captions is None:
             return False
         fields = {**(fields or {}), **captions}
-        there = [each for each in CAPTION_EXTENSIONS if each in texts]
+        there = [name for name in CAPTION_EXTENSIONS if name in texts]
         changed = dict.fromkeys(there or ["txt"], captions["caption"].encode())
     if fields is not None:
         place = sample.members.get("json")

@@ -116,8 +116,8 @@ class _Selection:
         self._balance = (
             scores.expression(policy.balance_by, "--balance-by") if policy.balance_by else None
         )
-        given = (self._where, self._score, self._balance)
-        expressions = [one for one in given if one is not None]
+        optional = (self._where, self._score, self._balance)
+        expressions = [one for one in optional if one is not None]
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions)
         self._kind = columns_of(self._connection, "scores")

@@ -225,7 +225,7 @@ def _groups(
             model = nulls[name] = NullModel.fit(group.matched, group.mismatched, means)
         elif pooled is not None:
             model = NullModel.fit(group.matched, distributions.mismatched)
-        figures = {each: getattr(model, each) if model is not None else None for each in _RATES}
+        figures = {rate: getattr(model, rate) if model is not None else None for rate in _RATES}
         rates.append(GroupRate(group=name, pairs=pairs, own_null=own, **figures))
     return nulls, rates
 

@@ -61,8 +61,8 @@ def finalize_file(
     )
     tables = (
         table
-        for _, found in read_ahead(pieces, lambda rows: fill_calibrated(rows, calibration))
-        for table in found
+        for _, filled in read_ahead(pieces, lambda rows: fill_calibrated(rows, calibration))
+        for table in filled
     )
     groups = _row_groups(tables)
     metadata = metadata | rows_by_shard(shards, rows)

@@ -99,7 +99,7 @@ def _read(
     """Every k-th shard, so that about `pairs` pairs come together; at least one shard."""
     rows = sum(shard.rows[1] - shard.rows[0] for shard in shards if shard.rows is not None)
     step = max(1, -(-rows // pairs))
-    found: list[EmbeddedPairs] = []
+    usable: list[EmbeddedPairs] = []
     failure = "all of them are empty"
     try:
         dim = embedding_dim(shards, keys)
@@ -112,9 +112,9 @@ def _read(
             failure = str(error)
             continue
         if part.ok.any():
-            found.append(part)
+            usable.append(part)
         else:
             failure = part.error or failure
-    if not found:
+    if not usable:
         raise InputError(f"no embeddings can be read: {failure}")
-    return found
+    return usable

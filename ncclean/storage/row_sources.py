@@ -63,10 +63,10 @@ class RowSources:
             pieces = self._in_table.get(shard.name, [])
         else:
             pieces = _pieces_of_file(existing(self._layout.final(shard)))
-        found = sum(piece.rows for piece in pieces)
-        if found != rows:
+        stored = sum(piece.rows for piece in pieces)
+        if stored != rows:
             raise InputError(
-                f"{self._layout.out} has {found:,} rows of shard {shard.name}, and {rows:,} were "
+                f"{self._layout.out} has {stored:,} rows of shard {shard.name}, and {rows:,} were "
                 "scored; use --overwrite to score again"
             )
         return pieces
@@ -156,11 +156,11 @@ def _pieces_in_table(path: UPath) -> dict[str, list[Piece]]:
     pieces: dict[str, list[Piece]] = {}
     begin = 0
     for name, rows in json.loads(stated).items():
-        end, found = begin + rows, pieces.setdefault(name, [])
+        end, own = begin + rows, pieces.setdefault(name, [])
         while begin < end:
             group = int(np.searchsorted(ends, begin, "right"))
             here = min(end, int(ends[group])) - begin
-            found.append(Piece(path, group, begin - int(ends[group]) + counts[group], here))
+            own.append(Piece(path, group, begin - int(ends[group]) + counts[group], here))
             begin += here
     return pieces
 

@@ -87,8 +87,8 @@ def _inject(
             shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
         ).run()
         facts = read_facts([out])
-        found = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
-        for end, rate in zip(("", "_low", "_high"), found, strict=True):
+        interval = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
+        for end, rate in zip(("", "_low", "_high"), interval, strict=True):
             rates[name + end] = math.nan if rate is None else rate
     return NoiseTrial(pairs=permuted.pairs, moved=permuted.moved, **rates), out
 

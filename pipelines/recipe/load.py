@@ -103,10 +103,10 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
     return Recipe(name, model.about, source, variables, stages, folder)
 
 
-def _variables(source: Source, given: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:
+def _variables(source: Source, stated: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:
     """The variables; one may refer to those before it."""
     variables: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in stated.items():
         where = ("vars", name)
         if name in stages or name == RUN:
             raise source.error(where, f"{name!r} names a stage too: rename one of them")
@@ -133,16 +133,16 @@ def _stage(
     source: Source,
     name: str,
     kind: type[Command],
-    given: Mapping[str, Any],
+    stated: Mapping[str, Any],
     variables: Mapping[str, Any],
     before: Mapping[str, Stage],
     folder: Path,
 ) -> Stage:
-    common = check_common(source, name, given)
+    common = check_common(source, name, stated)
     symbolic: dict[str, Any] = {}
     filled: dict[str, Any] = {}
     uses: list[str] = []
-    for option, value in given.items():
+    for option, value in stated.items():
         if option in COMMON:
             continue
         where = ("stages", name, option)

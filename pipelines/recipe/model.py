@@ -87,10 +87,10 @@ def _first(error: ValidationError) -> Any:
     return next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
 
 
-def _sentence(error: Any, owner: str, known: Mapping[str, Any]) -> str:
+def _sentence(error: Any, owner: str, names: Mapping[str, Any]) -> str:
     option = str(error["loc"][-1 if owner == "engine" else 0])
     if error["type"] == "extra_forbidden":
-        return f"{owner} has no option {option!r}{closest(option, list(known))}"
+        return f"{owner} has no option {option!r}{closest(option, list(names))}"
     if error["type"] == "missing":
         return f"{owner} needs {option}"
     if "[key]" in error["loc"]:

@@ -126,13 +126,13 @@ def _probed(stage: Stage) -> tuple[float | None, str]:
     return speed, "a batch here:"
 
 
-def _pairs_into(stage: Stage, known: Mapping[str, int | None]) -> int | None:
+def _pairs_into(stage: Stage, pairs_by_stage: Mapping[str, int | None]) -> int | None:
     """The pairs that a stage goes through: those of its selection, its table, or its shards."""
     for option in ("selection", "scores", "embeddings", "shards"):
         names = names_in(stage.symbolic.get(option))
         made_by = [name.split(".")[0] for name in names]
         if made_by:
-            return known.get(made_by[0])
+            return pairs_by_stage.get(made_by[0])
     sources = [value for _, kind, value in inputs_of(stage) if kind in (Reads.SHARDS, Reads.SOURCE)]
     if sources:
         return estimate_samples(resolve_sources(sources))

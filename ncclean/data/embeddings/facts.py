@@ -68,12 +68,12 @@ def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...
     )
 
 
-def _uids(given: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
+def _uids(uids: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
     """The uid of the metadata, else the hash of shard and key that shards of tars give."""
-    missing = pc.or_(pc.is_null(given), pc.equal(pc.fill_null(given, ""), ""))
+    missing = pc.or_(pc.is_null(uids), pc.equal(pc.fill_null(uids, ""), ""))
     places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
     if not len(places):
-        return given
+        return uids
     chosen = pa.array(places)
     hashes = [
         hashed_uid(shard, key)
@@ -81,7 +81,7 @@ def _uids(given: pa.Array, shards: pa.Array, keys: pa.Array) -> pa.Array:
             shards.take(chosen).to_pylist(), keys.take(chosen).to_pylist(), strict=True
         )
     ]
-    return pc.replace_with_mask(given, missing, pa.array(hashes, pa.string()))
+    return pc.replace_with_mask(uids, missing, pa.array(hashes, pa.string()))
 
 
 def _cast(column: pa.ChunkedArray | None, kind: pa.DataType, rows: int) -> pa.Array:

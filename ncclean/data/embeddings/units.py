@@ -87,9 +87,9 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     A source is a folder of one of the layouts or a file, a glob, a brace range, `@list.txt` or a
     URL of these. Raises `InputError` for a source without embeddings, or one given twice.
     """
-    found = [place for source in sources for place in expand(source, places)]
+    locations = [place for source in sources for place in expand(source, places)]
     with ThreadPoolExecutor(_QUESTIONS) as pool:  # each may be a request to a store
-        matrices = [files for several in pool.map(_files, found) for files in several]
+        matrices = [files for several in pool.map(_files, locations) for files in several]
     if not matrices:
         raise InputError("name at least one file or folder of embeddings")
     tables = [files.table for files in matrices]
@@ -100,19 +100,17 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     return [shard for several in shards for shard in several]
 
 
-def vector_keys(
-    shards: Sequence[ShardRef], given: tuple[str, str] | None
-) -> tuple[str, str] | None:
+def vector_keys(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> tuple[str, str] | None:
     """The names of image and caption vectors: those given, else well-known ones that are there.
 
     None for clip-retrieval's layout, whose files have no names. Raises `InputError` if there is
     nothing to be named, or if it takes `given` to tell which vectors are meant.
     """
     named = [shard for shard in shards if shard.layout in ("datacomp", "vectors")]
-    if given is not None:
+    if keys is not None:
         if not named:
             raise InputError("--embedding-keys is for embeddings in .npz and Parquet files")
-        candidates: Sequence[tuple[str, str]] = (given,)
+        candidates: Sequence[tuple[str, str]] = (keys,)
     else:
         candidates = _KNOWN_KEYS
     return _keys_there(named, candidates) if named else None

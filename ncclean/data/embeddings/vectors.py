@@ -112,14 +112,14 @@ def read_npz(url: str, keys: Sequence[str]) -> list[np.ndarray]:
 
 def vector_columns(schema: pa.Schema) -> dict[str, int | None]:
     """Columns whose values are lists of floats, with their length where the type says it."""
-    found: dict[str, int | None] = {}
+    columns: dict[str, int | None] = {}
     for field in schema:
         kind = field.type
         if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
-            found[field.name] = kind.list_size
+            columns[field.name] = kind.list_size
         elif _is_list(kind) and pa.types.is_floating(kind.value_type):
-            found[field.name] = None
-    return found
+            columns[field.name] = None
+    return columns
 
 
 def column_matrix(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,8 +128,8 @@ def column_matrix(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     d is the commonest length; the rows of another one are NaN.
     """
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy().astype(np.int64)
-    given, counts = np.unique(lengths[lengths >= 0], return_counts=True)
-    dim = int(given[counts.argmax()]) if len(given) else 0
+    lengths_seen, counts = np.unique(lengths[lengths >= 0], return_counts=True)
+    dim = int(lengths_seen[counts.argmax()]) if len(lengths_seen) else 0
     fits = lengths == dim
     kept = column if fits.all() else column.filter(pa.array(fits))
     values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in kept.chunks]

@@ -35,7 +35,7 @@ def entries_of(
     Raises `ShardError` if the folder cannot be listed.
     """
     extensions = _EXTENSIONS.union(caption_keys)
-    files = (each for each in _files(folder) if _is_meant(each.name, extensions))
+    files = (entry for entry in _files(folder) if _is_meant(entry.name, extensions))
     for file in sorted(files, key=lambda file: _split(file.name)):
         key, extension = _split(file.name)
         if span is not None and not span[0] <= key <= span[1]:
@@ -49,16 +49,16 @@ def entries_of(
 
 def has_image_files(folder: str) -> bool:
     """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
-    return any(_is_meant(each.name, IMAGE_EXTENSIONS) for each in _files(folder))
+    return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))
 
 
 def subfolders(folder: str) -> list[str]:
     """The folders in a folder, sorted; links to folders are not followed."""
-    return [f"{folder}/{each.name}" for each in _entries(folder) if each.is_folder]
+    return [f"{folder}/{entry.name}" for entry in _entries(folder) if entry.is_folder]
 
 
 def _files(folder: str) -> Iterator[stores.Entry]:
-    return (each for each in _entries(folder) if not each.is_folder)
+    return (entry for entry in _entries(folder) if not entry.is_folder)
 
 
 def _entries(folder: str) -> list[stores.Entry]:

@@ -42,7 +42,7 @@ class TableSamples:
 
     def __iter__(self) -> Iterator[Sample]:
         begun = map(self._begin, rows_of(self.shard))
-        yield from self._files.map(lambda each: self._read(*each), begun)
+        yield from self._files.map(lambda row: self._read(*row), begun)
 
     def _begin(self, row: Row | BrokenRow) -> tuple[Sample, bytes | str | None]:
         """A sample and its image, or where that lies."""

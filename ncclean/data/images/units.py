@@ -58,7 +58,7 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
     included; a glob, a brace range, `@list.txt` or a URL of these. Raises `InputError` for one
     without images, or given twice.
     """
-    found: list[_Source] = []
+    resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
             here = list(_sources(place, image_root))
@@ -67,8 +67,8 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
                     f"{place} holds no images: neither tables (csv, tsv, jsonl, Parquet) with "
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
                 )
-            found += here
-    urls = [source.url for source in found]
+            resolved += here
+    urls = [source.url for source in resolved]
     check_named_once(urls)
     names = distinct_names([_named_after(url) for url in urls], TABLES)
     with ThreadPoolExecutor(_QUESTIONS) as pool:
@@ -77,7 +77,7 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
             _folder_units(source, name)
             if source.layout == FOLDER
             else pool.submit(_table_units, source, name)
-            for source, name in zip(found, names, strict=True)
+            for source, name in zip(resolved, names, strict=True)
         ]
         return [
             unit

@@ -34,9 +34,9 @@ class PairRows(Rows):
 
 def classes_of(work: ArrayFolder, side: str) -> tuple[Distinct, np.ndarray]:
     """The distinct rows of a side, and the (n,) positions of pairs among their class."""
-    found = work.load(f"classes-{side}")
+    classes = work.load(f"classes-{side}")
     names = ("labels", "first", "members", "starts")
-    return Distinct(*(found[name] for name in names)), found["positions"]
+    return Distinct(*(classes[name] for name in names)), classes["positions"]
 
 
 def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
@@ -44,8 +44,8 @@ def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
     begins, ends = distinct.starts[rows], distinct.starts[rows + 1]
     sizes = ends - begins
     offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
-    found: np.ndarray = distinct.members[np.arange(int(sizes.sum())) + offsets]
-    return found
+    pairs: np.ndarray = distinct.members[np.arange(int(sizes.sum())) + offsets]
+    return pairs
 
 
 def same_images(work: ArrayFolder, group: int, threshold: float) -> None:
@@ -97,7 +97,7 @@ def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) 
     vectors = distinct_vectors(work, number, block)["image"]
     reference = work.load("reference")["image"]
     space = Whitening.of(work.load("learnt"), "image_space_")
-    found: dict[str, list[np.ndarray]] = {"similarity": [], "nearest": [], "compared": []}
+    matches: dict[str, list[np.ndarray]] = {"similarity": [], "nearest": [], "compared": []}
     for rows in chunks(len(vectors)):
         queries = vectors[rows].astype(np.float32)
         plain = NearestReference(queries)
@@ -107,12 +107,12 @@ def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) 
             plain.add(piece.start, values)
             if whiten:
                 whitened.add(piece.start, space.apply(values))
-        found["similarity"].append(plain.cosines)
-        found["nearest"].append(plain.rows)
-        found["compared"].append(whitened.cosines)
+        matches["similarity"].append(plain.cosines)
+        matches["nearest"].append(plain.rows)
+        matches["compared"].append(whitened.cosines)
     empty = np.empty(0, np.float32)
     work.save(
         f"reference-{number}",
         {name: np.concatenate([empty.astype(several[0].dtype) if several else empty, *several])
-         for name, several in found.items()},
+         for name, several in matches.items()},
     )  # fmt: skip

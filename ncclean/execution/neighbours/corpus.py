@@ -117,7 +117,7 @@ def find_neighbours(
             duplicate_recall=assigned.duplicate_recall[here],
         )
 
-    found = CorpusNeighbours(
+    neighbours = CorpusNeighbours(
         image=result("image", "text"),
         text=result("text", "image"),
         whiten=whiten,
@@ -129,7 +129,7 @@ def find_neighbours(
         reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
         left_out=corpus.left_out,
     )
-    return corpus.pairs, found
+    return corpus.pairs, neighbours
 
 
 def neighbours_of(
@@ -140,13 +140,13 @@ def neighbours_of(
 ) -> CorpusNeighbours:
     """`find_neighbours` of (n, d) images and captions in memory, in this process."""
     with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-        _, found = find_neighbours(
+        _, neighbours = find_neighbours(
             [ArrayBlock(image, text, captions)],
             options or NeighbourOptions(),
             ArrayFolder(folder),
             InProcess(),
         )
-    return found
+    return neighbours
 
 
 def _groups(corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int) -> dict[str, np.ndarray]:

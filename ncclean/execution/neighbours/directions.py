@@ -48,9 +48,9 @@ def recall(
     if not exact.ids.size:
         return 1.0
     asked = queries[direction.query]
-    found = np.full(exact.cosines.shape, -np.inf, np.float32)
+    cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
     for group in range(len(stages.work.load("groups")[direction.index]) - 1):
         rows, nearest = nearest_of(stages.work, direction, group)
         chosen = np.flatnonzero(np.isin(asked, rows))
-        found[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
-    return recall_by_value(found, exact.cosines)
+        cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+    return recall_by_value(cosines, exact.cosines)

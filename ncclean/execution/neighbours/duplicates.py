@@ -65,10 +65,10 @@ def find_pairs(
             earlier = slice(0, int(np.searchsorted(near, later[-1])))
             queries = space.centred(vectors.take(later))
             floors = (threshold - TIE) * lengths[later]
-            for found in reaching(queries, later, floors, dual[earlier], near[earlier]):
-                found = found.at(np.flatnonzero(found.ids < found.queries))
-                cosines = found.cosines / lengths[found.queries]
-                pairs.add(Candidates(found.queries, found.ids, cosines))
+            for candidates in reaching(queries, later, floors, dual[earlier], near[earlier]):
+                candidates = candidates.at(np.flatnonzero(candidates.ids < candidates.queries))
+                cosines = candidates.cosines / lengths[candidates.queries]
+                pairs.add(Candidates(candidates.queries, candidates.ids, cosines))
     best = pairs.result()
     work.save(
         f"pairs-{side}-{round_}-{group}",

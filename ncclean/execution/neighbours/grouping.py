@@ -64,8 +64,8 @@ def _round(side: str, number: int) -> str:
 def _pairs(stages: Stages, names: Sequence[str]) -> tuple[Candidates, np.ndarray]:
     """The pairs of all groups of lists by later row, and the rows whose pairs were cut."""
     files = [stages.work.load(name) for name in names]
-    found = Candidates.joined(
+    candidates = Candidates.joined(
         [Candidates(file["later"], file["earlier"], file["cosines"]) for file in files]
     )
-    order = np.lexsort((-found.cosines, found.queries))
-    return found.at(order), np.unique(np.concatenate([file["cut"] for file in files]))
+    order = np.lexsort((-candidates.cosines, candidates.queries))
+    return candidates.at(order), np.unique(np.concatenate([file["cut"] for file in files]))

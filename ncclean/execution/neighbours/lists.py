@@ -51,16 +51,18 @@ class Vectors:
 
     def lists(self, first: int, last: int) -> Iterator[Members]:
         """Lists `first` to `last`, each whole; all of them are held in float16."""
-        found = [
+        blocks = [
             (file[f"{self.side}_starts"], file[f"{self.side}_ids"], file[f"{self.side}_vectors"])
             for file in self.files
         ]
-        pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in found]
+        pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in blocks]
         vectors = np.concatenate(
-            [one[piece] for (_, _, one), piece in zip(found, pieces, strict=True)]
+            [one[piece] for (_, _, one), piece in zip(blocks, pieces, strict=True)]
         )
-        ids = np.concatenate([one[piece] for (_, one, _), piece in zip(found, pieces, strict=True)])
-        order, ends = _by_list([starts[first : last + 1] for starts, _, _ in found])
+        ids = np.concatenate(
+            [one[piece] for (_, one, _), piece in zip(blocks, pieces, strict=True)]
+        )
+        order, ends = _by_list([starts[first : last + 1] for starts, _, _ in blocks])
         for begin, end in itertools.pairwise(ends):
             rows = order[begin:end]
             yield Members(ids[rows], vectors[rows].astype(np.float32))
@@ -77,14 +79,14 @@ class Visitors:
 def visitors(vectors: Vectors, direction: Direction, first: int, last: int) -> Iterator[Visitors]:
     """Who visits lists `first` to `last`; `vectors` are those of the queries' side."""
     name = direction.name
-    found = [
+    blocks = [
         (file[f"{name}_starts"], file[f"{name}_queries"], file[f"{name}_rank"])
         for file in vectors.files
     ]
-    pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in found]
-    ids = np.concatenate([one[piece] for (_, one, _), piece in zip(found, pieces, strict=True)])
-    rank = np.concatenate([one[piece] for (_, _, one), piece in zip(found, pieces, strict=True)])
-    order, ends = _by_list([starts[first : last + 1] for starts, _, _ in found])
+    pieces = [slice(int(starts[first]), int(starts[last])) for starts, _, _ in blocks]
+    ids = np.concatenate([one[piece] for (_, one, _), piece in zip(blocks, pieces, strict=True)])
+    rank = np.concatenate([one[piece] for (_, _, one), piece in zip(blocks, pieces, strict=True)])
+    order, ends = _by_list([starts[first : last + 1] for starts, _, _ in blocks])
     for begin, end in itertools.pairwise(ends):
         rows = order[begin:end]
         yield Visitors(ids[rows], rank[rows])

@@ -150,8 +150,8 @@ def route_block(
         begin, _ = range_of(work, side, number)
         own = vectors[side]
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
-        known = work.load(f"assign-{number}")[f"{side}_routes"]
-        assigned = known[:, 0].astype(np.int32)
+        nearest_lists = work.load(f"assign-{number}")[f"{side}_routes"]
+        assigned = nearest_lists[:, 0].astype(np.int32)
         lists = len(Centroids.of(learnt, f"{side}_"))
         order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
@@ -169,7 +169,7 @@ def route_block(
             if is_exact:
                 routes = _all_lists(assigned, len(centroids))
             elif direction.is_within and probes[direction.name] <= KEPT_PROBES:
-                routes = known[:, : probes[direction.name]].astype(np.int32)
+                routes = nearest_lists[:, : probes[direction.name]].astype(np.int32)
             else:
                 routes = centroids.route(own, probes[direction.name])
                 if direction.is_within:

@@ -40,12 +40,12 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     ):
         own = visiting.ids[visiting.rank == 0]
         vectors = members.vectors if direction.is_within else queries.take(own)
-        found = nearest_in_list(
+        nearest = nearest_in_list(
             vectors, members.vectors, members.ids, k, own if direction.is_within else None
         )
         ids.append(own)
-        cosines.append(found.cosines)
-        near.append(found.ids)
+        cosines.append(nearest.cosines)
+        near.append(nearest.ids)
     joined = np.concatenate(ids)
     order = np.argsort(joined)
     work.save(
@@ -66,7 +66,7 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
     visits = zip(index.lists(first, last), visitors(queries, direction, first, last), strict=True)
-    found = []
+    by_batch = []
     for batch in _batches(visits, int(work.load("groups")["room"][0]), len(home)):
         ids = np.unique(np.concatenate([asking for _, asking in batch]))
         products = products_of(queries.take(ids))
@@ -78,8 +78,8 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
                 asked = rows[block]
                 reached = products.reaching(asked, members.vectors, best.floors(asked))
                 best.add(asked, reached, members.ids)
-        found.append(best.found(ids))
-    further = Candidates.joined(found)
+        by_batch.append(best.found(ids))
+    further = Candidates.joined(by_batch)
     # By the group of the query's own list, where it is merged with what was found there.
     of_query = np.searchsorted(groups, home[further.queries], side="right") - 1
     order = np.argsort(of_query, kind="stable")
@@ -129,23 +129,23 @@ def _found_at_home(
     cosines, near = np.empty((len(ids), k), np.float32), np.empty((len(ids), k), np.int32)
     for group in np.unique(of_query):
         rows = np.flatnonzero(of_query == group)
-        found = work.load(f"home-{direction.name}-{group}")
-        places = np.searchsorted(found["queries"], ids[rows])
-        cosines[rows], near[rows] = found["cosines"][places], found["ids"][places]
+        at_home = work.load(f"home-{direction.name}-{group}")
+        places = np.searchsorted(at_home["queries"], ids[rows])
+        cosines[rows], near[rows] = at_home["cosines"][places], at_home["ids"][places]
     return Nearest(cosines, near)
 
 
 def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
     """The k nearest of each query whose nearest list is in the group."""
-    found = work.load(f"home-{direction.name}-{group}")
+    at_home = work.load(f"home-{direction.name}-{group}")
     further = []
     for number in range(len(groups_of_lists(work, direction.index)) - 1):
         away = work.load(f"away-{direction.name}-{number}")
         begin, end = away["starts"][group : group + 2]
         names = ("queries", "ids", "cosines")
         further.append(Candidates(*(np.asarray(away[name][begin:end]) for name in names)))
-    home = Nearest(np.asarray(found["cosines"]), np.asarray(found["ids"]))
-    queries = np.asarray(found["queries"])
+    home = Nearest(np.asarray(at_home["cosines"]), np.asarray(at_home["ids"]))
+    queries = np.asarray(at_home["queries"])
     best = merge_nearest(queries, home, Candidates.joined(further))
     work.save(
         f"near-{direction.name}-{group}",
@@ -155,7 +155,7 @@ def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) 
 
 def nearest_of(work: ArrayFolder, direction: Direction, group: int) -> tuple[np.ndarray, Nearest]:
     """The (q,) ascending queries of a group, and the k nearest of each."""
-    found = work.load(f"near-{direction.name}-{group}")
-    return np.asarray(found["queries"]), Nearest(
-        np.asarray(found["cosines"]), np.asarray(found["ids"])
+    file = work.load(f"near-{direction.name}-{group}")
+    return np.asarray(file["queries"]), Nearest(
+        np.asarray(file["cosines"]), np.asarray(file["ids"])
     )

@@ -60,11 +60,11 @@ def read_reference(
     their rows. Raises `InputError` for what cannot be read, and for vectors of another width than
     `dim`.
     """
-    given = [place for source in sources for place in expand(source, places)]
-    matrices = [place for place in given if place.endswith(".npy")]
+    locations = [place for source in sources for place in expand(source, places)]
+    matrices = [place for place in locations if place.endswith(".npy")]
     if not matrices:
         return _of_embeddings(sources, keys, dim)
-    if len(matrices) < len(given):
+    if len(matrices) < len(locations):
         raise InputError("--reference takes .npy files or embeddings with their pairs, not both")
     images = np.concatenate(list(_of_files(matrices, dim)))
     if not len(images):
@@ -100,9 +100,9 @@ def _of_files(matrices: Iterable[str], dim: int) -> Iterator[np.ndarray]:
         yield units.astype(np.float16, copy=False)
 
 
-def _check_dim(source: str, found: int, dim: int) -> None:
-    if found != dim:
+def _check_dim(source: str, own_dim: int, dim: int) -> None:
+    if own_dim != dim:
         raise InputError(
-            f"--reference {source} has {found} dimensions, the embeddings {dim}: both must come "
+            f"--reference {source} has {own_dim} dimensions, the embeddings {dim}: both must come "
             "from one model"
         )

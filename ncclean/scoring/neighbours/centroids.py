@@ -71,8 +71,8 @@ class Centroids:
         products = np.empty((min(rows, len(vectors)), len(self)), np.float32)
         for start in range(0, len(vectors), rows):
             chunk = vectors[start : start + rows].astype(np.float32, copy=False)
-            found = np.matmul(chunk, self.lists.T, out=products[: len(chunk)])
-            routed[start : start + rows] = largest(found, routed.shape[1])
+            cosines = np.matmul(chunk, self.lists.T, out=products[: len(chunk)])
+            routed[start : start + rows] = largest(cosines, routed.shape[1])
         return routed
 
 
@@ -112,9 +112,9 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     row, place = np.divmod(np.flatnonzero(reached), values.shape[1])
     rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     places = np.zeros((len(values), int(counts.max(initial=count))), np.int64)
-    found = np.full(places.shape, -np.inf, values.dtype)
-    places[row, rank], found[row, rank] = place, values[row, place]
-    order = np.argsort(-found, axis=1, kind="stable")[:, :count]
+    candidates = np.full(places.shape, -np.inf, values.dtype)
+    places[row, rank], candidates[row, rank] = place, values[row, place]
+    order = np.argsort(-candidates, axis=1, kind="stable")[:, :count]
     ordered: np.ndarray = np.take_along_axis(places, order, axis=1)
     return ordered
 

@@ -42,13 +42,13 @@ class DuplicatePairs(DuplicateGathering):
     def kept(cls, by_similarity: bool) -> DuplicatePairs:
         return cls(1 if by_similarity else KEPT, by_similarity)
 
-    def kept_of(self, found: Candidates) -> Candidates:
+    def kept_of(self, candidates: Candidates) -> Candidates:
         """The pairs kept, by later row."""
-        keys = -found.cosines if self.by_similarity else found.ids
-        found = found.at(np.lexsort((found.ids, keys, found.queries)))
-        rank = ranks(found.queries)
-        self._cut.append(np.unique(found.queries[rank >= self.keep]))
-        return found.at(rank < self.keep)
+        keys = -candidates.cosines if self.by_similarity else candidates.ids
+        candidates = candidates.at(np.lexsort((candidates.ids, keys, candidates.queries)))
+        rank = ranks(candidates.queries)
+        self._cut.append(np.unique(candidates.queries[rank >= self.keep]))
+        return candidates.at(rank < self.keep)
 
     def cut(self) -> np.ndarray:
         return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
@@ -57,19 +57,19 @@ class DuplicatePairs(DuplicateGathering):
 class SpanningPairs(DuplicateGathering):
     """As many pairs as connect the same rows: none that matters is dropped."""
 
-    def add(self, found: Candidates) -> None:
-        super().add(spanning(found))
+    def add(self, candidates: Candidates) -> None:
+        super().add(spanning(candidates))
 
-    def kept_of(self, found: Candidates) -> Candidates:
-        return spanning(found)
+    def kept_of(self, candidates: Candidates) -> Candidates:
+        return spanning(candidates)
 
 
-def spanning(found: Candidates) -> Candidates:
+def spanning(pairs: Candidates) -> Candidates:
     """As many of the pairs as connect the same rows; each row with the first one it reaches."""
-    if not len(found):
-        return found
-    rows, inverse = np.unique(np.concatenate([found.queries, found.ids]), return_inverse=True)
-    later, earlier = inverse[: len(found)], inverse[len(found) :]
+    if not len(pairs):
+        return pairs
+    rows, inverse = np.unique(np.concatenate([pairs.queries, pairs.ids]), return_inverse=True)
+    later, earlier = inverse[: len(pairs)], inverse[len(pairs) :]
     first = rows[components(len(rows), later, earlier)]
     joined = np.flatnonzero(first != rows)
     return Candidates(rows[joined], first[joined], np.ones(len(joined), np.float32))

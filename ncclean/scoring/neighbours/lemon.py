@@ -84,8 +84,8 @@ def disagreement(
         weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
         total = np.where(valid, weight * apart, 0.0).sum(axis=1)
         count = valid.sum(axis=1)
-        found = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        terms[start : start + len(block)] = found
+        means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        terms[start : start + len(block)] = means
     return terms
 
 

@@ -61,8 +61,8 @@ class Products:
         np.take(self._vectors, rows, axis=0, out=chosen, mode="clip")  # `raise` would copy `out`
         products = self._products[:size].reshape(len(rows), len(members))
         np.matmul(chosen, members.T, out=products)
-        found = np.flatnonzero(products >= floors[:, None])
-        return Reached(*np.divmod(found, len(members)), products.ravel()[found])
+        cells = np.flatnonzero(products >= floors[:, None])
+        return Reached(*np.divmod(cells, len(members)), products.ravel()[cells])
 
 
 class CoarseProducts(Products):
@@ -86,11 +86,11 @@ class CoarseProducts(Products):
         torch.index_select(self._coarse, 0, of_rows, out=chosen[: len(rows)])
         listed[: len(members)].copy_(torch.from_numpy(members))
         torch.mm(chosen, listed.T, out=products)
-        found = _bits(products)[: len(rows), : len(members)]
+        product_bits = _bits(products)[: len(rows), : len(members)]
         bounds = _bits(least)[:, None]
         if (bounds < 0).any():
-            found, bounds = _ordered(found), _ordered(bounds)
-        may_reach = found >= bounds
+            product_bits, bounds = _ordered(product_bits), _ordered(bounds)
+        may_reach = product_bits >= bounds
         places = np.flatnonzero(may_reach)
         if len(places) > _MOST_TAKEN_AGAIN * may_reach.size:
             return super().reaching(rows, members, floors)

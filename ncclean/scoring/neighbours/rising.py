@@ -20,8 +20,8 @@ _MISSING = np.iinfo(np.int64).min
 class RisingNearest:
     """Holds the k nearest of (s,) queries; `known` (s, k) those of their own lists."""
 
-    def __init__(self, known: Nearest) -> None:
-        self._keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
+    def __init__(self, nearest: Nearest) -> None:
+        self._keys = np.where(nearest.ids >= 0, _keys(nearest.cosines, nearest.ids) | 1, _MISSING)
         self._keys.partition(0, axis=1)  # the k-th first
         self._floors = _cosines(self._keys[:, 0])
 
@@ -30,14 +30,14 @@ class RisingNearest:
         floors: np.ndarray = self._floors[rows]
         return floors
 
-    def add(self, rows: np.ndarray, found: Reached, ids: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, reached: Reached, ids: np.ndarray) -> None:
         """Take what reached the floors of (q,) queries, by row, among the (m,) ids of a list."""
-        counts = np.bincount(found.rows, minlength=len(rows))
+        counts = np.bincount(reached.rows, minlength=len(rows))
         asked = np.flatnonzero(counts)
         if not len(asked):
             return
         counts = counts[asked]
-        keys = _keys(found.cosines, ids[found.places])
+        keys = _keys(reached.cosines, ids[reached.places])
         rank = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
         rows, most, k = rows[asked], int(counts.max()), self._keys.shape[1]
         merged = np.full((len(asked), k + most), _MISSING)

@@ -63,7 +63,7 @@ def nearest_in_list(
     `itself` (q,) are the ids of the queries where they are among the members.
     """
     cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    found = np.full((len(queries), k), -1, dtype=np.int32)
+    near = np.full((len(queries), k), -1, dtype=np.int32)
     width = min(k, len(ids))
     for rows in query_blocks(len(queries), len(ids)):
         block = queries[rows] @ members.T
@@ -75,8 +75,8 @@ def nearest_in_list(
         else:
             of_places = np.broadcast_to(ids, block.shape)
         cosines[rows, :width] = block
-        found[rows, :width] = np.where(np.isfinite(block), of_places, -1)
-    return Nearest(cosines, found)
+        near[rows, :width] = np.where(np.isfinite(block), of_places, -1)
+    return Nearest(cosines, near)
 
 
 def reaching(
@@ -118,9 +118,9 @@ class Gathering(ABC):
     _held: list[Candidates] = field(default_factory=list, kw_only=True)
     _count: int = field(default=0, kw_only=True)
 
-    def add(self, found: Candidates) -> None:
-        self._held.append(found)
-        self._count += len(found)
+    def add(self, candidates: Candidates) -> None:
+        self._held.append(candidates)
+        self._count += len(candidates)
         if self._count > self.buffered:
             self._held = [self.result()]
             self._count = len(self._held[0])
@@ -130,7 +130,7 @@ class Gathering(ABC):
         return self.kept_of(Candidates.joined(self._held))
 
     @abstractmethod
-    def kept_of(self, found: Candidates) -> Candidates:
+    def kept_of(self, candidates: Candidates) -> Candidates:
         """Those of some candidates that count, however often it is asked of what it returned."""
 
 
@@ -140,10 +140,10 @@ class NearestCandidates(Gathering):
 
     k: int
 
-    def kept_of(self, found: Candidates) -> Candidates:
+    def kept_of(self, candidates: Candidates) -> Candidates:
         """The k nearest of each query by id, nearest first."""
-        found = found.at(_order(found))
-        return found.at(ranks(found.queries) < self.k)
+        candidates = candidates.at(_order(candidates))
+        return candidates.at(ranks(candidates.queries) < self.k)
 
 
 def merge_nearest(query_ids: np.ndarray, home: Nearest, further: Candidates) -> Nearest:
@@ -153,11 +153,11 @@ def merge_nearest(query_ids: np.ndarray, home: Nearest, further: Candidates) -> 
     best = NearestCandidates(k)
     best.add(own.at(np.flatnonzero(own.ids >= 0)))
     best.add(further)
-    found = best.result()
+    nearest = best.result()
     cosines = np.full((count, k), -np.inf, dtype=np.float32)
     ids = np.full((count, k), -1, dtype=np.int32)
-    places = np.searchsorted(query_ids, found.queries), ranks(found.queries)
-    cosines[places], ids[places] = found.cosines, found.ids
+    places = np.searchsorted(query_ids, nearest.queries), ranks(nearest.queries)
+    cosines[places], ids[places] = nearest.cosines, nearest.ids
     return Nearest(cosines, ids)
 
 
@@ -167,18 +167,18 @@ def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
     return float(reached.sum() / exact.size)
 
 
-def _order(found: Candidates) -> np.ndarray:
+def _order(candidates: Candidates) -> np.ndarray:
     """Places by query, then by descending cosine, then by id."""
-    bits = found.cosines.view(np.int32).astype(np.int64)
+    bits = candidates.cosines.view(np.int32).astype(np.int64)
     ascending = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    keys = (found.queries.astype(np.int64) << 32) - ascending
+    keys = (candidates.queries.astype(np.int64) << 32) - ascending
     # One sort of 64-bit keys takes a fifth of a sort by three columns; what is equal is rare.
     order = np.argsort(keys)
     keys = keys[order]
     equal = keys[1:] == keys[:-1]
     if equal.any():
         tied = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
-        order[tied] = order[tied][np.lexsort((found.ids[order[tied]], keys[tied]))]
+        order[tied] = order[tied][np.lexsort((candidates.ids[order[tied]], keys[tied]))]
     return order
 
 

@@ -114,7 +114,7 @@ def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> T
             similarity, own = row_cosines(image, text, rows), paired_cosines(image, text)
             return all_hinges(similarity, own, options.alpha, first) / (n * (n - 1))
         directions = tuple(both_ways(image, text, rows))
-        others = [without_own(each, first) for each in directions]
+        others = [without_own(direction, first) for direction in directions]
         return hinges(directions[0].diagonal(first), others, options.alpha).sum() / n
 
     return {"align": torch.stack(by_rows(loss, n)).sum()}
@@ -206,14 +206,14 @@ def _retrieval_terms(
         first, directions = rows.start, tuple(both_ways(image, text, rows))
         own = directions[0].diagonal(first)
         margin = soft_margin(own, options.alpha, options.m)
-        both = [hinges(own, [without_own(each, first) for each in directions], margin)]
+        both = [hinges(own, [without_own(direction, first) for direction in directions], margin)]
         if options.soften:
-            logits = [each / options.temperature for each in directions]
+            logits = [direction / options.temperature for direction in directions]
             both.append(soft_losses(logits, clean, *softening, first))
         return torch.stack(both)[:, clean[rows]].sum(dim=1) / max(1, int(clean.sum()))
 
-    found = torch.stack(by_rows(losses, len(image))).sum(dim=0)
-    return dict(zip(("align", "soft"), found.unbind(), strict=False))
+    sums = torch.stack(by_rows(losses, len(image))).sum(dim=0)
+    return dict(zip(("align", "soft"), sums.unbind(), strict=False))
 
 
 def discriminator_terms(

@@ -113,7 +113,7 @@ def relation_loss(
         if form == "cross":
             one, other = both_ways(text, negative, rows)
         else:
-            one, other = (row_cosines(each, each, rows) for each in (text, negative))
+            one, other = (row_cosines(captions, captions, rows) for captions in (text, negative))
         return (one - other).square().sum()
 
     return torch.stack(by_rows(squares, len(text))).sum() / max(1, len(text))
@@ -138,7 +138,9 @@ def matching_loss(
     """
 
     def losses(rows: slice) -> torch.Tensor:
-        matches, opposite = (scale * row_cosines(each, image, rows) for each in (text, negative))
+        matches, opposite = (
+            scale * row_cosines(captions, image, rows) for captions in (text, negative)
+        )
         sign = torch.full_like(matches, -1)
         sign.diagonal(rows.start or 0).fill_(1)
         return (F.softplus(-sign * matches) + F.softplus(sign * opposite)).sum()
