@@ -35,16 +35,21 @@ def neighbours_table(*records: Record) -> Iterator[str]:
         "planted near-duplicates found: changed as images differ, in all directions",
         *(f"{percent(row['near_found'])}; {percent(row['near_found_isotropic'])}" for row in rows),
     )
-    if len(records) > 1:
-        pairs = [record["settings"]["pairs"] for record in records[-2:]]
-        seconds = [row["processor_seconds"] for row in rows[-2:]]
-        power = math.log(seconds[1] / seconds[0]) / math.log(pairs[1] / pairs[0])
-        hours = seconds[1] * (_EXTRAPOLATED / pairs[1]) ** power / 3600 / _CORES
-        yield ""
-        yield (
-            f"The processor time grows with the power {power:.2f} of the pairs. By that, "
-            f"{_EXTRAPOLATED:,} take {hours:.1f} hours of {_CORES} cores; that is **extrapolated**."
-        )
+    yield ""
+    yield _extrapolated(*records[-2:])
+
+
+def _extrapolated(small: Record, large: Record) -> str:
+    """What a larger corpus would take, from two that were measured."""
+    rows = [record["rows"][0] for record in (small, large)]
+    ratio = large["settings"]["pairs"] / small["settings"]["pairs"]
+    seconds = rows[1]["processor_seconds"]
+    power = math.log(seconds / rows[0]["processor_seconds"]) / math.log(ratio)
+    hours = seconds * (_EXTRAPOLATED / large["settings"]["pairs"]) ** power / 3600 / _CORES
+    return (
+        f"The processor time grows with the power {power:.2f} of the pairs. By that, "
+        f"{_EXTRAPOLATED:,} take {hours:.1f} hours of {_CORES} cores; that is **extrapolated**."
+    )
 
 
 def equal_table(record: Record) -> Iterator[str]:
