@@ -118,9 +118,7 @@ FIGURES = {
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
-    "neighbours-cost": Figure(
-        ("neighbours", "neighbours-3m"), scale_tables.neighbours_table
-    ),
+    "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
     "neighbours-equal": Figure(("neighbours-equal",), scale_tables.equal_table),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), repair),
