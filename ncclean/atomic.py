@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Callable, Container, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,6 +15,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError, NccleanError
+from ncclean.scratch import scratch_folder
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
 _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", default=None)
@@ -43,8 +43,7 @@ def published(path: UPath) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             if stores.is_url(path):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ncclean-"))
-                aside = Path(folder) / path.name
+                aside = stack.enter_context(scratch_folder()) / path.name
                 yield aside
                 _report(path)
                 stores.patiently(path.fs.put_file, str(aside), path.path)

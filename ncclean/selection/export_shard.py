@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from ncclean.data.shards import WEBDATASET
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
 from ncclean.errors import ShardError
+from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
 from ncclean.selection.policy import identifier
 from ncclean.storage.catalog import columns_of, connect
@@ -213,8 +213,8 @@ def _local(segment: Segment, chosen: _Chosen, caption_key: CaptionKeys) -> Itera
     """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time."""
     shard = segment.shard
     if shard.layout != WEBDATASET:
-        with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-            file = Path(folder) / "shard.tar"
+        with scratch_folder() as folder:
+            file = folder / "shard.tar"
             with open(file, "wb") as out:
                 write_tar(shard, segment.name, out, chosen.copies, chosen.captions, caption_key)
             yield file
@@ -222,8 +222,8 @@ def _local(segment: Segment, chosen: _Chosen, caption_key: CaptionKeys) -> Itera
     if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
         yield Path(shard.url)
         return
-    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-        copy = Path(folder) / "shard.tar"
+    with scratch_folder() as folder:
+        copy = folder / "shard.tar"
         try:
             with shard.open() as raw, open(copy, "wb") as out:
                 packed = shard.url.endswith((".gz", ".tgz"))

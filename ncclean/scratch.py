@@ -1,0 +1,55 @@
+"""Temporary folders that do not outlive a killed process for long."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "ncclean-scratch-"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder that is removed at the end, and with it those that killed processes left beside it.
+
+    Its owner holds a lock on it, which the system releases when the process dies.
+    """
+    _remove_left()
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            lock = _locked(folder)
+        except FileNotFoundError:
+            continue
+        if lock is not None and os.fstat(lock).st_nlink:  # else another process took it for left
+            break
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # gone by now, or another user's
+            lock = _locked(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that holds the lock; None if another one does. Raises `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
