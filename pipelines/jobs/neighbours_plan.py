@@ -86,11 +86,13 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     pairs = round(len(first.image) * size / max(first_bytes, 1))
     exact = is_exact(command.options, pairs)
     lists = lists_of(pairs, exact)
-    with threadpool_limits(1):
-        speed = _comparisons_per_second(first.image, round(pairs / lists), k)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
     groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room)
+    members = round(pairs / lists)
+    of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
+    with threadpool_limits(1):
+        speed = _comparisons_per_second(first.image, members, k, of_a_task)
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
         + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
@@ -130,8 +132,11 @@ def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
     return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
 
 
-def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
-    """How many vectors a core compares with queries in a second, when the first are found."""
+def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, of_a_task: float) -> float:
+    """How many vectors a core compares with queries in a second, when the first are found.
+
+    `of_a_task` is how many comparisons a task makes: few are made in another way than many.
+    """
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
     queries, near, listed = np.split(
@@ -139,10 +144,11 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int) -> float:
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
     nearest = RisingNearest(nearest_in_list(queries, near, ids, k, None))
-    products = products_of(queries)
+    products = products_of(queries, of_a_task)
     begin = time.process_time()
     for number in range(_ROUNDS):
         first = _KNOWN + number * len(listed)
         ids = np.arange(first, first + len(listed), dtype=np.int32)
-        nearest.add(rows, products.reaching(rows, listed, nearest.floors(rows)), ids)
+        products.begin(listed)
+        nearest.add(rows, products.reaching(rows, nearest.floors(rows)), ids)
     return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)

@@ -8,13 +8,17 @@ groups do not depend on how many are kept, and memory does not grow with the siz
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 
-from ncclean.execution.neighbours.lists import Vectors, visitors
+from ncclean.execution.neighbours.batches import Visit, batches
+from ncclean.execution.neighbours.lists import Members, Vectors, visitors
 from ncclean.execution.neighbours.passes import Direction, chunks, range_of
 from ncclean.execution.neighbours.searches import groups_of_lists
 from ncclean.scoring.neighbours.groups import DuplicatePairs, SpanningPairs
-from ncclean.scoring.neighbours.search import TIE, Candidates, reaching
+from ncclean.scoring.neighbours.products import products_of
+from ncclean.scoring.neighbours.search import TIE, Candidates
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
@@ -46,29 +50,26 @@ def find_pairs(
     pairs: DuplicatePairs | SpanningPairs = DuplicatePairs.kept(by_similarity)
     if linkage == "components":
         pairs = SpanningPairs()
-    for members, visiting in zip(
-        vectors.lists(first, last), visitors(vectors, direction, first, last), strict=True
-    ):
-        ids, near = visiting.ids[visiting.rank < effort], members.ids
-        near_vectors = members.vectors
-        if chosen is not None:
-            ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][near]
-            near, near_vectors = near[is_asked], near_vectors[is_asked]
-        if len(near):
-            ids = ids[ids > near[0]]
-        if not len(near) or not len(ids):
-            continue
-        dual = space.dual(near_vectors)
-        # Small blocks: the fewer members after the first query of a block, the less for nothing.
-        for rows in chunks(len(ids), _QUERY_ROWS):
-            later = ids[rows]
-            earlier = slice(0, int(np.searchsorted(near, later[-1])))
-            queries = space.centred(vectors.take(later))
-            floors = (threshold - TIE) * lengths[later]
-            for candidates in reaching(queries, later, floors, dual[earlier], near[earlier]):
-                candidates = candidates.at(np.flatnonzero(candidates.ids < candidates.queries))
-                cosines = candidates.cosines / lengths[candidates.queries]
-                pairs.add(Candidates(candidates.queries, candidates.ids, cosines))
+    visits = _visits(vectors, direction, (first, last), effort, chosen)
+    for batch in batches(visits, int(work.load("groups")["room"][0]), len(lengths)):
+        queries = vectors.kept(batch.queries)
+        for rows in chunks(len(queries)):
+            queries[rows] = space.centred(queries[rows])
+        products = products_of(queries, batch.comparisons)
+        for members, asking in batch.visits:
+            products.begin(space.dual(members.vectors))
+            asked = np.searchsorted(batch.queries, asking)
+            # Small blocks: the fewer members after the first query of a block, the less for
+            # nothing.
+            for rows in chunks(len(asking), _QUERY_ROWS):
+                later = asking[rows]
+                floors = (threshold - TIE) * lengths[later]
+                earlier = int(np.searchsorted(members.ids, later[-1]))
+                near = products.reaching(asked[rows], floors, earlier)
+                found = Candidates(later[near.rows], members.ids[near.places], near.cosines)
+                found = found.at(np.flatnonzero(found.ids < found.queries))
+                cosines = found.cosines / lengths[found.queries]
+                pairs.add(Candidates(found.queries, found.ids, cosines))
     best = pairs.result()
     work.save(
         f"pairs-{side}-{round_}-{group}",
@@ -79,6 +80,28 @@ def find_pairs(
             "cut": pairs.cut(),
         },
     )
+
+
+def _visits(
+    vectors: Vectors,
+    direction: Direction,
+    lists: tuple[int, int],
+    effort: int,
+    chosen: Mapping[str, np.ndarray] | None,
+) -> Iterator[Visit]:
+    """The members of lists and the rows, not before the first of them, that are near the list.
+
+    `chosen` names those that are compared, if not all are.
+    """
+    for members, visiting in zip(
+        vectors.lists(*lists), visitors(vectors, direction, *lists), strict=True
+    ):
+        ids = visiting.ids[visiting.rank < effort]
+        if chosen is not None:
+            ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]
+            members = Members(members.ids[is_asked], members.vectors[is_asked])
+        if len(members.ids):
+            yield members, ids[ids > members.ids[0]]
 
 
 def similarity_block(work: ArrayFolder, number: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.scoring.neighbours.memory import kept
 from ncclean.scoring.neighbours.search import order_of
 from ncclean.storage.array_files import ArrayFolder
 
@@ -31,23 +32,30 @@ class Vectors:
         self.bounds = np.asarray(work.load("bounds")[side])
         self.files = [work.load(f"route-{number}") for number in range(len(self.bounds) - 1)]
 
-    def take(self, ids: np.ndarray) -> np.ndarray:
-        """(m,) ids -> (m, d) float32."""
+    def take(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """(m,) ids -> (m, d) float32, in `out` if it is given."""
         width = self.files[0][f"{self.side}_vectors"].shape[1]
-        gathered = np.empty((len(ids), width), np.float32)
+        gathered = np.empty((len(ids), width), np.float32) if out is None else out[: len(ids)]
         stored = np.empty((min(len(ids), _ROWS), width), np.float16)
         of_row = np.searchsorted(self.bounds, ids, side="right") - 1
-        order = order_of(of_row, len(self.files))
+        # Ascending ids, as nearly all are, lie block after block: no rows to look up.
+        order = None if (of_row[1:] >= of_row[:-1]).all() else order_of(of_row, len(self.files))
         ends = np.cumsum(np.bincount(of_row, minlength=len(self.files)))
-        for block, rows in enumerate(np.split(order, ends[:-1])):
+        for block, (begin, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
             file = self.files[block]
-            for piece in chunks(len(rows), _ROWS):
-                here = rows[piece]
-                places = file[f"{self.side}_place"][ids[here] - self.bounds[block]]
-                vectors = stored[: len(here)]
+            for piece in chunks(end - begin, _ROWS):
+                here = slice(begin + piece.start, begin + piece.stop)
+                rows = here if order is None else order[here]
+                places = file[f"{self.side}_place"][ids[rows] - self.bounds[block]]
+                vectors = stored[: len(places)]
                 np.take(file[f"{self.side}_vectors"], places, axis=0, out=vectors, mode="clip")
-                gathered[here] = vectors
+                gathered[rows] = vectors
         return gathered
+
+    def kept(self, ids: np.ndarray) -> np.ndarray:
+        """The same, in memory that the next call uses again."""
+        width = self.files[0][f"{self.side}_vectors"].shape[1]
+        return self.take(ids, kept("queries in float32", (len(ids), width), np.float32))
 
     def lists(self, first: int, last: int) -> Iterator[Members]:
         """Lists `first` to `last`, each whole; all of them are held in float16."""

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
-from ncclean.execution.neighbours.lists import Members, Vectors, Visitors, visitors
-from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.execution.neighbours.batches import batches
+from ncclean.execution.neighbours.lists import Vectors, visitors
+from ncclean.execution.neighbours.passes import Direction
 from ncclean.scoring.neighbours.products import products_of
 from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import (
@@ -65,19 +64,23 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     home = np.asarray(work.load(f"visits-{direction.name}")["home"])
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    visits = zip(index.lists(first, last), visitors(queries, direction, first, last), strict=True)
+    visits = (
+        (members, visiting.ids[visiting.rank > 0])
+        for members, visiting in zip(
+            index.lists(first, last), visitors(queries, direction, first, last), strict=True
+        )
+    )
     by_batch = []
-    for batch in _batches(visits, int(work.load("groups")["room"][0]), len(home)):
-        ids = np.unique(np.concatenate([asking for _, asking in batch]))
-        products = products_of(queries.take(ids))
+    for batch in batches(visits, int(work.load("groups")["room"][0]), len(home)):
+        ids, products = batch.queries, products_of(queries.kept(batch.queries), batch.comparisons)
         of_query = np.searchsorted(groups, home[ids], side="right") - 1
         best = RisingNearest(_found_at_home(work, direction, ids, of_query, k))
-        for members, asking in batch:
+        for members, asking in batch.visits:
             rows = np.searchsorted(ids, asking)
+            products.begin(members.vectors)
             for block in query_blocks(len(rows), len(members.ids)):
                 asked = rows[block]
-                reached = products.reaching(asked, members.vectors, best.floors(asked))
-                best.add(asked, reached, members.ids)
+                best.add(asked, products.reaching(asked, best.floors(asked)), members.ids)
         by_batch.append(best.found(ids))
     further = Candidates.joined(by_batch)
     # By the group of the query's own list, where it is merged with what was found there.
@@ -93,33 +96,6 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
             "starts": np.searchsorted(of_query[order], np.arange(len(groups))),
         },
     )
-
-
-def _batches(
-    visits: Iterable[tuple[Members, Visitors]], room: int, count: int
-) -> Iterator[list[tuple[Members, np.ndarray]]]:
-    """Lists with the queries that visit them beside their own, `room` distinct ones at a time.
-
-    The queries of a list are divided between blocks alone: see `query_blocks`.
-    """
-    batch: list[tuple[Members, np.ndarray]] = []
-    seen, distinct = np.zeros(count, dtype=bool), 0
-    for members, visiting in visits:
-        ids = visiting.ids[visiting.rank > 0]
-        if not len(members.ids) or not len(ids):
-            continue
-        block = next(query_blocks(len(ids), len(members.ids))).stop
-        for rows in chunks(len(ids), max(room // block, 1) * block):
-            asking = ids[rows]
-            fresh = len(asking) - int(np.count_nonzero(seen[asking]))
-            if batch and distinct + fresh > room:
-                yield batch
-                batch, seen[:], distinct, fresh = [], False, 0, len(asking)
-            batch.append((members, asking))
-            seen[asking] = True
-            distinct += fresh
-    if batch:
-        yield batch
 
 
 def _found_at_home(

@@ -79,21 +79,6 @@ def nearest_in_list(
     return Nearest(cosines, near)
 
 
-def reaching(
-    queries: np.ndarray,
-    query_ids: np.ndarray,
-    floors: np.ndarray,
-    members: np.ndarray,
-    ids: np.ndarray,
-) -> Iterator[Candidates]:
-    """Members whose product with a query is at least the (q,) floor of the query."""
-    for rows in query_blocks(len(queries), len(ids)):
-        block = queries[rows] @ members.T
-        places = np.flatnonzero(block >= floors[rows, None])
-        row, column = np.divmod(places, len(ids))
-        yield Candidates(query_ids[rows][row], ids[column], block.ravel()[places])
-
-
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
     """So many queries at a time that their products with a long list still fit into memory.
 
