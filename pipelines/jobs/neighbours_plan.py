@@ -16,8 +16,9 @@ from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
 from ncclean.execution.neighbours.learning import MOST_PROBES, is_exact, lists_of
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
+from ncclean.scoring.neighbours.arithmetic import fastest
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
-from ncclean.scoring.neighbours.products import products_of
+from ncclean.scoring.neighbours.products import Products
 from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import QUERY_ROWS, nearest_in_list
 
@@ -88,7 +89,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     lists = lists_of(pairs, exact)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
-    groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room)
+    groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
     with threadpool_limits(1):
@@ -144,7 +145,7 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, of_a_task
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
     nearest = RisingNearest(nearest_in_list(queries, near, ids, k, None))
-    products = products_of(queries, of_a_task)
+    products = Products(queries, fastest(of_a_task))
     begin = time.process_time()
     for number in range(_ROUNDS):
         first = _KNOWN + number * len(listed)

@@ -7,7 +7,7 @@ import numpy as np
 from ncclean.execution.neighbours.blocks import Block
 from ncclean.execution.neighbours.lists import Vectors
 from ncclean.execution.neighbours.passes import Direction, chunks, distinct_vectors
-from ncclean.execution.neighbours.searches import nearest_of
+from ncclean.execution.neighbours.searches import by_list, nearest_of
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.lemon import LemonParameters, disagreement
 from ncclean.scoring.neighbours.matrix import Rows
@@ -62,8 +62,10 @@ def agree_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
     other = "text" if side == "image" else "image"
     shared = work.load("pair-groups")
     distinct, positions = classes_of(work, side)
-    queries, nearest = nearest_of(work, Direction(side, side), group)
-    pairs = pairs_of_rows(distinct, queries)
+    direction = Direction(side, side)
+    queries, nearest = nearest_of(work, direction, group)
+    # List by list, so that pairs that follow one another have neighbours in common.
+    pairs = pairs_of_rows(distinct, queries[by_list(work, direction, group)])
     copies = [shared[name] for name in ("pair", "same_image") if name in shared]
     theirs = PairRows(Vectors(work, other), classes_of(work, other)[0].labels)
     terms = disagreement(

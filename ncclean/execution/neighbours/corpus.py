@@ -37,7 +37,7 @@ from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
-_LEAST_TASKS = 4  # groups of lists, so that few processes are busy to the end
+_LEAST_TASKS, _TASKS_OF_A_PROCESS = 4, 2  # groups of lists, so that none is long without work
 _SMALL = 20_000  # distinct rows that one group holds in any case
 
 
@@ -48,6 +48,7 @@ def find_neighbours(
     runner: Runner,
     *,
     memory_bytes: int = DEFAULT_MEMORY,
+    processes: int = 1,
     begin: Begin = lambda text, tasks: None,
     tick: Tick = lambda done: None,
     reference: np.ndarray | None = None,
@@ -55,8 +56,9 @@ def find_neighbours(
     """Compare the pairs of a corpus with one another: who they are, and what was found.
 
     `work` keeps what was done if the search is killed; the same call goes on there. A task takes
-    about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
-    `InputError` for a corpus without a usable pair.
+    about `memory_bytes`, and so many `processes` have tasks to the end. `reference` (r, d) are
+    images of another corpus to compare with. Raises `InputError` for a corpus without a usable
+    pair.
     """
     stages = Stages(work, runner, begin, tick)
     corpus = read_corpus(stages, blocks)
@@ -72,7 +74,7 @@ def find_neighbours(
     assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
     arguments = [(block, assigned.probes, exact) for block in blocks]
     stages.run("writing lists", "route", route_block, arguments)
-    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes))
+    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, processes))
 
     representative = {
         side: group_side(stages, corpus, side, thresholds[side], options.linkage) for side in SIDES
@@ -149,28 +151,32 @@ def neighbours_of(
     return neighbours
 
 
-def _groups(corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int) -> dict[str, np.ndarray]:
+def _groups(
+    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, processes: int
+) -> dict[str, np.ndarray]:
     """By side, where each group of lists begins: as many rows as a task has room for.
 
     `room` is how many queries it has room for.
     """
     groups = {
-        side: groups_of(np.bincount(lists), corpus.dim, k, memory_bytes)
+        side: groups_of(np.bincount(lists), corpus.dim, k, memory_bytes, processes)
         for side, lists in assigned.lists.items()
     }
-    # Queries in float32 and bfloat16, and what is known of the neighbours of each.
-    query_bytes = 6 * corpus.dim + 40 * k
+    # Queries in float32 and bfloat16, and what is known of the neighbours of each: while they are
+    # searched, and when those found in other lists are merged.
+    query_bytes = max(6 * corpus.dim + 40 * k, 160 * k)
     return {**groups, "room": np.array([max(1, memory_bytes // 2 // query_bytes)])}
 
 
-def groups_of(sizes: np.ndarray, dim: int, k: int, memory_bytes: int) -> np.ndarray:
+def groups_of(sizes: np.ndarray, dim: int, k: int, memory_bytes: int, processes: int) -> np.ndarray:
     """(g + 1,) where each group of lists of these (l,) sizes begins."""
-    # Vectors as stored, in float32 and transformed; neighbours before and after they are merged.
-    row_bytes = 10 * dim + 160 * k
+    # Vectors in float16, by block and by list; neighbours as they are found, joined and ordered.
+    row_bytes = 4 * dim + 24 * k
     ends = np.cumsum(sizes)
     rows = int(ends[-1])
     room = max(1, memory_bytes // 2 // row_bytes)
-    wanted = max(-(-rows // room), min(_LEAST_TASKS, -(-rows // _SMALL)))
+    least = min(max(_LEAST_TASKS, _TASKS_OF_A_PROCESS * processes), -(-rows // _SMALL))
+    wanted = max(-(-rows // room), least)
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups

@@ -16,14 +16,15 @@ from ncclean.execution.neighbours.batches import Visit, batches
 from ncclean.execution.neighbours.lists import Members, Vectors, visitors
 from ncclean.execution.neighbours.passes import Direction, chunks, range_of
 from ncclean.execution.neighbours.searches import groups_of_lists
+from ncclean.scoring.neighbours.arithmetic import fastest
 from ncclean.scoring.neighbours.groups import DuplicatePairs, SpanningPairs
-from ncclean.scoring.neighbours.products import products_of
+from ncclean.scoring.neighbours.products import Products
 from ncclean.scoring.neighbours.search import TIE, Candidates
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
 # Near-duplicates lie in the same or an adjacent list, so few need to be visited.
-GROUPING_EFFORT = 16
+GROUPING_EFFORT = 12
 _QUERY_ROWS = 512
 
 
@@ -55,7 +56,7 @@ def find_pairs(
         queries = vectors.kept(batch.queries)
         for rows in chunks(len(queries)):
             queries[rows] = space.centred(queries[rows])
-        products = products_of(queries, batch.comparisons)
+        products = Products(queries, fastest(batch.comparisons))
         for members, asking in batch.visits:
             products.begin(space.dual(members.vectors))
             asked = np.searchsorted(batch.queries, asking)
@@ -99,7 +100,7 @@ def _visits(
         ids = visiting.ids[visiting.rank < effort]
         if chosen is not None:
             ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]
-            members = Members(members.ids[is_asked], members.vectors[is_asked])
+            members = Members(members.ids[is_asked], members.stored[is_asked])
         if len(members.ids):
             yield members, ids[ids > members.ids[0]]
 

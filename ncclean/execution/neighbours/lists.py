@@ -18,10 +18,15 @@ _ROWS = 1024  # read at a time, into the same memory
 
 @dataclass(frozen=True)
 class Members:
-    """The (m,) ids and (m, d) float32 vectors of a list, ascending by id."""
+    """The (m,) ids and (m, d) float16 vectors of a list, ascending by id."""
 
     ids: np.ndarray
-    vectors: np.ndarray
+    stored: np.ndarray
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """(m, d) float32, made when they are asked for."""
+        return self.stored.astype(np.float32)
 
 
 class Vectors:
@@ -73,7 +78,7 @@ class Vectors:
         order, ends = _by_list([starts[first : last + 1] for starts, _, _ in blocks])
         for begin, end in itertools.pairwise(ends):
             rows = order[begin:end]
-            yield Members(ids[rows], vectors[rows].astype(np.float32))
+            yield Members(ids[rows], vectors[rows])
 
 
 @dataclass(frozen=True)

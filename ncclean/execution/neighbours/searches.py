@@ -10,14 +10,16 @@ import numpy as np
 
 from ncclean.execution.neighbours.batches import batches
 from ncclean.execution.neighbours.lists import Vectors, visitors
-from ncclean.execution.neighbours.passes import Direction
-from ncclean.scoring.neighbours.products import products_of
+from ncclean.execution.neighbours.passes import Direction, chunks
+from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.products import Products
 from ncclean.scoring.neighbours.rising import RisingNearest
 from ncclean.scoring.neighbours.search import (
     Candidates,
     Nearest,
     merge_nearest,
     nearest_in_list,
+    order_of,
     query_blocks,
 )
 from ncclean.storage.array_files import ArrayFolder
@@ -47,10 +49,12 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
         near.append(nearest.ids)
     joined = np.concatenate(ids)
     order = np.argsort(joined)
+    lists = np.repeat(np.arange(first, last, dtype=np.int32), [len(own) for own in ids])
     work.save(
         f"home-{direction.name}-{group}",
         {
             "queries": joined[order],
+            "lists": lists[order],
             "cosines": np.concatenate(cosines)[order],
             "ids": np.concatenate(near)[order],
         },
@@ -72,7 +76,8 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     )
     by_batch = []
     for batch in batches(visits, int(work.load("groups")["room"][0]), len(home)):
-        ids, products = batch.queries, products_of(queries.kept(batch.queries), batch.comparisons)
+        ids = batch.queries
+        products = Products(queries.kept(ids), fastest(batch.comparisons))
         of_query = np.searchsorted(groups, home[ids], side="right") - 1
         best = RisingNearest(_found_at_home(work, direction, ids, of_query, k))
         for members, asking in batch.visits:
@@ -114,19 +119,39 @@ def _found_at_home(
 def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
     """The k nearest of each query whose nearest list is in the group."""
     at_home = work.load(f"home-{direction.name}-{group}")
-    further = []
+    queries = np.asarray(at_home["queries"])
+    cosines = np.empty(at_home["cosines"].shape, np.float32)
+    near = np.empty(at_home["ids"].shape, np.int32)
+    for rows in chunks(len(queries), int(work.load("groups")["room"][0])):
+        home = Nearest(np.asarray(at_home["cosines"][rows]), np.asarray(at_home["ids"][rows]))
+        best = merge_nearest(
+            queries[rows], home, _found_away(work, group, direction, queries[rows])
+        )
+        cosines[rows], near[rows] = best.cosines, best.ids
+    work.save(
+        f"near-{direction.name}-{group}",
+        {"queries": queries, "lists": at_home["lists"], "cosines": cosines, "ids": near},
+    )
+
+
+def _found_away(
+    work: ArrayFolder, group: int, direction: Direction, queries: np.ndarray
+) -> Candidates:
+    """What `search_away` found for ascending queries of the group, in all groups of lists."""
+    found = []
     for number in range(len(groups_of_lists(work, direction.index)) - 1):
         away = work.load(f"away-{direction.name}-{number}")
         begin, end = away["starts"][group : group + 2]
         names = ("queries", "ids", "cosines")
-        further.append(Candidates(*(np.asarray(away[name][begin:end]) for name in names)))
-    home = Nearest(np.asarray(at_home["cosines"]), np.asarray(at_home["ids"]))
-    queries = np.asarray(at_home["queries"])
-    best = merge_nearest(queries, home, Candidates.joined(further))
-    work.save(
-        f"near-{direction.name}-{group}",
-        {"queries": queries, "cosines": best.cosines, "ids": best.ids},
-    )
+        here = Candidates(*(np.asarray(away[name][begin:end]) for name in names))
+        is_asked = (here.queries >= queries[0]) & (here.queries <= queries[-1])
+        found.append(here.at(np.flatnonzero(is_asked)))
+    return Candidates.joined(found)
+
+
+def by_list(work: ArrayFolder, direction: Direction, group: int) -> np.ndarray:
+    """(q,) the places of a group's queries in `nearest_of`, list by list."""
+    return order_of(np.asarray(work.load(f"near-{direction.name}-{group}")["lists"]), 1 << 31)
 
 
 def nearest_of(work: ArrayFolder, direction: Direction, group: int) -> tuple[np.ndarray, Nearest]:

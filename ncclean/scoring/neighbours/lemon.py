@@ -22,11 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.scoring.neighbours.arithmetic import single_products
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.matrix import Rows
 from ncclean.scoring.neighbours.search import Nearest
 
-_BLOCK_ROWS = 256
+_BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +80,25 @@ def disagreement(
         valid = near >= 0
         for labels in copies:
             valid &= labels[near] != labels[block, None]
-        theirs = other.take(near.ravel()).reshape(*near.shape, other.dim)
-        apart = 1 - np.matmul(theirs, other.take(block)[:, :, None])[:, :, 0]
+        apart = 1 - _cosines(other, block, near)
         weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
         total = np.where(valid, weight * apart, 0.0).sum(axis=1)
         count = valid.sum(axis=1)
         means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
         terms[start : start + len(block)] = means
     return terms
+
+
+def _cosines(other: Rows, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
+
+    Vectors that several of them ask for, as pairs that lie near one another do, are read once.
+    """
+    rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
+    vectors = other.take(rows)
+    of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
+    cosines = single_products(vectors, of_pairs, vectors, place[len(pairs) :])
+    return cosines.reshape(near.shape)
 
 
 def neighbour_pairs(

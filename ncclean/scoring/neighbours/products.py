@@ -1,6 +1,7 @@
-"""Products of queries with the members of lists that reach a floor: few of all.
+"""The few products of queries with members that are needed: those that reach a floor, the largest.
 
-Where that is faster they are taken in bfloat16 first, on a GPU or in matrix tiles (`rounding`).
+Which may be among them is told by the fastest `Arithmetic`; those are taken once more, one by one,
+so the result is exact in float32, and the same however queries and members were divided.
 """
 
 from __future__ import annotations
@@ -9,20 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.scoring.neighbours.memory import kept
-from ncclean.scoring.neighbours.rounding import (
-    ERROR,
-    RoundedProducts,
-    bits_of,
-    device_for,
-    lengths,
-    longest,
-    reached,
-    single_products,
-)
-
-# Of a list's products; if more may reach their floor, to take all in float32 is faster.
-_MOST_TAKEN_AGAIN = 1 / 16
+from ncclean.scoring.neighbours.arithmetic import Arithmetic, lengths, longest, single_products
 
 
 @dataclass(frozen=True)
@@ -37,55 +25,62 @@ class Reached:
 class Products:
     """Products of (q, d) float32 vectors with the members of one list after the other."""
 
-    def __init__(self, vectors: np.ndarray) -> None:
-        self._vectors = vectors
+    def __init__(self, vectors: np.ndarray, arithmetic: Arithmetic) -> None:
+        self._vectors, self._arithmetic = vectors, arithmetic
+        self._held = arithmetic.hold("queries", vectors)
+        self._lengths = lengths(vectors)
 
     def begin(self, members: np.ndarray) -> None:
         """Take the (m, d) members of the next list."""
         self._members = members
+        self._held_members = self._arithmetic.hold("members", members)
+        self._error = self._arithmetic.error * longest(members) * self._lengths
 
     def reaching(self, rows: np.ndarray, floors: np.ndarray, first: int | None = None) -> Reached:
         """Those of the (r,) chosen rows with the `first` members that reach the (r,) floors."""
-        members = self._members[:first]
-        chosen = kept("chosen rows", (len(rows), members.shape[1]), np.float32)
-        np.take(self._vectors, rows, axis=0, out=chosen, mode="clip")  # `raise` would copy `out`
-        products = kept("cosines", (len(rows), len(members)), np.float32)
-        np.matmul(chosen, members.T, out=products)
-        cells = np.flatnonzero(products >= floors[:, None])
-        return Reached(*np.divmod(cells, len(members)), products.ravel()[cells])
-
-
-class CoarseProducts(Products):
-    """The same by way of bfloat16 products on a device of torch."""
-
-    def __init__(self, vectors: np.ndarray, device: str) -> None:
-        super().__init__(vectors)
-        self._coarse = RoundedProducts(device)
-        self._rounded = self._coarse.rounded("queries", vectors)
-        self._lengths = lengths(vectors)
-
-    def begin(self, members: np.ndarray) -> None:
-        super().begin(members)
-        self._rounded_members = self._coarse.rounded("members", members)
-        self._error = ERROR * longest(members) * self._lengths
-
-    def reaching(self, rows: np.ndarray, floors: np.ndarray, first: int | None = None) -> Reached:
         count = len(self._members[:first])
-        chosen = self._coarse.chosen(self._rounded, rows)
-        products = self._coarse.bits(chosen, self._rounded_members, count)[: len(rows)]
-        # Rounding keeps the order: a product that reaches it does so when both are rounded.
-        least = bits_of(floors - self._error[rows])
-        may_reach = reached(products, least)
-        cells = np.flatnonzero(may_reach)
-        if len(cells) > _MOST_TAKEN_AGAIN * may_reach.size:
-            return super().reaching(rows, floors, first)
-        row, place = np.divmod(cells, count)
+        chosen = self._arithmetic.choose(self._held, rows)
+        products = self._arithmetic.multiply(chosen, self._held_members, len(rows), count)
+        row, place = np.divmod(products.reaching(floors - self._error[rows]), count)
         cosines = single_products(self._vectors, rows[row], self._members, place)
-        does_reach = np.flatnonzero(cosines >= floors[row])
-        return Reached(row[does_reach], place[does_reach], cosines[does_reach])
+        reached = np.flatnonzero(cosines >= floors[row])
+        return Reached(row[reached], place[reached], cosines[reached])
 
 
-def products_of(vectors: np.ndarray, count: float) -> Products:
-    """Products of (q, d) float32 vectors, so many in all, the way that is fastest here."""
-    device = device_for(count)
-    return Products(vectors) if device is None else CoarseProducts(vectors, device)
+class Largest:
+    """The largest products of queries with (m, d) members.
+
+    Members are compared less their mean: the order is the same, the products are smaller and so is
+    what rounding changes, and the largest are above zero.
+    """
+
+    def __init__(self, members: np.ndarray, arithmetic: Arithmetic) -> None:
+        self._members, self._arithmetic = members, arithmetic
+        centred = members - members.mean(axis=0)
+        self._held = arithmetic.hold("members", centred)
+        self._error = 2 * arithmetic.error * longest(centred)
+
+    def of(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, count) places of the largest of each query, descending, and the products."""
+        held = self._arithmetic.hold("queries", queries)
+        multiplied = self._arithmetic.multiply(held, self._held, len(queries), len(self._members))
+        # So many products reach the floor, so none far below is among the largest.
+        floors = multiplied.floors(count) - self._error * lengths(queries)
+        row, place = np.divmod(multiplied.reaching(floors), len(self._members))
+        return ordered(row, place, single_products(queries, row, self._members, place), count)
+
+
+def ordered(
+    row: np.ndarray, place: np.ndarray, values: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(m, count) places and values of the largest of (c,) values of each row, descending.
+
+    Rows ascend, and places within them. Of equal values the first come first.
+    """
+    counts = np.bincount(row)
+    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.zeros((len(counts), int(counts.max(initial=count))), np.int64)
+    candidates = np.full(places.shape, -np.inf, values.dtype)
+    places[row, rank], candidates[row, rank] = place, values
+    order = np.argsort(-candidates, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(places, order, axis=1), np.take_along_axis(candidates, order, axis=1)

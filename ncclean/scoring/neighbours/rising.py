@@ -20,6 +20,12 @@ _MISSING = np.iinfo(np.int64).min
 class RisingNearest:
     """Holds the k nearest of (s,) queries; `known` (s, k) those of their own lists."""
 
+    @classmethod
+    def unknown(cls, count: int, k: int) -> RisingNearest:
+        """Of so many queries of which no list has been seen."""
+        shape = (count, k)
+        return cls(Nearest(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)))
+
     def __init__(self, nearest: Nearest) -> None:
         self._keys = np.where(nearest.ids >= 0, _keys(nearest.cosines, nearest.ids) | 1, _MISSING)
         self._keys.partition(0, axis=1)  # the k-th first
@@ -47,28 +53,37 @@ class RisingNearest:
         self._keys[rows] = merged[:, most:]
         self._floors[rows] = _cosines(merged[:, most])
 
+    def nearest(self) -> Nearest:
+        """The (s, k) nearest so far, known and new."""
+        keys = np.sort(self._keys, axis=1)[:, ::-1]
+        return Nearest(_cosines(keys), np.where(keys == _MISSING, np.int32(-1), _ids(keys)))
+
     def found(self, queries: np.ndarray) -> Candidates:
         """What was not known before and is among the k nearest, of all (s,) queries by their id."""
         row, place = np.nonzero((self._keys & 1 == 0) & (self._keys != _MISSING))
         keys = self._keys[row, place]
-        ids = (_LARGEST_ID - ((keys & 0xFFFFFFFF) >> 1)).astype(np.int32)
-        return Candidates(queries[row], ids, _cosines(keys))
+        return Candidates(queries[row], _ids(keys), _cosines(keys))
 
 
 def _keys(cosines: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    keys: np.ndarray = (_ordered(cosines) << 32) + ((_LARGEST_ID - ids) << 1)
+    keys: np.ndarray = _ordered(cosines.view(np.int32)).astype(np.int64)
+    keys <<= 32
+    keys += (_LARGEST_ID - ids) << 1
     return keys
 
 
-def _ordered(cosines: np.ndarray) -> np.ndarray:
-    """Integers in the order of the float32 cosines; its own inverse on the bits of a float."""
-    bits = cosines.view(np.int32).astype(np.int64)
-    ordered: np.ndarray = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+def _ids(keys: np.ndarray) -> np.ndarray:
+    ids: np.ndarray = (_LARGEST_ID - ((keys & 0xFFFFFFFF) >> 1)).astype(np.int32)
+    return ids
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """int32 bits of float32 numbers as integers in their order, and back."""
+    ordered: np.ndarray = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return ordered
 
 
 def _cosines(keys: np.ndarray) -> np.ndarray:
     """The float32 cosines of keys; minus infinity for what is missing."""
-    ordered = keys >> 32
-    bits = np.where(ordered < 0, -ordered | 0x80000000, ordered).astype(np.uint32)
-    return np.where(keys == _MISSING, np.float32(-np.inf), bits.view(np.float32))
+    cosines = _ordered((keys >> 32).astype(np.int32)).view(np.float32)
+    return np.where(keys == _MISSING, np.float32(-np.inf), cosines)

@@ -15,7 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ncclean.scoring.neighbours.centroids import largest
+from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.products import Largest
 
 # Cosines of float32 products that differ by less are ties.
 TIE = 1e-6
@@ -64,18 +65,20 @@ def nearest_in_list(
     """
     cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
     near = np.full((len(queries), k), -1, dtype=np.int32)
-    width = min(k, len(ids))
+    count = min(k, len(ids) - (itself is not None))
+    width = count + (itself is not None)
+    if not width or not len(queries):
+        return Nearest(cosines, near)
+    largest = Largest(members, fastest(len(queries) * len(ids)))
     for rows in query_blocks(len(queries), len(ids)):
-        block = queries[rows] @ members.T
+        places, values = largest.of(queries[rows], width)
         if itself is not None:
-            block[ids[None, :] == itself[rows, None]] = -np.inf
-        if width < len(ids):
-            places = largest(block, width)
-            block, of_places = np.take_along_axis(block, places, axis=1), ids[places]
-        else:
-            of_places = np.broadcast_to(ids, block.shape)
-        cosines[rows, :width] = block
-        near[rows, :width] = np.where(np.isfinite(block), of_places, -1)
+            is_itself = ids[places] == itself[rows, None]
+            at = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), count)
+            columns = np.arange(count)
+            others = columns + (columns >= at[:, None])
+            places, values = (np.take_along_axis(one, others, axis=1) for one in (places, values))
+        cosines[rows, :count], near[rows, :count] = values, ids[places]
     return Nearest(cosines, near)
 
 

@@ -63,9 +63,16 @@ class Whitening:
 
     def apply(self, vectors: np.ndarray) -> np.ndarray:
         """(m, d) unit vectors -> (m, d) unit vectors of the space, float32."""
+        return self.unit_and_length(vectors)[0]
+
+    def unit_and_length(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and the (m,) lengths in the space before they were scaled to 1."""
         if self.axes is None:
-            return vectors
-        return _unit((vectors - self.mean) @ self.axes)
+            return vectors, np.ones(len(vectors), np.float32)
+        values = (vectors - self.mean) @ self.axes
+        lengths = np.maximum(_lengths(values), np.finfo(np.float32).tiny)
+        values /= lengths[:, None]
+        return values, lengths
 
     def centred(self, vectors: np.ndarray) -> np.ndarray:
         """(m, d) less the mean: what is multiplied with `dual`."""
@@ -78,16 +85,7 @@ class Whitening:
         dual: np.ndarray = self.apply(vectors) @ self.axes.T
         return dual
 
-    def length(self, vectors: np.ndarray) -> np.ndarray:
-        """(m,) lengths in the space, before they are scaled to 1."""
-        if self.axes is None:
-            return np.ones(len(vectors), np.float32)
-        lengths: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.axes, axis=1)
-        at_least: np.ndarray = np.maximum(lengths, np.finfo(np.float32).tiny)
-        return at_least
 
-
-def _unit(values: np.ndarray) -> np.ndarray:
-    length = np.linalg.norm(values, axis=1, keepdims=True)
-    unit: np.ndarray = values / np.maximum(length, np.finfo(np.float32).tiny)
-    return unit
+def _lengths(values: np.ndarray) -> np.ndarray:
+    of_each: np.ndarray = np.sqrt(np.einsum("md,md->m", values, values))
+    return of_each

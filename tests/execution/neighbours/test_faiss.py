@@ -44,7 +44,7 @@ def searched(folder, blocks=3, memory_bytes=4 << 30, **options):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 20)
+    return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 18)
 
 
 def vectors_of(work, side):
@@ -104,7 +104,7 @@ def test_neighbours_are_those_of_faiss(done, direction):
 def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
     threshold = 0.8 if whiten else 0.96
     work, found = searched(
-        tmp_path, memory_bytes=1 << 20, whiten=whiten, linkage=linkage, image_threshold=threshold
+        tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
     )
     vectors = vectors_of(work, "image")
     space = Whitening.of(work.load("learnt"), "image_space_")
@@ -174,12 +174,12 @@ def test_what_is_done_is_not_done_again(tmp_path):
     while True:
         try:
             counted = Counting(9)
-            _, found = find_neighbours(blocks, options, work, counted, memory_bytes=1 << 21)
+            _, found = find_neighbours(blocks, options, work, counted, memory_bytes=1 << 19)
             break
         except KeyboardInterrupt:
             rounds += 1
     assert rounds > 5
-    _, expected = searched(tmp_path / "again", blocks=2, memory_bytes=1 << 21)
+    _, expected = searched(tmp_path / "again", blocks=2, memory_bytes=1 << 19)
     np.testing.assert_array_equal(found.lemon, expected.lemon)
     np.testing.assert_array_equal(found.pair_group, expected.pair_group)
     assert isinstance(found.rivals.captions, np.ndarray)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ncclean.execution.neighbours import searches
-from ncclean.execution.neighbours.lists import Members, Visitors
+from ncclean.execution.neighbours.batches import batches
+from ncclean.execution.neighbours.lists import Members
 from ncclean.scoring.neighbours import search
 from ncclean.scoring.neighbours.search import order_of, query_blocks
 
@@ -10,13 +10,13 @@ QUERIES = 300
 
 
 def visits(seed=0):
-    """Twelve lists, and who visits them; for every fourth query it is the own list."""
+    """Twelve lists, and who visits them."""
     rng = np.random.default_rng(seed)
     for number in range(12):
         ids = np.sort(rng.choice(QUERIES, rng.integers(0, 200), replace=False)).astype(np.int32)
         rows = rng.integers(0, 9)
-        members = Members(np.arange(rows) + 10 * number, np.zeros((rows, 2), np.float32))
-        yield members, Visitors(ids, (ids % 4).astype(np.uint8))
+        members = Members(np.arange(rows) + 10 * number, np.zeros((rows, 2), np.float16))
+        yield members, ids[ids % 4 > 0]
 
 
 @pytest.fixture
@@ -27,15 +27,17 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("room", [1, 20, 90, QUERIES])
 def test_a_task_has_room_for_the_queries_of_a_batch(small_blocks, room):
     asked = {}
-    for batch in searches._batches(visits(), room, QUERIES):
-        distinct = np.unique(np.concatenate([asking for _, asking in batch]))
+    for batch in batches(visits(), room, QUERIES):
+        distinct = np.unique(np.concatenate([asking for _, asking in batch.visits]))
+        np.testing.assert_array_equal(batch.queries, distinct)
         assert len(distinct) <= max(room, 16)
-        for members, asking in batch:
+        assert batch.comparisons == sum(len(one.ids) * len(ids) for one, ids in batch.visits)
+        for members, asking in batch.visits:
             asked.setdefault(int(members.ids[0]), []).append(asking)
     expected = {}
-    for members, visiting in visits():
-        if len(members.ids) and (visiting.rank > 0).any():
-            expected[int(members.ids[0])] = visiting.ids[visiting.rank > 0]
+    for members, ids in visits():
+        if len(members.ids) and len(ids):
+            expected[int(members.ids[0])] = ids
     assert asked.keys() == expected.keys()
     for first, pieces in asked.items():
         np.testing.assert_array_equal(np.concatenate(pieces), expected[first])

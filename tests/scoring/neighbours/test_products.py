@@ -1,4 +1,4 @@
-"""Products by way of bfloat16 are those of float32."""
+"""Products by way of bfloat16 are those of float32, to the last digit."""
 
 import numpy as np
 import pytest
@@ -6,29 +6,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.scoring.neighbours import products
-from ncclean.scoring.neighbours.products import CoarseProducts, Products
+from ncclean.scoring.neighbours import arithmetic
+from ncclean.scoring.neighbours.arithmetic import Bfloat16, Float32, fastest
+from ncclean.scoring.neighbours.products import Products
 from tests.scoring.neighbours.simulated import clustered
 
 
-def both(vectors, rows, members, floors):
+def reaching(products, rows, members, floors, first=None):
+    products.begin(members)
+    return products.reaching(rows, floors, first)
+
+
+def both(vectors, rows, members, floors, first=None):
     return [
-        one.reaching(rows, members, floors)
-        for one in (Products(vectors), CoarseProducts(vectors, "cpu"))
+        reaching(Products(vectors, way), rows, members, floors, first)
+        for way in (Float32(), Bfloat16("cpu"))
     ]
 
 
-def assert_same(exact, coarse, floors, length):
-    """What float32 finds; within its rounding of the floor there may be some more or fewer."""
-    found, again = (
-        dict(
-            zip(zip(one.rows.tolist(), one.places.tolist(), strict=True), one.cosines, strict=True)
-        )
-        for one in (exact, coarse)
-    )
-    for pair in found.keys() | again.keys():
-        value, other = (float(one.get(pair, floors[pair[0]])) for one in (found, again))
-        assert value == pytest.approx(other, abs=2e-6 * length**2)
+def assert_same(exact, coarse):
+    np.testing.assert_array_equal(coarse.rows, exact.rows)
+    np.testing.assert_array_equal(coarse.places, exact.places)
+    np.testing.assert_array_equal(coarse.cosines, exact.cosines)
 
 
 @settings(max_examples=40, deadline=None)
@@ -47,7 +46,7 @@ def test_all_that_reach_their_floor_are_found(seed, dim, quantile, length):
     rows = rng.permutation(120)[:70]
     floors = np.quantile(vectors[rows] @ members.T, quantile, axis=1).astype(np.float32)
     exact, coarse = both(vectors, rows, members, floors)
-    assert_same(exact, coarse, floors, length)
+    assert_same(exact, coarse)
     assert (np.diff(coarse.rows) >= 0).all()
 
 
@@ -61,13 +60,12 @@ def test_rounding_that_moves_all_elements_the_same_way_is_within_the_bound():
     assert exact.places.tolist() == coarse.places.tolist() == [5]
 
 
-def test_where_most_reach_the_floor_float32_is_taken(monkeypatch):
+def test_all_that_there_is():
     vectors = clustered(20, 8).astype(np.float32)
     floors = np.full(20, -np.inf, np.float32)
-    monkeypatch.setattr(CoarseProducts, "_exact", None)
     exact, coarse = both(vectors, np.arange(20), vectors, floors)
     assert len(exact.rows) == 400
-    np.testing.assert_array_equal(coarse.cosines, exact.cosines)
+    assert_same(exact, coarse)
 
 
 def test_nothing_is_found_of_nothing():
@@ -81,15 +79,31 @@ def test_nothing_is_found_of_nothing():
 def test_a_gpu_is_used_where_there_is_one():
     vectors = clustered(120, 64).astype(np.float32)
     floors = np.quantile(vectors @ vectors.T, 0.97, axis=1).astype(np.float32)
-    coarse = products.products_of(vectors)
-    assert type(coarse) is CoarseProducts
-    exact = Products(vectors).reaching(np.arange(120), vectors, floors)
-    assert_same(exact, coarse.reaching(np.arange(120), vectors, floors), floors, 1)
+    way = fastest(1)
+    assert type(way) is Bfloat16
+    exact, coarse = (
+        reaching(Products(vectors, one), np.arange(120), vectors, floors)
+        for one in (Float32(), way)
+    )
+    assert_same(exact, coarse)
 
 
-def test_without_a_gpu_products_are_taken_in_float32(monkeypatch):
-    monkeypatch.setattr(products, "_has_gpu", lambda: False)
-    assert type(products.products_of(clustered(20, 8).astype(np.float32))) is Products
+@pytest.mark.parametrize(("tiles", "count", "kind"), [
+    (False, 1e12, Float32), (True, 1e12, Bfloat16), (True, 10, Float32)
+])  # fmt: skip
+def test_many_products_are_rounded_first_where_tiles_take_them(monkeypatch, tiles, count, kind):
+    monkeypatch.setattr(arithmetic, "_has_gpu", lambda: False)
+    monkeypatch.setattr(arithmetic, "_has_tiles", lambda: tiles)
+    assert type(fastest(count)) is kind
+
+
+def test_the_first_members_alone():
+    vectors = clustered(90, 32).astype(np.float32)
+    members = clustered(200, 32, 1).astype(np.float32)
+    floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
+    exact, coarse = both(vectors, np.arange(90), members, floors, first=70)
+    assert_same(exact, coarse)
+    assert 60 < coarse.places.max() < 70
 
 
 def test_negative_floors():
@@ -100,5 +114,5 @@ def test_negative_floors():
     floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
     assert (floors < 0).all()
     exact, coarse = both(vectors, np.arange(60), members, floors)
-    assert_same(exact, coarse, floors, 1)
+    assert_same(exact, coarse)
     assert 60 < len(coarse.rows) < 300

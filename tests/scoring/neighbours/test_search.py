@@ -4,6 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.scoring.neighbours import search
+from ncclean.scoring.neighbours.arithmetic import Float32
+from ncclean.scoring.neighbours.products import Products
 from ncclean.scoring.neighbours.search import (
     Candidates,
     Nearest,
@@ -12,7 +14,6 @@ from ncclean.scoring.neighbours.search import (
     nearest_in_list,
     order_of,
     ranks,
-    reaching,
     recall_by_value,
 )
 from tests.scoring.neighbours.simulated import clustered
@@ -47,10 +48,12 @@ def test_lists_together_give_the_exact_neighbours(seed, k, lists):
     further = NearestCandidates(k)
     for number in rng.permutation(lists):
         away, there = home != number, of_list == number
-        for one in reaching(
-            queries[away], query_ids[away], floors[away], members[there], ids[there]
-        ):
-            further.add(one)
+        products = Products(queries, Float32())
+        products.begin(members[there])
+        rows = np.flatnonzero(away)
+        near_by = products.reaching(rows, floors[rows])
+        of_query, of_member = query_ids[rows][near_by.rows], ids[there][near_by.places]
+        further.add(Candidates(of_query, of_member, near_by.cosines))
     best = merge_nearest(query_ids, Nearest(cosines, near), further.result())
     expected, expected_ids = exact(queries, members, ids, k)
     np.testing.assert_allclose(best.cosines, expected, atol=1e-6)
