@@ -148,8 +148,10 @@ class _Bits(Multiplied):
     def reaching(self, floors: np.ndarray) -> np.ndarray:
         # Rounding keeps the order: a product that reaches a floor does so when both are rounded.
         rounded = _rounded(floors)
-        # What reaches a floor lies in one range of integers; a subtraction tells what does.
         is_low = (rounded >= 0x8000) | (rounded == 0)
+        if not is_low.any():
+            return np.flatnonzero(self.bits.view(np.int16) >= rounded.view(np.int16)[:, None])
+        # What reaches a floor lies in one range of integers; a subtraction tells what does.
         first = np.where(is_low, 0, rounded).astype(np.uint16)
         span = np.where(is_low, rounded | 0x8000, 0x7FFF - first).astype(np.uint16)
         np.subtract(self.bits, first[:, None], out=self.bits)
