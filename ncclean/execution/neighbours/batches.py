@@ -9,7 +9,6 @@ import numpy as np
 
 from ncclean.execution.neighbours.lists import Members
 from ncclean.execution.neighbours.passes import chunks
-from ncclean.scoring.neighbours.search import query_blocks
 
 Visit = tuple[Members, np.ndarray]  # a list, and the ascending ids of queries that visit it
 
@@ -28,17 +27,13 @@ class Batch:
 
 
 def batches(visits: Iterable[Visit], room: int, count: int) -> Iterator[Batch]:
-    """Visits with `room` distinct ones of `count` queries at a time.
-
-    The queries of a list are divided between blocks alone: see `query_blocks`.
-    """
+    """Visits with `room` distinct ones of `count` queries at a time."""
     batch: list[Visit] = []
     seen, distinct = np.zeros(count, dtype=bool), 0
     for members, ids in visits:
-        if not len(members.ids) or not len(ids):
+        if not len(members.ids):
             continue
-        block = next(query_blocks(len(ids), len(members.ids))).stop
-        for rows in chunks(len(ids), max(room // block, 1) * block):
+        for rows in chunks(len(ids), room):
             asking = ids[rows]
             fresh = len(asking) - int(np.count_nonzero(seen[asking]))
             if batch and distinct + fresh > room:

@@ -30,6 +30,7 @@ from ncclean.execution.neighbours.reading import Corpus, read_corpus
 from ncclean.execution.neighbours.stages import Begin, Stages, Tick
 from ncclean.runner import InProcess, Runner
 from ncclean.scoring.neighbours.groups import joint_labels, pair_labels
+from ncclean.scoring.neighbours.memory import release
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.scoring.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.scoring.neighbours.rivals import Rivals
@@ -131,6 +132,7 @@ def find_neighbours(
         reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
         left_out=corpus.left_out,
     )
+    release()  # what tasks in this process have kept
     return corpus.pairs, neighbours
 
 
@@ -177,6 +179,8 @@ def groups_of(sizes: np.ndarray, dim: int, k: int, memory_bytes: int, processes:
     room = max(1, memory_bytes // 2 // row_bytes)
     least = min(max(_LEAST_TASKS, _TASKS_OF_A_PROCESS * processes), -(-rows // _SMALL))
     wanted = max(-(-rows // room), least)
+    if wanted > processes:
+        wanted += -wanted % processes  # as many for each
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups

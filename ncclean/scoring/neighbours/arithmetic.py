@@ -179,7 +179,7 @@ def single_products(
     from ncclean.scoring.neighbours.centroids import load_faiss
 
     faiss = load_faiss()
-    rows, places = rows.astype(np.int64), places.astype(np.int64)
+    rows, places = (one.astype(np.int64, copy=False) for one in (rows, places))
     products = np.empty(len(rows), np.float32)
     queries, members = np.ascontiguousarray(queries), np.ascontiguousarray(members)
     arrays = (queries, rows, members, places, products)

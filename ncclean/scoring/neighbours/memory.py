@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+# Bytes of a cache line. Matrix tiles take twice as long to load from two lines.
+_ALIGNED = 64
 _held = threading.local()
 
 
@@ -19,9 +21,12 @@ def kept(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = getattr(_held, name, None)
     if memory is None or len(memory) < size:
-        memory = np.empty(size, np.uint8)
+        # Twice the size, as the next one may be larger; what is not written to takes no memory.
+        memory = np.empty(2 * size + _ALIGNED, np.uint8)
+        memory = memory[-memory.ctypes.data % _ALIGNED :][: 2 * size]
         setattr(_held, name, memory)
-    return memory[:size].view(dtype).reshape(shape)
+    array: np.ndarray = memory[:size].view(dtype).reshape(shape)
+    return array
 
 
 def release() -> None:

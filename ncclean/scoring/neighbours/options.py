@@ -59,7 +59,7 @@ class NeighbourOptions(Options):
     ] = 0.95
     clusters: Annotated[
         int | None,
-        Option("Clusters of the images (default: about 4 times the root of their number).", low=1),
+        Option("Clusters of the images (default: about twice the root of their number).", low=1),
     ] = None
     contamination_threshold: Annotated[
         float | None,

@@ -15,6 +15,7 @@ from ncclean.scoring.neighbours.search import Candidates, Nearest
 # first. The last bit tells what was known before.
 _LARGEST_ID = np.int64(0x7FFFFFFF)
 _MISSING = np.iinfo(np.int64).min
+_FEW = 6
 
 
 class RisingNearest:
@@ -42,13 +43,23 @@ class RisingNearest:
         asked = np.flatnonzero(counts)
         if not len(asked):
             return
-        counts = counts[asked]
+        rows, counts = rows[asked], counts[asked]
         keys = _keys(reached.cosines, ids[reached.places])
+        # Most rows have few new ones: to fill them up to what some have doubles the time.
+        is_few = counts <= _FEW
+        of_few = np.repeat(is_few, counts)
+        self._merge(rows[is_few], counts[is_few], keys[of_few])
+        self._merge(rows[~is_few], counts[~is_few], keys[~of_few])
+
+    def _merge(self, rows: np.ndarray, counts: np.ndarray, keys: np.ndarray) -> None:
+        """Take (c,) keys by row, so many of each of the (r,) rows."""
+        if not len(rows):
+            return
         rank = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows, most, k = rows[asked], int(counts.max()), self._keys.shape[1]
-        merged = np.full((len(asked), k + most), _MISSING)
+        most, k = int(counts.max()), self._keys.shape[1]
+        merged = np.full((len(rows), k + most), _MISSING)
         merged[:, :k] = self._keys[rows]
-        merged[np.repeat(np.arange(len(asked)), counts), k + rank] = keys
+        merged[np.repeat(np.arange(len(rows)), counts), k + rank] = keys
         merged.partition(most, axis=1)
         self._keys[rows] = merged[:, most:]
         self._floors[rows] = _cosines(merged[:, most])

@@ -83,10 +83,7 @@ def nearest_in_list(
 
 
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
-    """So many queries at a time that their products with a long list still fit into memory.
-
-    They depend on the list alone: the last digit of a product depends on the shape of its block.
-    """
+    """So many queries at a time that their products with a long list still fit into memory."""
     rows = min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
     for start in range(0, queries, rows):
         yield slice(start, start + rows)

@@ -3,8 +3,7 @@ import pytest
 
 from ncclean.execution.neighbours.batches import batches
 from ncclean.execution.neighbours.lists import Members
-from ncclean.scoring.neighbours import search
-from ncclean.scoring.neighbours.search import order_of, query_blocks
+from ncclean.scoring.neighbours.search import order_of
 
 QUERIES = 300
 
@@ -19,18 +18,13 @@ def visits(seed=0):
         yield members, ids[ids % 4 > 0]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(search, "QUERY_ROWS", 16)
-
-
 @pytest.mark.parametrize("room", [1, 20, 90, QUERIES])
-def test_a_task_has_room_for_the_queries_of_a_batch(small_blocks, room):
+def test_a_task_has_room_for_the_queries_of_a_batch(room):
     asked = {}
     for batch in batches(visits(), room, QUERIES):
         distinct = np.unique(np.concatenate([asking for _, asking in batch.visits]))
         np.testing.assert_array_equal(batch.queries, distinct)
-        assert len(distinct) <= max(room, 16)
+        assert len(distinct) <= room
         assert batch.comparisons == sum(len(one.ids) * len(ids) for one, ids in batch.visits)
         for members, asking in batch.visits:
             asked.setdefault(int(members.ids[0]), []).append(asking)
@@ -41,10 +35,6 @@ def test_a_task_has_room_for_the_queries_of_a_batch(small_blocks, room):
     assert asked.keys() == expected.keys()
     for first, pieces in asked.items():
         np.testing.assert_array_equal(np.concatenate(pieces), expected[first])
-        # Blocks stay whole: the last digit of a product depends on the shape of its block.
-        whole = [block.stop - block.start for block in query_blocks(len(expected[first]), 1)]
-        cut = [b.stop - b.start for piece in pieces for b in query_blocks(len(piece), 1)]
-        assert cut == whole
 
 
 def test_small_numbers_are_ordered_as_large_ones():
