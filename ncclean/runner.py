@@ -17,6 +17,11 @@ class Runner(Protocol):
         """Whether they run on other machines, which do not see this one's temporary files."""
         ...
 
+    @property
+    def workers(self) -> int:
+        """How many run at a time."""
+        ...
+
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
         """Results with the number of their task, as they come; few tasks exist at a time."""
         ...
@@ -30,6 +35,7 @@ class InProcess:
     """Calls functions in this process."""
 
     is_remote = False
+    workers = 1
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:
         """Results with the number of their task, in order."""

@@ -31,14 +31,14 @@ class Processes:
     is_remote = False
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Processes:
-        if self._workers > 1:
+        if self.workers > 1:
             # Fork would copy the threads of torch, if it has been loaded.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._workers, context, _begin_process)
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin_process)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -53,7 +53,7 @@ class Processes:
         running: dict[Future[T], int] = {}
         for number, arguments in tasks:
             running[self._pool.submit(_in_one_thread, function, arguments)] = number
-            if len(running) > self._workers:
+            if len(running) > self.workers:
                 yield from _finished(running)
         while running:
             yield from _finished(running)

@@ -37,7 +37,13 @@ class RayTasks:
 
     def __init__(self, address: str | None, workers: int | None) -> None:
         self._connected = connect(address)
-        self._workers = workers
+        self._asked_for = workers
+
+    @property
+    def workers(self) -> int:
+        """As many as asked for, or one for each core of the cluster as it is now."""
+        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        return self._asked_for or max(cores, 1)
 
     def __enter__(self) -> RayTasks:
         return self
@@ -83,8 +89,7 @@ class RayTasks:
 
     def _room(self) -> int:
         """Tasks at a time: one more than run, so that no core waits for the driver."""
-        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
-        return self._workers or max(cores, 1) + 1
+        return self._asked_for or self.workers + 1
 
 
 def _call(function: Callable[[], None]) -> None:

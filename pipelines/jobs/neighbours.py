@@ -73,7 +73,6 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
             work,
             runner,
             memory_bytes=task_bytes(command, shards, blocks[0].dim, processes),
-            processes=processes,
             begin=start,
             tick=lambda done: progress.advance(done, tasks, "tasks"),
             reference=reference,

@@ -11,9 +11,10 @@ from threadpoolctl import threadpool_limits
 from ncclean.config import parse_keys
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.execution.neighbours.corpus import groups_of
+from ncclean.execution.neighbours.corpus import groups_of, row_bytes
 from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
-from ncclean.execution.neighbours.learning import MOST_PROBES, is_exact, lists_of
+from ncclean.execution.neighbours.learning import is_exact, lists_of
+from ncclean.execution.neighbours.passes import MOST_PROBES
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
 from ncclean.scoring.neighbours.arithmetic import fastest
@@ -89,7 +90,8 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     lists = lists_of(pairs, exact)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
-    groups = groups_of(np.full(lists, pairs // lists + 1), dim, k, room, processes)
+    of_a_row = row_bytes(dim, k, min(_many_visits(lists), lists))
+    groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
     with threadpool_limits(1):

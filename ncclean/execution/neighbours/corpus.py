@@ -16,6 +16,7 @@ import pyarrow as pa
 from ncclean.data.embeddings.pairs import images_of
 from ncclean.execution.neighbours.blocks import ArrayBlock, Block
 from ncclean.execution.neighbours.directions import recall, search
+from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
 from ncclean.execution.neighbours.gathering import (
     all_rivals,
     lemon_scores,
@@ -38,7 +39,7 @@ from ncclean.scoring.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
-_LEAST_TASKS, _TASKS_OF_A_PROCESS = 4, 2  # groups of lists, so that none is long without work
+_LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
 _SMALL = 20_000  # distinct rows that one group holds in any case
 
 
@@ -49,7 +50,6 @@ def find_neighbours(
     runner: Runner,
     *,
     memory_bytes: int = DEFAULT_MEMORY,
-    processes: int = 1,
     begin: Begin = lambda text, tasks: None,
     tick: Tick = lambda done: None,
     reference: np.ndarray | None = None,
@@ -57,9 +57,8 @@ def find_neighbours(
     """Compare the pairs of a corpus with one another: who they are, and what was found.
 
     `work` keeps what was done if the search is killed; the same call goes on there. A task takes
-    about `memory_bytes`, and so many `processes` have tasks to the end. `reference` (r, d) are
-    images of another corpus to compare with. Raises `InputError` for a corpus without a usable
-    pair.
+    about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
+    `InputError` for a corpus without a usable pair.
     """
     stages = Stages(work, runner, begin, tick)
     corpus = read_corpus(stages, blocks)
@@ -75,10 +74,18 @@ def find_neighbours(
     assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
     arguments = [(block, assigned.probes, exact) for block in blocks]
     stages.run("writing lists", "route", route_block, arguments)
-    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, processes))
+    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
 
     representative = {
-        side: group_side(stages, corpus, side, thresholds[side], options.linkage) for side in SIDES
+        side: group_side(
+            stages,
+            corpus,
+            side,
+            thresholds[side],
+            options.linkage,
+            assigned.probes[f"{side}-{side}"] if exact else GROUPING_EFFORT,
+        )
+        for side in SIDES
     }
     k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
     for direction in WITHIN:
@@ -154,14 +161,19 @@ def neighbours_of(
 
 
 def _groups(
-    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, processes: int
+    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, workers: int
 ) -> dict[str, np.ndarray]:
     """By side, where each group of lists begins: as many rows as a task has room for.
 
     `room` is how many queries it has room for.
     """
     groups = {
-        side: groups_of(np.bincount(lists), corpus.dim, k, memory_bytes, processes)
+        side: groups_of(
+            np.bincount(lists),
+            row_bytes(corpus.dim, k, max(assigned.visits(side))),
+            memory_bytes,
+            workers,
+        )
         for side, lists in assigned.lists.items()
     }
     # Queries in float32 and bfloat16, and what is known of the neighbours of each: while they are
@@ -170,17 +182,24 @@ def _groups(
     return {**groups, "room": np.array([max(1, memory_bytes // 2 // query_bytes)])}
 
 
-def groups_of(sizes: np.ndarray, dim: int, k: int, memory_bytes: int, processes: int) -> np.ndarray:
+def row_bytes(dim: int, k: int, visits: int) -> int:
+    """What a task holds for each row of its lists, which so many queries visit.
+
+    Vectors in float16, by block and by list; neighbours as they are found, joined and ordered;
+    who visits.
+    """
+    return 4 * dim + 24 * k + 24 * visits
+
+
+def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
     """(g + 1,) where each group of lists of these (l,) sizes begins."""
-    # Vectors in float16, by block and by list; neighbours as they are found, joined and ordered.
-    row_bytes = 4 * dim + 24 * k
     ends = np.cumsum(sizes)
     rows = int(ends[-1])
-    room = max(1, memory_bytes // 2 // row_bytes)
-    least = min(max(_LEAST_TASKS, _TASKS_OF_A_PROCESS * processes), -(-rows // _SMALL))
+    room = max(1, memory_bytes // 2 // of_a_row)
+    least = min(max(_LEAST_TASKS, _TASKS_OF_A_WORKER * workers), -(-rows // _SMALL))
     wanted = max(-(-rows // room), least)
-    if wanted > processes:
-        wanted += -wanted % processes  # as many for each
+    if wanted > workers:
+        wanted += -wanted % workers  # as many for each
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups

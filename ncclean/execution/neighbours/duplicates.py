@@ -19,7 +19,7 @@ from ncclean.execution.neighbours.searches import groups_of_lists
 from ncclean.scoring.neighbours.arithmetic import fastest
 from ncclean.scoring.neighbours.groups import DuplicatePairs, SpanningPairs
 from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.search import TIE, Candidates
+from ncclean.scoring.neighbours.search import TIE, Candidates, query_blocks
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
@@ -62,7 +62,8 @@ def find_pairs(
             asked = np.searchsorted(batch.queries, asking)
             # Small blocks: the fewer members after the first query of a block, the less for
             # nothing.
-            for rows in chunks(len(asking), _QUERY_ROWS):
+            block = next(query_blocks(len(asking), len(members.ids))).stop
+            for rows in chunks(len(asking), min(_QUERY_ROWS, block)):
                 later = asking[rows]
                 floors = (threshold - TIE) * lengths[later]
                 earlier = int(np.searchsorted(members.ids, later[-1]))
@@ -90,7 +91,7 @@ def _visits(
     effort: int,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> Iterator[Visit]:
-    """The members of lists and the rows, not before the first of them, that are near the list.
+    """The members of lists and the rows after the first of them that visit the list.
 
     `chosen` names those that are compared, if not all are.
     """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncclean.execution.neighbours.columns import same_images
-from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT, find_pairs
+from ncclean.execution.neighbours.duplicates import find_pairs
 from ncclean.execution.neighbours.reading import Corpus
 from ncclean.execution.neighbours.stages import Stages
 from ncclean.scoring.neighbours.groups import Grouping, components, join_single_rows
@@ -16,14 +16,17 @@ from ncclean.scoring.neighbours.search import Candidates
 
 
 def group_side(
-    stages: Stages, corpus: Corpus, side: str, threshold: float, linkage: str
+    stages: Stages, corpus: Corpus, side: str, threshold: float, linkage: str, effort: int
 ) -> np.ndarray:
-    """(u,) the representative of each distinct row's group of near-duplicates."""
+    """(u,) the representative of each distinct row's group of near-duplicates.
+
+    `effort` is how many lists a row visits to find them.
+    """
     count = len(corpus.distinct[side])
     groups = len(stages.work.load("groups")[side]) - 1
 
     def compare(number: int) -> tuple[Candidates, np.ndarray]:
-        arguments = [(side, threshold, number, linkage, GROUPING_EFFORT)] * groups
+        arguments = [(side, threshold, number, linkage, effort)] * groups
         text = f"comparing {side} near-duplicates"
         names = stages.run(text, f"pairs-{side}-{number}", find_pairs, arguments)
         return _pairs(stages, names)

@@ -12,6 +12,7 @@ from ncclean.execution.neighbours.blocks import Block
 from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
 from ncclean.execution.neighbours.passes import (
     ACROSS,
+    MOST_PROBES,
     SIDES,
     WITHIN,
     Direction,
@@ -22,10 +23,10 @@ from ncclean.execution.neighbours.stages import Stages
 from ncclean.scoring.neighbours.centroids import (
     TRAINING_ROWS_PER_LIST,
     Centroids,
-    load_faiss,
     number_of_lists,
 )
 from ncclean.scoring.neighbours.distinct import Distinct
+from ncclean.scoring.neighbours.libraries import load_faiss
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.scoring.neighbours.whitening import SAMPLE_ROWS, Whitening
 
@@ -33,7 +34,6 @@ EXACT_BELOW = 100_000
 _SAMPLE = 1000  # queries that recall is measured with
 _ROWS_PER_EXACT_LIST = 2048
 _EXACT_LISTS = 64
-MOST_PROBES = 256
 # A gigabyte of 512 dimensions. Not a matter of the memory at hand: results must not depend on it.
 _MOST_SAMPLED = 1 << 19
 
@@ -58,6 +58,11 @@ class Assigned:
     exact: dict[str, Exact]
     probes: dict[str, int]
     duplicate_recall: dict[str, float]
+
+    def visits(self, side: str) -> list[int]:
+        """How many lists of the side a query visits, by direction."""
+        names = (one.name for one in (*WITHIN, *ACROSS) if one.index == side)
+        return [self.probes[name] for name in names if name in self.probes]
 
 
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:

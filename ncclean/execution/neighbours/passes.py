@@ -29,6 +29,7 @@ SIDES = ("image", "text")
 # Lists nearest to a vector that are kept when it is assigned to the first of them, and the share of
 # many lists: more than a search of its own side visits for a recall of .95 (18 of 2,048).
 _KEPT_PROBES, _KEPT_SHARE = 32, 1 / 96
+MOST_PROBES = 256  # lists that a query visits in any case
 _FIRST_ROWS = 256
 
 
@@ -113,7 +114,8 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
             arrays |= {
                 f"{side}_by_{name}_cosines": nearest.cosines, f"{side}_by_{name}_ids": nearest.ids
             }  # fmt: skip
-        routes = centroids.route(own, max(_KEPT_PROBES, round(_KEPT_SHARE * len(centroids))))
+        kept = max(_KEPT_PROBES, round(_KEPT_SHARE * len(centroids)))
+        routes = centroids.route(own, min(kept, MOST_PROBES))
         arrays |= {
             f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
             f"{side}_length": lengths,
@@ -134,9 +136,9 @@ class _Exact:
     """The k nearest of (q, d) queries among `count` rows that come chunk by chunk."""
 
     def __init__(self, queries: np.ndarray, k: int, count: int) -> None:
-        self._asked = np.arange(len(queries))
+        self._asked, self._k = np.arange(len(queries)), k
         self._products = Products(queries, fastest(len(queries) * count))
-        self._best = RisingNearest.unknown(len(queries), k)
+        self._best = RisingNearest.unknown(len(queries), max(k, 1))
 
     def add(self, rows: np.ndarray, first: int) -> None:
         """Take (r, d) rows, whose ids begin with `first`."""
@@ -146,7 +148,9 @@ class _Exact:
         self._best.add(self._asked, reached, ids)
 
     def nearest(self) -> Nearest:
-        return self._best.nearest()
+        """Those of all rows; k is 0 where there are none."""
+        best = self._best.nearest()
+        return Nearest(best.cosines[:, : self._k], best.ids[:, : self._k])
 
 
 def route_block(

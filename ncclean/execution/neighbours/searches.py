@@ -40,9 +40,10 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
         index.lists(first, last), visitors(queries, direction, first, last), strict=True
     ):
         own = visiting.ids[visiting.rank == 0]
-        vectors = members.vectors if direction.is_within else queries.take(own)
+        listed = members.vectors
+        vectors = listed if direction.is_within else queries.take(own)
         nearest = nearest_in_list(
-            vectors, members.vectors, members.ids, k, own if direction.is_within else None
+            vectors, listed, members.ids, k, own if direction.is_within else None
         )
         ids.append(own)
         cosines.append(nearest.cosines)
@@ -88,9 +89,10 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
                 best.add(asked, products.reaching(asked, best.floors(asked)), members.ids)
         by_batch.append(best.found(ids))
     further = Candidates.joined(by_batch)
+    del by_batch
     # By the group of the query's own list, where it is merged with what was found there.
-    of_query = np.searchsorted(groups, home[further.queries], side="right") - 1
-    order = np.argsort(of_query, kind="stable")
+    of_query = (np.searchsorted(groups, home[further.queries], side="right") - 1).astype(np.int32)
+    order = order_of(of_query, len(groups))
     further = further.at(order)
     work.save(
         f"away-{direction.name}-{group}",
@@ -151,7 +153,8 @@ def _found_away(
 
 def by_list(work: ArrayFolder, direction: Direction, group: int) -> np.ndarray:
     """(q,) the places of a group's queries in `nearest_of`, list by list."""
-    return order_of(np.asarray(work.load(f"near-{direction.name}-{group}")["lists"]), 1 << 31)
+    lists = np.asarray(work.load(f"near-{direction.name}-{group}")["lists"])
+    return order_of(lists, int(lists.max(initial=0)) + 1)
 
 
 def nearest_of(work: ArrayFolder, direction: Direction, group: int) -> tuple[np.ndarray, Nearest]:

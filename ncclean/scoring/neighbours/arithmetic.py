@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ncclean.scoring.neighbours.libraries import load_faiss
 from ncclean.scoring.neighbours.memory import kept
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 # Sizes are filled up to multiples of these: devices choose or compile other instructions for each.
 _ROW_MULTIPLE, _MEMBER_MULTIPLE = 256, 64
-# Products of a task that importing torch is worth, a second or two: its process has many tasks.
+# So many products are worth the second or two of importing torch, since a process has many tasks;
+# where it has been imported, so many are faster rounded.
 _WORTH_TORCH, _WORTH_ROUNDING = 1e8, 1e5
 _SLABS = 16  # of wide rows, of which only the largest values are partitioned
 
@@ -61,7 +63,9 @@ class Arithmetic(ABC):
 class Float32(Arithmetic):
     """Matrix products of NumPy."""
 
-    error = 2.0**-14  # of sums, more than there is
+    # Sums of 512 products are off by at most half of it, those of more by less than it in all
+    # likelihood: errors would have to add up.
+    error = 2.0**-14
 
     def hold(self, name: str, vectors: np.ndarray) -> np.ndarray:
         return vectors
@@ -165,7 +169,7 @@ class _Bits(Multiplied):
 
 
 def fastest(products: float) -> Arithmetic:
-    """The way that takes so many products of a task soonest on this machine."""
+    """The way that takes so many products soonest on this machine."""
     if _has_gpu():
         return Bfloat16("cuda")
     is_worth = products >= (_WORTH_ROUNDING if "torch" in sys.modules else _WORTH_TORCH)
@@ -176,8 +180,6 @@ def single_products(
     queries: np.ndarray, rows: np.ndarray, members: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
     """(c,) products in float32 of rows of queries with members at places."""
-    from ncclean.scoring.neighbours.centroids import load_faiss
-
     faiss = load_faiss()
     rows, places = (one.astype(np.int64, copy=False) for one in (rows, places))
     products = np.empty(len(rows), np.float32)
@@ -241,6 +243,10 @@ def _has_gpu() -> bool:
 
 @functools.cache
 def _has_tiles() -> bool:
+    """Whether torch may use matrix tiles; without any sign of them it is not imported."""
+    processors = Path("/proc/cpuinfo")
+    if not processors.exists() or " amx_bf16" not in processors.read_text(errors="replace"):
+        return False
     import torch
 
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())

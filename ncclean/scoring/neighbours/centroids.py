@@ -9,14 +9,13 @@ its nearest images are spread over more lists than the comparisons save.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.libraries import load_faiss
 from ncclean.scoring.neighbours.products import Largest
 
 TRAINING_ROWS_PER_LIST = 64
@@ -77,19 +76,6 @@ class Centroids:
             chunk = vectors[start : start + rows].astype(np.float32, copy=False)
             routed[start : start + rows], _ = nearest.of(chunk, probes)
         return routed
-
-
-def load_faiss() -> Any:
-    """FAISS, imported when it is first needed.
-
-    Where torch or scikit-learn have brought another OpenMP runtime into the process, FAISS
-    crashes on macOS as soon as it starts threads; one thread is safe there.
-    """
-    import faiss
-
-    if sys.platform == "darwin":
-        faiss.omp_set_num_threads(1)
-    return faiss
 
 
 def _kmeans(sample: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -27,7 +27,7 @@ from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.matrix import Rows
 from ncclean.scoring.neighbours.search import Nearest
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,9 @@ def disagreement(
     (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies, or of the same image.
     """
     terms = np.empty(len(pairs), dtype=np.float32)
-    for start in range(0, len(pairs), _BLOCK_ROWS):
-        block = pairs[start : start + _BLOCK_ROWS]
+    rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(other.dim, k))))
+    for start in range(0, len(pairs), rows_at_a_time):
+        block = pairs[start : start + rows_at_a_time]
         rows = np.searchsorted(queries, distinct.labels[block])
         near, cosines = neighbour_pairs(
             nearest.ids[rows], nearest.cosines[rows], distinct, positions, block, k

@@ -7,10 +7,20 @@ so the result is exact in float32, and the same however queries and members were
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ncclean.scoring.neighbours.arithmetic import Arithmetic, lengths, longest, single_products
+from ncclean.scoring.neighbours.arithmetic import (
+    Arithmetic,
+    Float32,
+    lengths,
+    longest,
+    single_products,
+)
+
+# If more of the products may reach their floor by rounded ones, float32 tells better which do.
+_MANY = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,10 @@ class Reached:
 
 
 class Products:
-    """Products of (q, d) float32 vectors with the members of one list after the other."""
+    """Products of (q, d) float32 vectors with the members of one list after the other.
+
+    They are held in kept memory: one such object, or one `Largest`, is in use at a time.
+    """
 
     def __init__(self, vectors: np.ndarray, arithmetic: Arithmetic) -> None:
         self._vectors, self._arithmetic = vectors, arithmetic
@@ -34,17 +47,32 @@ class Products:
         """Take the (m, d) members of the next list."""
         self._members = members
         self._held_members = self._arithmetic.hold("members", members)
-        self._error = self._arithmetic.error * longest(members) * self._lengths
+        self._bound = self._arithmetic.error * longest(members) * self._lengths
 
     def reaching(self, rows: np.ndarray, floors: np.ndarray, first: int | None = None) -> Reached:
         """Those of the (r,) chosen rows with the `first` members that reach the (r,) floors."""
         count = len(self._members[:first])
-        chosen = self._arithmetic.choose(self._held, rows)
-        products = self._arithmetic.multiply(chosen, self._held_members, len(rows), count)
-        row, place = np.divmod(products.reaching(floors - self._error[rows]), count)
+        error = self._bound[rows]
+        places = self._places(
+            self._arithmetic, (self._held, self._held_members), rows, count, floors - error
+        )
+        if len(places) > _MANY * len(rows) * count and self._arithmetic.error > Float32.error:
+            exact = Float32()
+            floors_then = floors - error * (exact.error / self._arithmetic.error)
+            places = self._places(exact, (self._vectors, self._members), rows, count, floors_then)
+        row, place = np.divmod(places, count)
         cosines = single_products(self._vectors, rows[row], self._members, place)
         reached = np.flatnonzero(cosines >= floors[row])
         return Reached(row[reached], place[reached], cosines[reached])
+
+    @staticmethod
+    def _places(
+        arithmetic: Arithmetic, held: tuple[Any, Any], rows: np.ndarray, count: int, floors: Any
+    ) -> np.ndarray:
+        """Of the chosen rows' products with the first members, those that may reach the floors."""
+        queries, members = held
+        chosen = arithmetic.choose(queries, rows)
+        return arithmetic.multiply(chosen, members, len(rows), count).reaching(floors)
 
 
 class Largest:
@@ -58,7 +86,8 @@ class Largest:
         self._members, self._arithmetic = members, arithmetic
         centred = members - members.mean(axis=0)
         self._held = arithmetic.hold("members", centred)
-        self._error = 2 * arithmetic.error * longest(centred)
+        # The products that decide in the end are those with the members themselves.
+        self._error = 2 * (arithmetic.error * longest(centred) + Float32.error * longest(members))
 
     def of(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(q, count) places of the largest of each query, descending, and the products."""

@@ -27,8 +27,8 @@ class RisingNearest:
         shape = (count, k)
         return cls(Nearest(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)))
 
-    def __init__(self, nearest: Nearest) -> None:
-        self._keys = np.where(nearest.ids >= 0, _keys(nearest.cosines, nearest.ids) | 1, _MISSING)
+    def __init__(self, known: Nearest) -> None:
+        self._keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
         self._keys.partition(0, axis=1)  # the k-th first
         self._floors = _cosines(self._keys[:, 0])
 

@@ -9,8 +9,8 @@ near-duplicates falls from 24 % to 4 %, at the threshold that finds 95 % of the 
     w(x) = (x - mean) U diag(1 / sqrt(eigenvalues)), scaled to length 1
 
 with the eigenvectors U of the covariance of a seeded sample. The cosine of w(x) and w(y) is the
-product of x - mean and `dual(y)`, divided by `length(x)`: a search that transforms the members of
-its lists alone need not transform every query.
+product of x - mean and `dual(y)`, divided by the length of x in the space: a search that transforms
+the members of its lists alone need not transform every query.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from ncclean.scoring.neighbours.arithmetic import lengths
 
 # From this many rows per dimension on, the covariance is known well enough: with 10 the share of
 # duplicates found and of false ones is that of 150, within 1 % (measured with 128 dimensions).
@@ -70,9 +72,9 @@ class Whitening:
         if self.axes is None:
             return vectors, np.ones(len(vectors), np.float32)
         values = (vectors - self.mean) @ self.axes
-        lengths = np.maximum(_lengths(values), np.finfo(np.float32).tiny)
-        values /= lengths[:, None]
-        return values, lengths
+        of_each = np.maximum(lengths(values), np.finfo(np.float32).tiny)
+        values /= of_each[:, None]
+        return values, of_each
 
     def centred(self, vectors: np.ndarray) -> np.ndarray:
         """(m, d) less the mean: what is multiplied with `dual`."""
@@ -84,8 +86,3 @@ class Whitening:
             return vectors
         dual: np.ndarray = self.apply(vectors) @ self.axes.T
         return dual
-
-
-def _lengths(values: np.ndarray) -> np.ndarray:
-    of_each: np.ndarray = np.sqrt(np.einsum("md,md->m", values, values))
-    return of_each

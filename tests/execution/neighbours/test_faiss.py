@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from ncclean.execution.neighbours import duplicates, learning, passes, searches
 from ncclean.execution.neighbours.blocks import ArrayBlock
 from ncclean.execution.neighbours.corpus import find_neighbours
 from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
@@ -11,6 +12,8 @@ from ncclean.execution.neighbours.lists import Vectors
 from ncclean.execution.neighbours.passes import ACROSS, WITHIN
 from ncclean.execution.neighbours.searches import nearest_of
 from ncclean.runner import InProcess
+from ncclean.scoring.neighbours import centroids, search
+from ncclean.scoring.neighbours.arithmetic import Bfloat16, Float32
 from ncclean.scoring.neighbours.centroids import Centroids
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.scoring.neighbours.whitening import Whitening
@@ -137,13 +140,45 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
     )  # float16 is not of length 1
 
 
-def test_results_depend_neither_on_memory_nor_on_blocks(done, tmp_path):
-    _, expected = done
-    _, found = searched(tmp_path, blocks=1)
+def assert_same(found, expected):
     for name in ("pair_group", "lemon", "cluster"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     np.testing.assert_array_equal(found.rivals.captions, expected.rivals.captions)
     np.testing.assert_array_equal(found.image.similarity, expected.image.similarity)
+
+
+def test_results_depend_neither_on_memory_nor_on_blocks(done, tmp_path):
+    assert_same(searched(tmp_path, blocks=1)[1], done[1])
+
+
+@pytest.mark.parametrize("way", [Float32(), Bfloat16("cpu")], ids=["float32", "bfloat16"])
+def test_results_do_not_depend_on_how_products_are_taken(done, tmp_path, monkeypatch, way):
+    for module in (centroids, duplicates, passes, search, searches):
+        monkeypatch.setattr(module, "fastest", lambda products: way)
+    assert_same(searched(tmp_path)[1], done[1])
+
+
+def test_a_flat_search_finds_near_duplicates_in_all_lists(tmp_path, monkeypatch):
+    """There are more lists than an approximate search visits for them."""
+    monkeypatch.setattr(learning, "_ROWS_PER_EXACT_LIST", 60)
+    image, text = corpus()
+    work, options = ArrayFolder(str(tmp_path)), NeighbourOptions(index="flat", k=K, whiten=False)
+    _, found = find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+    assert len(work.load("learnt")["image_lists"]) > 2 * GROUPING_EFFORT
+    firsts = image[np.unique(found.image.group)].astype(np.float32)
+    assert len(firsts) < ROWS - 700
+    assert np.tril(firsts @ firsts.T, -1).max() < 0.98 + 1e-5
+
+
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+def test_a_block_that_has_nothing_of_its_own(tmp_path, index):
+    """All its pairs are copies of those of the block before it."""
+    image, text = corpus()
+    first = ArrayBlock(image[:1500], text[:1500])
+    options, work = NeighbourOptions(index=index, k=K), ArrayFolder(str(tmp_path))
+    _, found = find_neighbours([first, first], options, work, InProcess())
+    np.testing.assert_array_equal(found.pair_group[1500:], found.pair_group[:1500])
+    assert not np.isnan(found.lemon).any()
 
 
 def test_copies_are_in_one_group(done):

@@ -48,6 +48,17 @@ def test_by_way_of_rounded_products(seed, dim, count, shift):
     assert all(len(set(row)) == count for row in exact[0].tolist())
 
 
+def test_members_that_are_nearly_the_same():
+    """What rounds the products in the end is not small, as members less their mean are."""
+    rng = np.random.default_rng(0)
+    base = clustered(1, 64).astype(np.float32)
+    members = base + 1e-6 * rng.standard_normal((400, 64), np.float32)
+    queries = clustered(30, 64, 1).astype(np.float32)
+    exact, coarse = (Largest(members, way).of(queries, 9) for way in (Float32(), Bfloat16("cpu")))
+    np.testing.assert_array_equal(coarse[1], exact[1])
+    np.testing.assert_array_equal(coarse[0], exact[0])
+
+
 def test_members_that_are_all_the_same():
     members = np.ones((400, 32), np.float32)
     places, products = Largest(members, Bfloat16("cpu")).of(members[:9], 7)

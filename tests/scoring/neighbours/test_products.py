@@ -60,6 +60,15 @@ def test_rounding_that_moves_all_elements_the_same_way_is_within_the_bound():
     assert exact.places.tolist() == coarse.places.tolist() == [5]
 
 
+def test_where_one_long_member_makes_the_bound_wide():
+    """Most products may reach their floor by rounded ones: float32 tells which do."""
+    vectors = clustered(60, 32).astype(np.float32)
+    members = clustered(200, 32, 1).astype(np.float32)
+    members[7] *= 1e3
+    floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
+    assert_same(*both(vectors, np.arange(60), members, floors))
+
+
 def test_all_that_there_is():
     vectors = clustered(20, 8).astype(np.float32)
     floors = np.full(20, -np.inf, np.float32)
