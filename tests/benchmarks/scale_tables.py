@@ -26,8 +26,8 @@ def neighbours_table(*records: Record) -> Iterator[str]:
     yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
     yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
     yield line(
-        "peak memory of a process, and besides the mapped files",
-        *(f"{row['peak_gb']:.1f} GB, {row['peak_gb_without_mapped_files']:.1f} GB" for row in rows),
+        "peak memory of all processes besides mapped files, and of one with them",
+        *(f"{row['peak_gb_of_all']:.1f} GB, {row['peak_gb']:.1f} GB" for row in rows),
     )
     yield line("file", *(f"{row['output_mb']:.1f} MB" for row in rows))
     yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
