@@ -40,6 +40,8 @@ from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
 _LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
+# Of a task's memory for its lists, and as much for queries. What is left is for the libraries.
+_SHARE = 0.4
 _SMALL = 20_000  # distinct rows that one group holds in any case
 
 
@@ -179,7 +181,7 @@ def _groups(
     # Queries in float32 and bfloat16, and what is known of the neighbours of each: while they are
     # searched, and when those found in other lists are merged.
     query_bytes = max(6 * corpus.dim + 40 * k, 160 * k)
-    return {**groups, "room": np.array([max(1, memory_bytes // 2 // query_bytes)])}
+    return {**groups, "room": np.array([max(1, int(_SHARE * memory_bytes) // query_bytes)])}
 
 
 def row_bytes(dim: int, k: int, visits: int) -> int:
@@ -188,14 +190,14 @@ def row_bytes(dim: int, k: int, visits: int) -> int:
     Vectors in float16, by block and by list; neighbours as they are found, joined and ordered;
     who visits.
     """
-    return 4 * dim + 24 * k + 24 * visits
+    return 4 * dim + 24 * k + 16 * visits
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
     """(g + 1,) where each group of lists of these (l,) sizes begins."""
     ends = np.cumsum(sizes)
     rows = int(ends[-1])
-    room = max(1, memory_bytes // 2 // of_a_row)
+    room = max(1, int(_SHARE * memory_bytes) // of_a_row)
     least = min(max(_LEAST_TASKS, _TASKS_OF_A_WORKER * workers), -(-rows // _SMALL))
     wanted = max(-(-rows // room), least)
     if wanted > workers:

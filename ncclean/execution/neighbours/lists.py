@@ -112,5 +112,6 @@ def _by_list(starts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """
     sizes = np.stack([np.diff(one) for one in starts])  # (blocks, lists)
     count = sizes.shape[1]
-    lists = np.concatenate([np.repeat(np.arange(count), of_block) for of_block in sizes])
+    numbers = np.arange(count, dtype=np.uint16 if count <= 1 << 16 else np.int32)
+    lists = np.concatenate([np.repeat(numbers, of_block) for of_block in sizes])
     return order_of(lists, count), np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
