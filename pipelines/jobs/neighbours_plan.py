@@ -14,7 +14,7 @@ from ncclean.errors import InputError
 from ncclean.execution.neighbours.corpus import groups_of, row_bytes
 from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
 from ncclean.execution.neighbours.learning import is_exact, lists_of
-from ncclean.execution.neighbours.passes import MOST_PROBES
+from ncclean.execution.neighbours.passes import MOST_PROBES, many_probes
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
 from ncclean.scoring.neighbours.arithmetic import fastest
@@ -30,12 +30,10 @@ from .neighbours import PAIR_BYTES, task_bytes
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
 _BLOCK_TASKS, _GROUP_TASKS = 5, 19
-# In comparisons of two vectors, fitted to searches of 200,000 to three million pairs: what a pair
+# In comparisons of two vectors, fitted to searches of one and three million pairs: what a pair
 # costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
-_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 30_000, 4, 2
-# Lists that are visited in a direction: a recall of .95 took up to 32 of 4,096, 57 of 8,192 there.
-_MANY_VISITS, _SHARE_VISITED = 32, 1 / 128
+_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 75_000, 4, 2
 _ROW_BYTES = 60  # of the table, without ids that compress
 
 
@@ -90,7 +88,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     lists = lists_of(pairs, exact)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
-    of_a_row = row_bytes(dim, k, min(_many_visits(lists), lists))
+    of_a_row = row_bytes(dim, k, min(many_probes(lists), lists))
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
@@ -99,7 +97,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
         + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
-        for visits in (GROUPING_EFFORT, _many_visits(lists))
+        for visits in (GROUPING_EFFORT, many_probes(lists))
     ]
     low, high = (round(seconds / 3600, 6) for seconds in work)
     return NeighboursPlan(
@@ -123,10 +121,6 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
         hours_low=round(low / processes, 6),
         hours=round(high / processes, 6),
     )
-
-
-def _many_visits(lists: int) -> int:
-    return min(MOST_PROBES, max(_MANY_VISITS, round(_SHARE_VISITED * lists)))
 
 
 def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:

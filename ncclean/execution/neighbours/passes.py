@@ -26,10 +26,9 @@ from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 SIDES = ("image", "text")
-# Lists nearest to a vector that are kept when it is assigned to the first of them, and the share of
-# many lists: more than a search of its own side visits for a recall of .95 (18 of 2,048).
-_KEPT_PROBES, _KEPT_SHARE = 32, 1 / 96
-MOST_PROBES = 256  # lists that a query visits in any case
+# Lists that a search visits: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
+_MANY_PROBES, _SHARE_VISITED = 32, 1 / 96
+MOST_PROBES = 256  # with any recall
 _FIRST_ROWS = 256
 
 
@@ -114,8 +113,7 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
             arrays |= {
                 f"{side}_by_{name}_cosines": nearest.cosines, f"{side}_by_{name}_ids": nearest.ids
             }  # fmt: skip
-        kept = max(_KEPT_PROBES, round(_KEPT_SHARE * len(centroids)))
-        routes = centroids.route(own, min(kept, MOST_PROBES))
+        routes = centroids.route(own, many_probes(len(centroids)))
         arrays |= {
             f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
             f"{side}_length": lengths,
@@ -130,6 +128,11 @@ def _few_then_more(count: int) -> Iterator[slice]:
     yield slice(0, min(_FIRST_ROWS, count))
     for rows in chunks(max(count - _FIRST_ROWS, 0)):
         yield slice(_FIRST_ROWS + rows.start, _FIRST_ROWS + rows.stop)
+
+
+def many_probes(lists: int) -> int:
+    """More lists of so many than a search usually visits; as many are kept for each vector."""
+    return min(MOST_PROBES, max(_MANY_PROBES, round(_SHARE_VISITED * lists)))
 
 
 class _Exact:
