@@ -25,11 +25,11 @@ def neighbours_table(*records: Record) -> Iterator[str]:
     )
     yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
     yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
-    if all("peak_gb_of_all" in row for row in rows):
-        peaks = (f"{row['peak_gb_of_all']:.1f} GB" for row in rows)
-        yield line("peak memory of all processes, without mapped files", *peaks)
-    peaks = (f"{row['peak_gb']:.1f} GB" for row in rows)
-    yield line("peak memory of a process, with mapped files", *peaks)
+    for text, name in (
+        ("peak memory of all processes, without mapped files", "peak_gb_of_all"),
+        ("peak memory of one of them, with mapped files", "peak_gb"),
+    ):
+        yield line(text, *(f"{row[name]:.1f} GB" if name in row else "" for row in rows))
     yield line("file", *(f"{row['output_mb']:.1f} MB" for row in rows))
     yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
     yield line(
