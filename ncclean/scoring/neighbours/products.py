@@ -47,32 +47,33 @@ class Products:
         """Take the (m, d) members of the next list."""
         self._members = members
         self._held_members = self._arithmetic.hold("members", members)
-        self._bound = self._arithmetic.error * longest(members) * self._lengths
+        self._longest = longest(members)
 
     def reaching(self, rows: np.ndarray, floors: np.ndarray, first: int | None = None) -> Reached:
         """Those of the (r,) chosen rows with the `first` members that reach the (r,) floors."""
         count = len(self._members[:first])
-        error = self._bound[rows]
-        places = self._places(
-            self._arithmetic, (self._held, self._held_members), rows, count, floors - error
-        )
-        if len(places) > _MANY * len(rows) * count and self._arithmetic.error > Float32.error:
-            exact = Float32()
-            floors_then = floors - error * (exact.error / self._arithmetic.error)
-            places = self._places(exact, (self._vectors, self._members), rows, count, floors_then)
+        way, held = self._arithmetic, (self._held, self._held_members)
+        places = self._may_reach(way, held, rows, floors, count)
+        if len(places) > _MANY * len(rows) * count and way.error > Float32.error:
+            held = (self._vectors, self._members)
+            places = self._may_reach(Float32(), held, rows, floors, count)
         row, place = np.divmod(places, count)
         cosines = single_products(self._vectors, rows[row], self._members, place)
         reached = np.flatnonzero(cosines >= floors[row])
         return Reached(row[reached], place[reached], cosines[reached])
 
-    @staticmethod
-    def _places(
-        arithmetic: Arithmetic, held: tuple[Any, Any], rows: np.ndarray, count: int, floors: Any
+    def _may_reach(
+        self,
+        way: Arithmetic,
+        held: tuple[Any, Any],
+        rows: np.ndarray,
+        floors: np.ndarray,
+        count: int,
     ) -> np.ndarray:
         """Of the chosen rows' products with the first members, those that may reach the floors."""
         queries, members = held
-        chosen = arithmetic.choose(queries, rows)
-        return arithmetic.multiply(chosen, members, len(rows), count).reaching(floors)
+        products = way.multiply(way.choose(queries, rows), members, len(rows), count)
+        return products.reaching(floors - way.error * self._longest * self._lengths[rows])
 
 
 class Largest:
