@@ -44,12 +44,16 @@ def _extrapolated(small: Record, large: Record) -> str:
     """What a larger corpus would take, from two that were measured."""
     rows = [record["rows"][0] for record in (small, large)]
     ratio = large["settings"]["pairs"] / small["settings"]["pairs"]
-    seconds = rows[1]["processor_seconds"]
-    power = math.log(seconds / rows[0]["processor_seconds"]) / math.log(ratio)
-    hours = seconds * (_EXTRAPOLATED / large["settings"]["pairs"]) ** power / 3600 / _CORES
+    further = _EXTRAPOLATED / large["settings"]["pairs"]
+    hours, powers = {}, {}
+    for name in ("processor_seconds", "seconds"):
+        seconds = rows[1][name]
+        powers[name] = math.log(seconds / rows[0][name]) / math.log(ratio)
+        hours[name] = seconds * further ** powers[name] / 3600
     return (
-        f"The processor time grows with the power {power:.2f} of the pairs. By that, "
-        f"{_EXTRAPOLATED:,} take {hours:.1f} hours of {_CORES} cores; that is **extrapolated**."
+        f"The processor time grows with the power {powers['processor_seconds']:.2f} of the pairs. "
+        f"By that, {_EXTRAPOLATED:,} take {hours['processor_seconds'] / _CORES:.1f} hours of "
+        f"{_CORES} cores, {hours['seconds']:.1f} by the clock; that is **extrapolated**."
     )
 
 
