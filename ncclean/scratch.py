@@ -26,8 +26,11 @@ def scratch_folder() -> Iterator[Path]:
             lock = _locked(folder)
         except FileNotFoundError:
             continue
-        if lock is not None and os.fstat(lock).st_nlink:  # else another process took it for left
+        if lock is None:  # another process takes it for left
+            continue
+        if os.fstat(lock).st_nlink:
             break
+        os.close(lock)  # it has been removed already
     try:
         yield folder
     finally:

@@ -8,18 +8,18 @@ groups do not depend on how many are kept, and memory does not grow with the siz
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from ncclean.execution.neighbours.batches import Visit, batches
-from ncclean.execution.neighbours.lists import Members, Vectors, visitors
+from ncclean.execution.neighbours.lists import Members, Vectors, Visitors, visits
 from ncclean.execution.neighbours.passes import Direction, chunks, range_of
 from ncclean.execution.neighbours.searches import groups_of_lists
 from ncclean.scoring.neighbours.arithmetic import fastest
 from ncclean.scoring.neighbours.groups import DuplicatePairs, SpanningPairs
 from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.search import TIE, Candidates, query_blocks
+from ncclean.scoring.neighbours.search import TIE, Candidates, block_rows
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
@@ -51,8 +51,8 @@ def find_pairs(
     pairs: DuplicatePairs | SpanningPairs = DuplicatePairs.kept(by_similarity)
     if linkage == "components":
         pairs = SpanningPairs()
-    visits = _visits(vectors, direction, (first, last), effort, chosen)
-    for batch in batches(visits, int(work.load("groups")["room"][0]), len(lengths)):
+    asked_for = _asked_for(visits(vectors, vectors, direction, first, last), effort, chosen)
+    for batch in batches(asked_for, int(work.load("groups")["room"][0]), len(lengths)):
         queries = vectors.kept(batch.queries)
         for rows in chunks(len(queries)):
             queries[rows] = space.centred(queries[rows])
@@ -62,8 +62,7 @@ def find_pairs(
             asked = np.searchsorted(batch.queries, asking)
             # Small blocks: the fewer members after the first query of a block, the less for
             # nothing.
-            block = next(query_blocks(len(asking), len(members.ids))).stop
-            for rows in chunks(len(asking), min(_QUERY_ROWS, block)):
+            for rows in chunks(len(asking), min(_QUERY_ROWS, block_rows(len(members.ids)))):
                 later = asking[rows]
                 floors = (threshold - TIE) * lengths[later]
                 earlier = int(np.searchsorted(members.ids, later[-1]))
@@ -84,10 +83,8 @@ def find_pairs(
     )
 
 
-def _visits(
-    vectors: Vectors,
-    direction: Direction,
-    lists: tuple[int, int],
+def _asked_for(
+    visits: Iterable[tuple[Members, Visitors]],
     effort: int,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> Iterator[Visit]:
@@ -95,9 +92,7 @@ def _visits(
 
     `chosen` names those that are compared, if not all are.
     """
-    for members, visiting in zip(
-        vectors.lists(*lists), visitors(vectors, direction, *lists), strict=True
-    ):
+    for members, visiting in visits:
         ids = visiting.ids[visiting.rank < effort]
         if chosen is not None:
             ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]

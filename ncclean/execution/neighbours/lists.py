@@ -89,6 +89,13 @@ class Visitors:
     rank: np.ndarray
 
 
+def visits(
+    index: Vectors, queries: Vectors, direction: Direction, first: int, last: int
+) -> Iterator[tuple[Members, Visitors]]:
+    """Lists `first` to `last` of the index, and who visits each."""
+    return zip(index.lists(first, last), visitors(queries, direction, first, last), strict=True)
+
+
 def visitors(vectors: Vectors, direction: Direction, first: int, last: int) -> Iterator[Visitors]:
     """Who visits lists `first` to `last`; `vectors` are those of the queries' side."""
     name = direction.name

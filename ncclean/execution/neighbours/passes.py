@@ -29,7 +29,7 @@ SIDES = ("image", "text")
 # Lists that a search visits: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
 _MANY_PROBES, _SHARE_VISITED = 32, 1 / 96
 MOST_PROBES = 256  # with any recall
-_FIRST_ROWS = 256
+_FIRST_ROWS = 256  # or a few times the neighbours asked for
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
         whitened = f"{side}_whitened"
         for name in (*SIDES, whitened):
             exact = _Exact(np.asarray(queries[name]), min(k + 1, len(own)), len(own))
-            for rows in _few_then_more(len(own)):
+            for rows in _few_then_more(len(own), k):
                 chunk = own[rows].astype(np.float32)
                 if name == whitened:
                     chunk, lengths[rows] = space.unit_and_length(chunk)
@@ -123,15 +123,16 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
     work.save(f"assign-{number}", arrays)
 
 
-def _few_then_more(count: int) -> Iterator[slice]:
+def _few_then_more(count: int, k: int) -> Iterator[slice]:
     """Consecutive slices of rows: of the first ones all are taken, of later ones what is nearer."""
-    yield slice(0, min(_FIRST_ROWS, count))
-    for rows in chunks(max(count - _FIRST_ROWS, 0)):
-        yield slice(_FIRST_ROWS + rows.start, _FIRST_ROWS + rows.stop)
+    first = min(max(_FIRST_ROWS, 4 * k), count)
+    yield slice(0, first)
+    for rows in chunks(count - first):
+        yield slice(first + rows.start, first + rows.stop)
 
 
 def many_probes(lists: int) -> int:
-    """More lists of so many than a search usually visits; as many are kept for each vector."""
+    """An upper estimate of how many of the lists a search visits; so many are kept by vector."""
     return min(MOST_PROBES, max(_MANY_PROBES, round(_SHARE_VISITED * lists)))
 
 

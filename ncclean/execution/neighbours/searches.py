@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ncclean.execution.neighbours.batches import batches
-from ncclean.execution.neighbours.lists import Vectors, visitors
+from ncclean.execution.neighbours.lists import Vectors, visits
 from ncclean.execution.neighbours.passes import Direction, chunks
 from ncclean.scoring.neighbours.arithmetic import fastest
 from ncclean.scoring.neighbours.products import Products
@@ -36,9 +36,7 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
     ids, cosines, near = [], [], []
-    for members, visiting in zip(
-        index.lists(first, last), visitors(queries, direction, first, last), strict=True
-    ):
+    for members, visiting in visits(index, queries, direction, first, last):
         own = visiting.ids[visiting.rank == 0]
         listed = members.vectors
         vectors = listed if direction.is_within else queries.take(own)
@@ -69,14 +67,12 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     home = np.asarray(work.load(f"visits-{direction.name}")["home"])
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    visits = (
+    away = (
         (members, visiting.ids[visiting.rank > 0])
-        for members, visiting in zip(
-            index.lists(first, last), visitors(queries, direction, first, last), strict=True
-        )
+        for members, visiting in visits(index, queries, direction, first, last)
     )
     by_batch = []
-    for batch in batches(visits, int(work.load("groups")["room"][0]), len(home)):
+    for batch in batches(away, int(work.load("groups")["room"][0]), len(home)):
         ids = batch.queries
         products = Products(queries.kept(ids), fastest(batch.comparisons))
         of_query = np.searchsorted(groups, home[ids], side="right") - 1

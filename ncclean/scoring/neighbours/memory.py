@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Bytes of a cache line. Matrix tiles take twice as long to load from two lines.
+# Bytes of a cache line: matrix tiles are slow to load from two.
 _ALIGNED = 64
 _held = threading.local()
 

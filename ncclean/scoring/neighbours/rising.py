@@ -45,7 +45,7 @@ class RisingNearest:
             return
         rows, counts = rows[asked], counts[asked]
         keys = _keys(reached.cosines, ids[reached.places])
-        # Most rows have few new ones: to fill them up to what some have doubles the time.
+        # Most rows have few new ones, and need not be filled up to what some have.
         is_few = counts <= _FEW
         of_few = np.repeat(is_few, counts)
         self._merge(rows[is_few], counts[is_few], keys[of_few])

@@ -84,9 +84,14 @@ def nearest_in_list(
 
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
     """So many queries at a time that their products with a long list still fit into memory."""
-    rows = min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
+    rows = block_rows(members)
     for start in range(0, queries, rows):
         yield slice(start, start + rows)
+
+
+def block_rows(members: int) -> int:
+    """How many queries are compared with so many members at a time."""
+    return min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
 
 
 def order_of(numbers: np.ndarray, count: int) -> np.ndarray:
