@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,10 +18,10 @@ from ncclean.execution.neighbours.learning import is_exact, lists_of
 from ncclean.execution.neighbours.passes import MOST_PROBES, many_probes
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
-from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.arithmetic import fastest, taken
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
 from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.rising import RisingNearest
+from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
 from ncclean.scoring.neighbours.search import QUERY_ROWS, nearest_in_list
 
 from ..neighbours import Neighbours
@@ -88,7 +89,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     lists = lists_of(pairs, exact)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
-    of_a_row = row_bytes(dim, k, min(many_probes(lists), lists))
+    of_a_row = row_bytes(k, min(many_probes(lists), lists))
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
@@ -140,8 +141,9 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, of_a_task
         vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
-    nearest = RisingNearest(nearest_in_list(queries, near, ids, k, None))
-    products = Products(queries, fastest(of_a_task))
+    nearest = RisingNearest(keys_of(nearest_in_list(queries, near, ids, k, None)))
+    stored = queries.astype(np.float16)
+    products = Products(partial(taken, stored), fastest(of_a_task))
     begin = time.process_time()
     for number in range(_ROUNDS):
         first = _KNOWN + number * len(listed)

@@ -23,7 +23,7 @@ class PairRows(Rows):
 
     def __init__(self, vectors: Vectors, labels: np.ndarray) -> None:
         self._vectors, self._labels = vectors, labels
-        self.dim = int(vectors.files[0][f"{vectors.side}_vectors"].shape[1])
+        self.dim = vectors.dim
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -40,8 +40,8 @@ from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
 _LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
-# Of a task's memory for its lists, and as much for queries. What is left is for the libraries.
-_SHARE = 0.4
+# Of a task's memory for what is found of its lists, and for queries. The rest is for libraries.
+_OF_LISTS, _OF_QUERIES = 0.2, 0.5
 _SMALL = 20_000  # distinct rows that one group holds in any case
 
 
@@ -172,32 +172,30 @@ def _groups(
     groups = {
         side: groups_of(
             np.bincount(lists),
-            row_bytes(corpus.dim, k, max(assigned.visits(side))),
+            row_bytes(k, max(assigned.visits(side))),
             memory_bytes,
             workers,
         )
         for side, lists in assigned.lists.items()
     }
-    # Queries in float32 and bfloat16, and what is known of the neighbours of each: while they are
-    # searched, and when those found in other lists are merged.
-    query_bytes = max(6 * corpus.dim + 40 * k, 160 * k)
-    return {**groups, "room": np.array([max(1, int(_SHARE * memory_bytes) // query_bytes)])}
+    # Queries in float16, and what is known of the neighbours of each.
+    query_bytes = 2 * corpus.dim + 10 * k
+    return {**groups, "room": np.array([max(1, int(_OF_QUERIES * memory_bytes) // query_bytes)])}
 
 
-def row_bytes(dim: int, k: int, visits: int) -> int:
+def row_bytes(k: int, visits: int) -> int:
     """What a task holds for each row of its lists, which so many queries visit.
 
-    Vectors in float16, by block and by list; neighbours as they are found, joined and ordered;
-    who visits.
+    Neighbours as they are found, joined and ordered, and who visits.
     """
-    return 4 * dim + 24 * k + 16 * visits
+    return 24 * k + 4 * visits
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
     """(g + 1,) where each group of lists of these (l,) sizes begins."""
     ends = np.cumsum(sizes)
     rows = int(ends[-1])
-    room = max(1, int(_SHARE * memory_bytes) // of_a_row)
+    room = max(1, int(_OF_LISTS * memory_bytes) // of_a_row)
     least = min(max(_LEAST_TASKS, _TASKS_OF_A_WORKER * workers), -(-rows // _SMALL))
     wanted = max(-(-rows // room), least)
     if wanted > workers:

@@ -9,6 +9,7 @@ groups do not depend on how many are kept, and memory does not grow with the siz
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -16,10 +17,10 @@ from ncclean.execution.neighbours.batches import Visit, batches
 from ncclean.execution.neighbours.lists import Members, Vectors, Visitors, visits
 from ncclean.execution.neighbours.passes import Direction, chunks, range_of
 from ncclean.execution.neighbours.searches import groups_of_lists
-from ncclean.scoring.neighbours.arithmetic import fastest
-from ncclean.scoring.neighbours.groups import DuplicatePairs, SpanningPairs
+from ncclean.scoring.neighbours.arithmetic import fastest, taken
+from ncclean.scoring.neighbours.groups import Candidates, DuplicatePairs, SpanningPairs
 from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.search import TIE, Candidates, block_rows
+from ncclean.scoring.neighbours.search import TIE, block_rows
 from ncclean.scoring.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder
 
@@ -53,10 +54,8 @@ def find_pairs(
         pairs = SpanningPairs()
     asked_for = _asked_for(visits(vectors, vectors, direction, first, last), effort, chosen)
     for batch in batches(asked_for, int(work.load("groups")["room"][0]), len(lengths)):
-        queries = vectors.kept(batch.queries)
-        for rows in chunks(len(queries)):
-            queries[rows] = space.centred(queries[rows])
-        products = Products(queries, fastest(batch.comparisons))
+        stored = vectors.kept(batch.queries)
+        products = Products(partial(_centred, stored, space), fastest(batch.comparisons))
         for members, asking in batch.visits:
             products.begin(space.dual(members.vectors))
             asked = np.searchsorted(batch.queries, asking)
@@ -83,6 +82,11 @@ def find_pairs(
     )
 
 
+def _centred(stored: np.ndarray, space: Whitening, rows: np.ndarray) -> np.ndarray:
+    """Rows of float16 vectors as they are multiplied with the members."""
+    return space.centred(taken(stored, rows))
+
+
 def _asked_for(
     visits: Iterable[tuple[Members, Visitors]],
     effort: int,
@@ -96,7 +100,7 @@ def _asked_for(
         ids = visiting.ids[visiting.rank < effort]
         if chosen is not None:
             ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]
-            members = Members(members.ids[is_asked], members.stored[is_asked])
+            members = members.only(is_asked)
         if len(members.ids):
             yield members, ids[ids > members.ids[0]]
 

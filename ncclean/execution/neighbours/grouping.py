@@ -10,9 +10,8 @@ from ncclean.execution.neighbours.columns import same_images
 from ncclean.execution.neighbours.duplicates import find_pairs
 from ncclean.execution.neighbours.reading import Corpus
 from ncclean.execution.neighbours.stages import Stages
-from ncclean.scoring.neighbours.groups import Grouping, components, join_single_rows
+from ncclean.scoring.neighbours.groups import Candidates, Grouping, components, join_single_rows
 from ncclean.scoring.neighbours.result import SAME_IMAGE_COSINE
-from ncclean.scoring.neighbours.search import Candidates
 
 
 def group_side(

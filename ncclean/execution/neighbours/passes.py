@@ -8,6 +8,7 @@ all, so that a search that was killed goes on with the blocks that lack theirs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -141,7 +142,8 @@ class _Exact:
 
     def __init__(self, queries: np.ndarray, k: int, count: int) -> None:
         self._asked, self._k = np.arange(len(queries)), k
-        self._products = Products(queries, fastest(len(queries) * count))
+        take = functools.partial(np.take, queries, axis=0)
+        self._products = Products(take, fastest(len(queries) * count))
         self._best = RisingNearest.unknown(len(queries), max(k, 1))
 
     def add(self, rows: np.ndarray, first: int) -> None:
@@ -180,7 +182,7 @@ def route_block(
         arrays |= {
             f"{side}_vectors": own[order],
             f"{side}_ids": ids[order],
-            f"{side}_starts": _starts(assigned, lists),
+            f"{side}_starts": starts_of(assigned, lists),
             f"{side}_place": place,
         }
         for direction in (*WITHIN, *ACROSS):
@@ -227,12 +229,13 @@ def _by_list(
     return {
         f"{name}_queries": ids[row],
         f"{name}_rank": (order - row * width).astype(np.uint8),
-        f"{name}_starts": _starts(routes.ravel(), lists),
+        f"{name}_starts": starts_of(routes.ravel(), lists),
         f"{name}_home": routes[:, 0],
     }
 
 
-def _starts(lists: np.ndarray, count: int) -> np.ndarray:
+def starts_of(lists: np.ndarray, count: int) -> np.ndarray:
+    """(count + 1,) where each of so many lists begins, once the lists of rows are in order."""
     return np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=count))])
 
 

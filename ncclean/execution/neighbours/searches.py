@@ -6,22 +6,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ncclean.execution.neighbours.batches import batches
 from ncclean.execution.neighbours.lists import Vectors, visits
-from ncclean.execution.neighbours.passes import Direction, chunks
-from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.execution.neighbours.passes import Direction, chunks, starts_of
+from ncclean.scoring.neighbours.arithmetic import fastest, taken, widened
+from ncclean.scoring.neighbours.memory import kept
 from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.rising import RisingNearest
-from ncclean.scoring.neighbours.search import (
-    Candidates,
-    Nearest,
-    merge_nearest,
-    nearest_in_list,
-    order_of,
-    query_blocks,
-)
+from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
+from ncclean.scoring.neighbours.search import Nearest, nearest_in_list, order_of, query_blocks
 from ncclean.storage.array_files import ArrayFolder
 
 
@@ -35,28 +31,22 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     first, last = groups_of_lists(work, direction.index)[group : group + 2]
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    ids, cosines, near = [], [], []
+    ids, keys = [], []
     for members, visiting in visits(index, queries, direction, first, last):
         own = visiting.ids[visiting.rank == 0]
         listed = members.vectors
-        vectors = listed if direction.is_within else queries.take(own)
+        vectors = listed if direction.is_within else widened(queries.kept(own), "at home")
         nearest = nearest_in_list(
             vectors, listed, members.ids, k, own if direction.is_within else None
         )
         ids.append(own)
-        cosines.append(nearest.cosines)
-        near.append(nearest.ids)
+        keys.append(keys_of(nearest))
     joined = np.concatenate(ids)
     order = np.argsort(joined)
     lists = np.repeat(np.arange(first, last, dtype=np.int32), [len(own) for own in ids])
     work.save(
         f"home-{direction.name}-{group}",
-        {
-            "queries": joined[order],
-            "lists": lists[order],
-            "cosines": np.concatenate(cosines)[order],
-            "ids": np.concatenate(near)[order],
-        },
+        {"queries": joined[order], "lists": lists[order], "keys": np.concatenate(keys)[order]},
     )
 
 
@@ -71,80 +61,107 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
         (members, visiting.ids[visiting.rank > 0])
         for members, visiting in visits(index, queries, direction, first, last)
     )
-    by_batch = []
+    found, keys = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
     for batch in batches(away, int(work.load("groups")["room"][0]), len(home)):
         ids = batch.queries
-        products = Products(queries.kept(ids), fastest(batch.comparisons))
-        of_query = np.searchsorted(groups, home[ids], side="right") - 1
-        best = RisingNearest(_found_at_home(work, direction, ids, of_query, k))
+        products = Products(partial(taken, queries.kept(ids)), fastest(batch.comparisons))
+        best = RisingNearest(_found_at_home(work, direction, ids, groups, home, k))
         for members, asking in batch.visits:
             rows = np.searchsorted(ids, asking)
             products.begin(members.vectors)
             for block in query_blocks(len(rows), len(members.ids)):
                 asked = rows[block]
                 best.add(asked, products.reaching(asked, best.floors(asked)), members.ids)
-        by_batch.append(best.found(ids))
-    further = Candidates.joined(by_batch)
-    del by_batch
+        row, new = best.found()
+        found.append(ids[row])
+        keys.append(new)
+    asked, further = np.concatenate(found), np.concatenate(keys)
+    del found, keys
     # By the group of the query's own list, where it is merged with what was found there.
-    of_query = (np.searchsorted(groups, home[further.queries], side="right") - 1).astype(np.int32)
-    order = order_of(of_query, len(groups))
-    further = further.at(order)
+    order = np.argsort(asked, kind="stable")
+    of_query = _group_of(groups, home[asked[order]])
+    order = order[order_of(of_query, len(groups))]
     work.save(
         f"away-{direction.name}-{group}",
         {
-            "queries": further.queries,
-            "ids": further.ids,
-            "cosines": further.cosines,
-            "starts": np.searchsorted(of_query[order], np.arange(len(groups))),
+            "queries": asked[order],
+            "keys": further[order],
+            "starts": starts_of(of_query, len(groups) - 1),
         },
     )
 
 
+def _group_of(groups: np.ndarray, lists: np.ndarray) -> np.ndarray:
+    """The groups of lists that these lists are in."""
+    return np.searchsorted(groups, lists, side="right") - 1
+
+
 def _found_at_home(
-    work: ArrayFolder, direction: Direction, ids: np.ndarray, of_query: np.ndarray, k: int
-) -> Nearest:
-    """What `search_home` found for ascending ids, whose own lists are in the groups `of_query`."""
-    cosines, near = np.empty((len(ids), k), np.float32), np.empty((len(ids), k), np.int32)
+    work: ArrayFolder,
+    direction: Direction,
+    ids: np.ndarray,
+    groups: np.ndarray,
+    home: np.ndarray,
+    k: int,
+) -> np.ndarray:
+    """(q, k) `keys_of` what `search_home` found for ascending ids, by the list each is at home."""
+    of_query = _group_of(groups, home[ids])
+    keys = kept("keys", (len(ids), k), np.int64)
     for group in np.unique(of_query):
-        rows = np.flatnonzero(of_query == group)
         at_home = work.load(f"home-{direction.name}-{group}")
-        places = np.searchsorted(at_home["queries"], ids[rows])
-        cosines[rows], near[rows] = at_home["cosines"][places], at_home["ids"][places]
-    return Nearest(cosines, near)
+        rows = np.flatnonzero(of_query == group)
+        for piece in chunks(len(rows)):
+            places = np.searchsorted(at_home["queries"], ids[rows[piece]])
+            keys[rows[piece]] = at_home["keys"][places]
+    return keys
 
 
 def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
     """The k nearest of each query whose nearest list is in the group."""
     at_home = work.load(f"home-{direction.name}-{group}")
     queries = np.asarray(at_home["queries"])
-    cosines = np.empty(at_home["cosines"].shape, np.float32)
-    near = np.empty(at_home["ids"].shape, np.int32)
-    for rows in chunks(len(queries), int(work.load("groups")["room"][0])):
-        home = Nearest(np.asarray(at_home["cosines"][rows]), np.asarray(at_home["ids"][rows]))
-        best = merge_nearest(
-            queries[rows], home, _found_away(work, group, direction, queries[rows])
-        )
-        cosines[rows], near[rows] = best.cosines, best.ids
+    away = [
+        _found_away(work, group, direction, number)
+        for number in range(len(groups_of_lists(work, direction.index)) - 1)
+    ]
+    shape = (len(queries), k)
+    nearest = Nearest(np.empty(shape, np.float32), np.empty(shape, np.int32))
+    for rows in chunks(len(queries)):
+        best = RisingNearest(at_home["keys"][rows].copy())
+        here = [_between(found, *queries[rows][[0, -1]]) for found in away]
+        asked, keys = (np.concatenate(several) for several in zip(*here, strict=True))
+        asked = np.searchsorted(queries[rows], asked)
+        order = order_of(asked, len(queries[rows]))
+        best.merge(asked[order], keys[order])
+        merged = best.nearest()
+        nearest.cosines[rows], nearest.ids[rows] = merged.cosines, merged.ids
     work.save(
         f"near-{direction.name}-{group}",
-        {"queries": queries, "lists": at_home["lists"], "cosines": cosines, "ids": near},
+        {
+            "queries": queries,
+            "lists": at_home["lists"],
+            "cosines": nearest.cosines,
+            "ids": nearest.ids,
+        },
     )
 
 
 def _found_away(
-    work: ArrayFolder, group: int, direction: Direction, queries: np.ndarray
-) -> Candidates:
-    """What `search_away` found for ascending queries of the group, in all groups of lists."""
-    found = []
-    for number in range(len(groups_of_lists(work, direction.index)) - 1):
-        away = work.load(f"away-{direction.name}-{number}")
-        begin, end = away["starts"][group : group + 2]
-        names = ("queries", "ids", "cosines")
-        here = Candidates(*(np.asarray(away[name][begin:end]) for name in names))
-        is_asked = (here.queries >= queries[0]) & (here.queries <= queries[-1])
-        found.append(here.at(np.flatnonzero(is_asked)))
-    return Candidates.joined(found)
+    work: ArrayFolder, group: int, direction: Direction, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `search_away` found in a group of lists for queries of `group`: they ascend; keys."""
+    away = work.load(f"away-{direction.name}-{number}")
+    begin, end = away["starts"][group : group + 2]
+    return away["queries"][begin:end], away["keys"][begin:end]
+
+
+def _between(
+    found: tuple[np.ndarray, np.ndarray], first: int, last: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of what was found, that of the queries from the first to the last."""
+    queries, keys = found
+    begin, end = np.searchsorted(queries, first), np.searchsorted(queries, last, side="right")
+    return queries[begin:end], keys[begin:end]
 
 
 def by_list(work: ArrayFolder, direction: Direction, group: int) -> np.ndarray:

@@ -22,8 +22,8 @@ from ncclean.scoring.neighbours.memory import kept
 if TYPE_CHECKING:
     import torch
 
-# Sizes are filled up to multiples of these: devices choose or compile other instructions for each.
-_ROW_MULTIPLE, _MEMBER_MULTIPLE = 256, 64
+# Sizes are filled up to multiples: devices choose or compile other instructions for each.
+_MULTIPLE = 64
 # So many products are worth the second or two of importing torch, since a process has many tasks;
 # where it has been imported, so many are faster rounded.
 _WORTH_TORCH, _WORTH_ROUNDING = 1e8, 1e5
@@ -52,10 +52,6 @@ class Arithmetic(ABC):
         """(m, d) float32 vectors as they are multiplied, in memory kept under the name."""
 
     @abstractmethod
-    def choose(self, held: Any, rows: np.ndarray) -> Any:
-        """(r,) rows of what is held."""
-
-    @abstractmethod
     def multiply(self, queries: Any, members: Any, rows: int, count: int) -> Multiplied:
         """The products of the first `rows` queries with the first `count` members."""
 
@@ -69,11 +65,6 @@ class Float32(Arithmetic):
 
     def hold(self, name: str, vectors: np.ndarray) -> np.ndarray:
         return vectors
-
-    def choose(self, held: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        chosen = kept("chosen", (len(rows), held.shape[1]), np.float32)
-        np.take(held, rows, axis=0, out=chosen, mode="clip")  # `raise` would copy `out`
-        return chosen
 
     def multiply(
         self, queries: np.ndarray, members: np.ndarray, rows: int, count: int
@@ -107,26 +98,18 @@ class Bfloat16(Arithmetic):
     def hold(self, name: str, vectors: np.ndarray) -> torch.Tensor:
         import torch
 
-        held = self._room(name, _filled(len(vectors), _MEMBER_MULTIPLE), vectors.shape[1])
+        held = self._room(name, _filled(len(vectors)), vectors.shape[1])
         # torch warns of arrays that cannot be written to, such as mapped files.
         vectors = vectors if vectors.flags.writeable else vectors.copy()
         held[: len(vectors)].copy_(torch.from_numpy(vectors))
         return held
-
-    def choose(self, held: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-        import torch
-
-        chosen = self._room("chosen", _filled(len(rows), _ROW_MULTIPLE), held.shape[1])
-        places = torch.from_numpy(rows).to(self._device)
-        torch.index_select(held, 0, places, out=chosen[: len(rows)])
-        return chosen
 
     def multiply(
         self, queries: torch.Tensor, members: torch.Tensor, rows: int, count: int
     ) -> Multiplied:
         import torch
 
-        members = members[: _filled(count, _MEMBER_MULTIPLE)]
+        members = members[: _filled(count)]
         products = self._room("products", len(queries), len(members))
         torch.mm(queries, members.T, out=products)
         # NumPy compares integers many times as fast as torch does.
@@ -214,8 +197,27 @@ def floors_of(values: np.ndarray, count: int) -> np.ndarray:
     return floors
 
 
-def _filled(count: int, multiple: int) -> int:
-    return count + -count % multiple
+def widened(stored: np.ndarray, name: str) -> np.ndarray:
+    """float16 vectors in float32, in memory kept under the name."""
+    wide = kept(name, stored.shape, np.float32)
+    if "torch" in sys.modules:  # in a quarter of the time
+        import torch
+
+        torch.from_numpy(wide).copy_(torch.from_numpy(stored))
+    else:
+        wide[...] = stored
+    return wide
+
+
+def taken(stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(r,) rows of float16 vectors in float32, in kept memory."""
+    narrow = kept("taken", (len(rows), stored.shape[1]), np.float16)
+    np.take(stored, rows, axis=0, out=narrow, mode="clip")  # `raise` would copy `out`
+    return widened(narrow, "taken in float32")
+
+
+def _filled(count: int) -> int:
+    return count + -count % _MULTIPLE
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

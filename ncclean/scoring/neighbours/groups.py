@@ -9,29 +9,72 @@ no near-duplicates left, and nothing was dropped that is not near what was kept.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
-from ncclean.scoring.neighbours.search import Candidates, Gathering, ranks
 
 # Earlier near-duplicates of a row that are kept in one round of `Grouping`.
 KEPT = 32
 
 
-class DuplicateGathering(Gathering):
-    """Gathers near-duplicate pairs. `cut` names the later rows of which pairs were dropped."""
+@dataclass(frozen=True)
+class Candidates:
+    """(c,) members found for queries: ids of both and float32 cosines, in any order."""
 
-    buffered = 4_000_000
+    queries: np.ndarray
+    ids: np.ndarray
+    cosines: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def at(self, chosen: np.ndarray) -> Candidates:
+        """Those at these places."""
+        return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
+
+    @classmethod
+    def joined(cls, several: list[Candidates]) -> Candidates:
+        if not several:
+            return cls(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+        names = ("queries", "ids", "cosines")
+        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
+
+
+@dataclass
+class Gathering(ABC):
+    """Gathers near-duplicate pairs, and drops those that cannot count before they are too many."""
+
+    buffered: ClassVar[int] = 4_000_000
+    _held: list[Candidates] = field(default_factory=list, kw_only=True)
+    _count: int = field(default=0, kw_only=True)
+
+    def add(self, candidates: Candidates) -> None:
+        self._held.append(candidates)
+        self._count += len(candidates)
+        if self._count > self.buffered:
+            self._held = [self.result()]
+            self._count = len(self._held[0])
+
+    def result(self) -> Candidates:
+        """Those of all that was added that count."""
+        return self.kept_of(Candidates.joined(self._held))
+
+    @abstractmethod
+    def kept_of(self, candidates: Candidates) -> Candidates:
+        """Those of some candidates that count, however often it is asked of what it returned."""
 
     def cut(self) -> np.ndarray:
+        """The later rows of which pairs were dropped."""
         return np.empty(0, np.int32)
 
 
 @dataclass
-class DuplicatePairs(DuplicateGathering):
+class DuplicatePairs(Gathering):
     """Of each later row the first `keep` earlier ones; `by_similarity` the most similar ones."""
 
     keep: int
@@ -54,7 +97,7 @@ class DuplicatePairs(DuplicateGathering):
         return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
 
 
-class SpanningPairs(DuplicateGathering):
+class SpanningPairs(Gathering):
     """As many pairs as connect the same rows: none that matters is dropped."""
 
     def add(self, candidates: Candidates) -> None:
@@ -183,3 +226,10 @@ def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
     )
     labels: np.ndarray = first[inverse.reshape(-1)]
     return labels
+
+
+def ranks(queries: np.ndarray) -> np.ndarray:
+    """(c,) place of each of the sorted (c,) values among its equals, from 0."""
+    firsts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]]))
+    sizes = np.diff(np.append(firsts, len(queries)))
+    return np.arange(len(queries)) - np.repeat(firsts[: len(sizes)], sizes)

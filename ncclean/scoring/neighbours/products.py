@@ -6,6 +6,7 @@ so the result is exact in float32, and the same however queries and members were
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,45 +36,38 @@ class Reached:
 class Products:
     """Products of (q, d) float32 vectors with the members of one list after the other.
 
-    They are held in kept memory: one such object, or one `Largest`, is in use at a time.
+    `take` hands out vectors by row, so they need not be held in float32. Products are held in kept
+    memory: one such object, or one `Largest`, is in use at a time.
     """
 
-    def __init__(self, vectors: np.ndarray, arithmetic: Arithmetic) -> None:
-        self._vectors, self._arithmetic = vectors, arithmetic
-        self._held = arithmetic.hold("queries", vectors)
-        self._lengths = lengths(vectors)
+    def __init__(self, take: Callable[[np.ndarray], np.ndarray], arithmetic: Arithmetic) -> None:
+        self._take, self._arithmetic = take, arithmetic
 
     def begin(self, members: np.ndarray) -> None:
         """Take the (m, d) members of the next list."""
         self._members = members
-        self._held_members = self._arithmetic.hold("members", members)
+        self._held = self._arithmetic.hold("members", members)
         self._longest = longest(members)
 
     def reaching(self, rows: np.ndarray, floors: np.ndarray, first: int | None = None) -> Reached:
         """Those of the (r,) chosen rows with the `first` members that reach the (r,) floors."""
         count = len(self._members[:first])
-        way, held = self._arithmetic, (self._held, self._held_members)
-        places = self._may_reach(way, held, rows, floors, count)
+        queries = self._take(rows)
+        way = self._arithmetic
+        places = self._may_reach(way, self._held, queries, floors, count)
         if len(places) > _MANY * len(rows) * count and way.error > Float32.error:
-            held = (self._vectors, self._members)
-            places = self._may_reach(Float32(), held, rows, floors, count)
+            places = self._may_reach(Float32(), self._members, queries, floors, count)
         row, place = np.divmod(places, count)
-        cosines = single_products(self._vectors, rows[row], self._members, place)
+        cosines = single_products(queries, row, self._members, place)
         reached = np.flatnonzero(cosines >= floors[row])
         return Reached(row[reached], place[reached], cosines[reached])
 
     def _may_reach(
-        self,
-        way: Arithmetic,
-        held: tuple[Any, Any],
-        rows: np.ndarray,
-        floors: np.ndarray,
-        count: int,
+        self, way: Arithmetic, members: Any, queries: np.ndarray, floors: np.ndarray, count: int
     ) -> np.ndarray:
-        """Of the chosen rows' products with the first members, those that may reach the floors."""
-        queries, members = held
-        products = way.multiply(way.choose(queries, rows), members, len(rows), count)
-        return products.reaching(floors - way.error * self._longest * self._lengths[rows])
+        """Of products with the first of the members held, those that may reach the floors."""
+        products = way.multiply(way.hold("queries", queries), members, len(queries), count)
+        return products.reaching(floors - way.error * self._longest * lengths(queries))
 
 
 class Largest:

@@ -9,28 +9,30 @@ from __future__ import annotations
 import numpy as np
 
 from ncclean.scoring.neighbours.products import Reached
-from ncclean.scoring.neighbours.search import Candidates, Nearest
+from ncclean.scoring.neighbours.search import Nearest
 
-# A cosine and an id in one integer, which a partition orders by cosine, then by id, the smaller id
-# first. The last bit tells what was known before.
+# A cosine and an id in one integer, in the order of cosines, then of ids, the smaller id last. The
+# last bit tells what was known before. Where one is missing, the smallest.
 _LARGEST_ID = np.int64(0x7FFFFFFF)
-_MISSING = np.iinfo(np.int64).min
+_MISSING = np.int64(np.iinfo(np.int64).min | 1)
 _FEW = 6
+_ROWS = 1 << 14  # looked through at a time
 
 
 class RisingNearest:
-    """Holds the k nearest of (s,) queries; `known` (s, k) those of their own lists."""
+    """Holds the k nearest of (s,) queries; `known` (s, k) are `keys_of` those of their own lists.
+
+    `known` is written to.
+    """
 
     @classmethod
     def unknown(cls, count: int, k: int) -> RisingNearest:
         """Of so many queries of which no list has been seen."""
-        shape = (count, k)
-        return cls(Nearest(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)))
+        return cls(np.full((count, k), _MISSING))
 
-    def __init__(self, known: Nearest) -> None:
-        self._keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
-        self._keys.partition(0, axis=1)  # the k-th first
-        self._floors = _cosines(self._keys[:, 0])
+    def __init__(self, known: np.ndarray) -> None:
+        self._keys = known
+        self._floors = _cosines(known[:, 0])
 
     def floors(self, rows: np.ndarray) -> np.ndarray:
         """(q,) cosines that a member must reach to be among the k nearest of these queries."""
@@ -39,12 +41,15 @@ class RisingNearest:
 
     def add(self, rows: np.ndarray, reached: Reached, ids: np.ndarray) -> None:
         """Take what reached the floors of (q,) queries, by row, among the (m,) ids of a list."""
-        counts = np.bincount(reached.rows, minlength=len(rows))
-        asked = np.flatnonzero(counts)
-        if not len(asked):
+        self.merge(rows[reached.rows], _keys(reached.cosines, ids[reached.places]))
+
+    def merge(self, rows: np.ndarray, keys: np.ndarray) -> None:
+        """Take (c,) keys and whose they are, those of a row one after another."""
+        if not len(rows):
             return
-        rows, counts = rows[asked], counts[asked]
-        keys = _keys(reached.cosines, ids[reached.places])
+        begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
+        counts = np.diff(begins, append=len(rows))
+        rows = rows[begins]
         # Most rows have few new ones, and need not be filled up to what some have.
         is_few = counts <= _FEW
         of_few = np.repeat(is_few, counts)
@@ -69,11 +74,22 @@ class RisingNearest:
         keys = np.sort(self._keys, axis=1)[:, ::-1]
         return Nearest(_cosines(keys), np.where(keys == _MISSING, np.int32(-1), _ids(keys)))
 
-    def found(self, queries: np.ndarray) -> Candidates:
-        """What was not known before and is among the k nearest, of all (s,) queries by their id."""
-        row, place = np.nonzero((self._keys & 1 == 0) & (self._keys != _MISSING))
-        keys = self._keys[row, place]
-        return Candidates(queries[row], _ids(keys), _cosines(keys))
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """(c,) rows and keys of what was not known before and is among the k nearest."""
+        count, k = self._keys.shape
+        rows, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for begin in range(0, count, _ROWS):
+            some = self._keys[begin : begin + _ROWS].ravel()
+            new = np.flatnonzero(some & 1 == 0)
+            rows.append(begin + new // k)
+            keys.append(some[new])
+        return np.concatenate(rows), np.concatenate(keys)
+
+
+def keys_of(known: Nearest) -> np.ndarray:
+    """(s, k) of each of the nearest that are known, the k-th first."""
+    keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
+    return keys[:, ::-1]
 
 
 def _keys(cosines: np.ndarray, ids: np.ndarray) -> np.ndarray:

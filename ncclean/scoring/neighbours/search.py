@@ -8,10 +8,8 @@ the result depends neither on how lists are divided among tasks nor on the order
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +20,6 @@ from ncclean.scoring.neighbours.products import Largest
 TIE = 1e-6
 QUERY_ROWS = 1024
 _BLOCK_VALUES = 1 << 25  # 128 MB of products
-_BUFFERED = 8_000_000  # candidates held before those that cannot count are dropped
 
 
 @dataclass(frozen=True)
@@ -31,29 +28,6 @@ class Nearest:
 
     cosines: np.ndarray
     ids: np.ndarray
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """(c,) members found for queries: ids of both and float32 cosines, in any order."""
-
-    queries: np.ndarray
-    ids: np.ndarray
-    cosines: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def at(self, chosen: np.ndarray) -> Candidates:
-        """Those at these places."""
-        return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
-
-    @classmethod
-    def joined(cls, several: list[Candidates]) -> Candidates:
-        if not several:
-            return cls(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
-        names = ("queries", "ids", "cosines")
-        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
 
 
 def nearest_in_list(
@@ -100,80 +74,7 @@ def order_of(numbers: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(numbers.astype(small, copy=False), kind="stable")
 
 
-@dataclass
-class Gathering(ABC):
-    """Gathers candidates, and drops those that cannot count before they take too much memory."""
-
-    buffered: ClassVar[int] = _BUFFERED
-    _held: list[Candidates] = field(default_factory=list, kw_only=True)
-    _count: int = field(default=0, kw_only=True)
-
-    def add(self, candidates: Candidates) -> None:
-        self._held.append(candidates)
-        self._count += len(candidates)
-        if self._count > self.buffered:
-            self._held = [self.result()]
-            self._count = len(self._held[0])
-
-    def result(self) -> Candidates:
-        """Those of all that was added that count."""
-        return self.kept_of(Candidates.joined(self._held))
-
-    @abstractmethod
-    def kept_of(self, candidates: Candidates) -> Candidates:
-        """Those of some candidates that count, however often it is asked of what it returned."""
-
-
-@dataclass
-class NearestCandidates(Gathering):
-    """Holds on to the k nearest of each query."""
-
-    k: int
-
-    def kept_of(self, candidates: Candidates) -> Candidates:
-        """The k nearest of each query by id, nearest first."""
-        candidates = candidates.at(_order(candidates))
-        return candidates.at(ranks(candidates.queries) < self.k)
-
-
-def merge_nearest(query_ids: np.ndarray, home: Nearest, further: Candidates) -> Nearest:
-    """The k nearest of (q,) ascending query ids, of those found at home and the further ones."""
-    count, k = home.ids.shape
-    own = Candidates(np.repeat(query_ids, k), home.ids.ravel(), home.cosines.ravel())
-    best = NearestCandidates(k)
-    best.add(own.at(np.flatnonzero(own.ids >= 0)))
-    best.add(further)
-    nearest = best.result()
-    cosines = np.full((count, k), -np.inf, dtype=np.float32)
-    ids = np.full((count, k), -1, dtype=np.int32)
-    places = np.searchsorted(query_ids, nearest.queries), ranks(nearest.queries)
-    cosines[places], ids[places] = nearest.cosines, nearest.ids
-    return Nearest(cosines, ids)
-
-
 def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
     """Share of the (q, k) exact neighbours that were found; ties with the k-th count as found."""
     reached = cosines >= exact[:, -1:] - TIE
     return float(reached.sum() / exact.size)
-
-
-def _order(candidates: Candidates) -> np.ndarray:
-    """Places by query, then by descending cosine, then by id."""
-    bits = candidates.cosines.view(np.int32).astype(np.int64)
-    ascending = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    keys = (candidates.queries.astype(np.int64) << 32) - ascending
-    # One sort of 64-bit keys takes a fifth of a sort by three columns; what is equal is rare.
-    order = np.argsort(keys)
-    keys = keys[order]
-    equal = keys[1:] == keys[:-1]
-    if equal.any():
-        tied = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
-        order[tied] = order[tied][np.lexsort((candidates.ids[order[tied]], keys[tied]))]
-    return order
-
-
-def ranks(queries: np.ndarray) -> np.ndarray:
-    """(c,) place of each of the sorted (c,) values among its equals, from 0."""
-    firsts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]]))
-    sizes = np.diff(np.append(firsts, len(queries)))
-    return np.arange(len(queries)) - np.repeat(firsts[: len(sizes)], sizes)

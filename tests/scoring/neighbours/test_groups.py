@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from ncclean.scoring.neighbours import groups
 from ncclean.scoring.neighbours.distinct import Distinct
 from ncclean.scoring.neighbours.groups import (
+    Candidates,
     DuplicatePairs,
     Grouping,
     SpanningPairs,
@@ -12,9 +13,9 @@ from ncclean.scoring.neighbours.groups import (
     join_single_rows,
     joint_labels,
     pair_labels,
+    ranks,
     spanning,
 )
-from ncclean.scoring.neighbours.search import Candidates
 from tests.scoring.neighbours.simulated import clustered
 
 ARC = np.radians([0, 10, 20, 90])  # a is near b, b is near c, a is not near c
@@ -116,6 +117,7 @@ def test_pairs_beyond_those_kept_are_told(monkeypatch):
         one = np.array([9, 7], np.int32), np.array([earlier, 6], np.int32)
         count = 2 if earlier == 1 else 1
         pairs.add(Candidates(*(part[:count] for part in one), np.ones(count, np.float32)))
+        assert sum(map(len, pairs._held)) <= 4
     kept = pairs.result()
     assert kept.queries.tolist() == [7, 9, 9]
     assert kept.ids.tolist() == [6, 0, 1]
@@ -140,3 +142,8 @@ def test_labels_are_the_first_pair():
     image = pair_labels(classes, np.array([0, 1, 1]))
     assert image.tolist() == [0, 1, 0, 1]
     assert joint_labels(image, np.array([0, 1, 0, 0])).tolist() == [0, 1, 0, 3]
+
+
+def test_ranks():
+    assert ranks(np.array([1, 1, 4, 4, 4])).tolist() == [0, 1, 0, 1, 2]
+    assert ranks(np.array([], np.int32)).tolist() == []

@@ -1,19 +1,17 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.scoring.neighbours import search
 from ncclean.scoring.neighbours.arithmetic import Float32
 from ncclean.scoring.neighbours.products import Products
+from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
 from ncclean.scoring.neighbours.search import (
-    Candidates,
     Nearest,
-    NearestCandidates,
-    merge_nearest,
     nearest_in_list,
     order_of,
-    ranks,
     recall_by_value,
 )
 from tests.scoring.neighbours.simulated import clustered
@@ -35,7 +33,6 @@ def test_lists_together_give_the_exact_neighbours(seed, k, lists):
     members[rng.integers(0, 90, 10)] = members[0]  # ties
     ids = rng.permutation(90).astype(np.int32)
     queries = clustered(25, 8, seed + 1).astype(np.float32)
-    query_ids = np.arange(25, dtype=np.int32)
     of_list = rng.integers(0, lists, 90)
     home = rng.integers(0, lists, 25)
     cosines = np.full((25, k), -np.inf, np.float32)
@@ -44,17 +41,13 @@ def test_lists_together_give_the_exact_neighbours(seed, k, lists):
         here, there = home == number, of_list == number
         found = nearest_in_list(queries[here], members[there], ids[there], k, None)
         cosines[here], near[here] = found.cosines, found.ids
-    floors = cosines.min(axis=1)
-    further = NearestCandidates(k)
+    best = RisingNearest(keys_of(Nearest(cosines, near)))
     for number in rng.permutation(lists):
-        away, there = home != number, of_list == number
-        products = Products(queries, Float32())
+        away, there = np.flatnonzero(home != number), of_list == number
+        products = Products(partial(np.take, queries, axis=0), Float32())
         products.begin(members[there])
-        rows = np.flatnonzero(away)
-        near_by = products.reaching(rows, floors[rows])
-        of_query, of_member = query_ids[rows][near_by.rows], ids[there][near_by.places]
-        further.add(Candidates(of_query, of_member, near_by.cosines))
-    best = merge_nearest(query_ids, Nearest(cosines, near), further.result())
+        best.add(away, products.reaching(away, best.floors(away)), ids[there])
+    best = best.nearest()
     expected, expected_ids = exact(queries, members, ids, k)
     np.testing.assert_allclose(best.cosines, expected, atol=1e-6)
     distinct = np.diff(expected, axis=1) < -1e-6
@@ -70,45 +63,6 @@ def test_a_query_is_not_its_own_neighbour():
     assert sorted(found.ids[1]) == [one for one in ids if one != 107]
     few = nearest_in_list(members[:1], members[:3], ids[:3], 5, ids[:1])
     assert few.ids[0].tolist().count(-1) == 3
-
-
-def test_ties_are_in_the_order_of_ids_whatever_came_first():
-    ids = np.array([5, 2, 9, 4], np.int32)
-    same = Candidates(np.zeros(4, np.int32), ids, np.full(4, 0.5, np.float32))
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
-        best = NearestCandidates(3)
-        best.add(same.at(np.array(order)))
-        assert best.result().ids.tolist() == [2, 4, 5]
-
-
-def test_negative_cosines_are_in_order():
-    values = np.array([-0.5, 0.25, -0.25, 0.0, 0.5], np.float32)
-    best = NearestCandidates(5)
-    best.add(Candidates(np.zeros(5, np.int32), np.arange(5, dtype=np.int32), values))
-    assert best.result().ids.tolist() == [4, 1, 3, 2, 0]
-
-
-def test_candidates_that_cannot_count_are_dropped_on_the_way(monkeypatch):
-    monkeypatch.setattr(search.NearestCandidates, "buffered", 10)
-    rng = np.random.default_rng(0)
-    best, kept = NearestCandidates(2), []
-    for _ in range(20):
-        one = Candidates(
-            rng.integers(0, 3, 7).astype(np.int32),
-            rng.integers(0, 1000, 7).astype(np.int32),
-            rng.random(7).astype(np.float32),
-        )
-        kept.append(one)
-        best.add(one)
-        assert sum(map(len, best._held)) <= 17
-    whole = NearestCandidates(2)
-    whole._held = kept
-    np.testing.assert_array_equal(best.result().ids, whole.result().ids)
-
-
-def test_ranks():
-    assert ranks(np.array([1, 1, 4, 4, 4])).tolist() == [0, 1, 0, 1, 2]
-    assert ranks(np.array([], np.int32)).tolist() == []
 
 
 def test_recall_counts_ties_as_found():
