@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.execution.neighbours.blocks import IDENTIFIERS, Block
-from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.arithmetic import fastest, widened
 from ncclean.scoring.neighbours.centroids import Centroids
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
 from ncclean.scoring.neighbours.matrix import CHUNK_ROWS, EmbeddingMatrix, pair_cosines
@@ -106,7 +106,7 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
         for name in (*SIDES, whitened):
             exact = _Exact(np.asarray(queries[name]), min(k + 1, len(own)), len(own))
             for rows in _few_then_more(len(own), k):
-                chunk = own[rows].astype(np.float32)
+                chunk = widened(own[rows], "block in float32")
                 if name == whitened:
                     chunk, lengths[rows] = space.unit_and_length(chunk)
                 exact.add(chunk, begin + rows.start)

@@ -198,7 +198,9 @@ def floors_of(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def widened(stored: np.ndarray, name: str) -> np.ndarray:
-    """float16 vectors in float32, in memory kept under the name."""
+    """Vectors in float32: float16 ones in memory kept under the name, others as they are."""
+    if stored.dtype == np.float32:
+        return stored
     wide = kept(name, stored.shape, np.float32)
     if "torch" in sys.modules:  # in a quarter of the time
         import torch

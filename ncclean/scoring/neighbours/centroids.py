@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.scoring.neighbours.arithmetic import fastest
+from ncclean.scoring.neighbours.arithmetic import fastest, widened
 from ncclean.scoring.neighbours.libraries import load_faiss
 from ncclean.scoring.neighbours.products import Largest
 
@@ -73,7 +73,7 @@ class Centroids:
         nearest = Largest(self.lists, fastest(len(vectors) * len(self)))
         rows = max(_ROUTED_VALUES // len(self), 1)
         for start in range(0, len(vectors), rows):
-            chunk = vectors[start : start + rows].astype(np.float32, copy=False)
+            chunk = widened(vectors[start : start + rows], "routed in float32")
             routed[start : start + rows], _ = nearest.of(chunk, probes)
         return routed
 
