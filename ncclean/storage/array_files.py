@@ -8,6 +8,7 @@ once, for all tasks that run here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ _TYPES = {
     "I32": np.int32, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
 }  # fmt: skip
 _SUFFIX = ".arrays"
+_OPEN_FILES = 10_240  # the most that macOS allows
 
 Arrays = dict[str, np.ndarray]
 
@@ -115,22 +117,29 @@ class _Names:
 
 
 def _mapped(file: Path) -> Arrays:
-    with open(file, "rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    return dict(_arrays(file, header, 8 + length))
+    _hold_many_files()
+    # A plain view: indexing a memmap costs microseconds more, and lists are many.
+    content = np.memmap(file, np.uint8, "r").view(np.ndarray)
+    base = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    return dict(_arrays(content[base:], json.loads(content[8:base].tobytes())))
+
+
+@functools.cache
+def _hold_many_files() -> None:
+    """Raise the limit on open files, 256 or 1,024 on many systems: mapped files stay open."""
+    import resource
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _arrays(
-    file: Path, header: Mapping[str, dict[str, list[int]]], base: int
+    content: np.ndarray, header: Mapping[str, dict[str, list[int]]]
 ) -> Iterator[tuple[str, np.ndarray]]:
     for name, array in header.items():
         if name == "__metadata__":
             continue
         kind, shape = _TYPES[str(array["dtype"])], tuple(array["shape"])
-        begin = base + array["data_offsets"][0]
-        if 0 in shape:  # nothing cannot be mapped
-            yield name, np.empty(shape, kind)
-        else:
-            # A plain view: indexing a memmap costs microseconds more, and lists are many.
-            yield name, np.memmap(file, kind, "r", begin, shape).view(np.ndarray)
+        yield name, content[slice(*array["data_offsets"])].view(kind).reshape(shape)

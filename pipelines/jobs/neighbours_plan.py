@@ -89,7 +89,7 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     lists = lists_of(pairs, exact)
     processes = processes_worth(command.tasks.workers, shards)
     room = task_bytes(command, shards, dim, processes)
-    of_a_row = row_bytes(k, min(many_probes(lists), lists))
+    of_a_row = row_bytes(k, min(many_probes(lists), lists), queries=1)
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)

@@ -1,8 +1,11 @@
+import os
+
 import fsspec
 import numpy as np
 import pytest
 
 from ncclean.errors import InputError
+from ncclean.storage import array_files
 from ncclean.storage.array_files import ArrayFolder
 
 ARRAYS = {
@@ -60,3 +63,18 @@ def test_a_file_that_is_not_there_is_one_sentence(place):
     with pytest.raises(InputError, match=r"cannot read .*a-1\.arrays"):
         folder.load("a-1")
     assert not folder.has("a-1")
+
+
+def test_more_files_are_held_than_systems_allow_at_first(tmp_path):
+    resource = pytest.importorskip("resource")
+    folder = ArrayFolder(str(tmp_path))
+    for number in range(40):
+        folder.save(f"a-{number}", ARRAYS)
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    array_files._hold_many_files.cache_clear()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 20, most))
+    try:
+        held = [folder.load(f"a-{number}") for number in range(40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    assert all(one["number"] == 7 for one in held)

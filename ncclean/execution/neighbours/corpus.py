@@ -41,7 +41,7 @@ from ncclean.storage.array_files import ArrayFolder
 DEFAULT_MEMORY = 4 << 30
 _LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
 # Of a task's memory for what is found of its lists, and for queries. The rest is for libraries.
-_OF_LISTS, _OF_QUERIES = 0.2, 0.5
+_OF_LISTS, _OF_QUERIES = 0.25, 0.45
 _SMALL = 20_000  # distinct rows that one group holds in any case
 
 
@@ -172,7 +172,7 @@ def _groups(
     groups = {
         side: groups_of(
             np.bincount(lists),
-            row_bytes(k, max(assigned.visits(side))),
+            row_bytes(k, max(assigned.visits(side)), _most_queries(corpus, side)),
             memory_bytes,
             workers,
         )
@@ -183,12 +183,18 @@ def _groups(
     return {**groups, "room": np.array([max(1, int(_OF_QUERIES * memory_bytes) // query_bytes)])}
 
 
-def row_bytes(k: int, visits: int) -> int:
+def _most_queries(corpus: Corpus, side: str) -> float:
+    """The most queries that a search of a side has for each row of it: an image has 5 captions."""
+    return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
+
+
+def row_bytes(k: int, visits: int, queries: float) -> int:
     """What a task holds for each row of its lists, which so many queries visit.
 
-    Neighbours as they are found, joined and ordered, and who visits.
+    `queries` are how many there are for each row. Neighbours as they are found, joined and ordered,
+    and who visits.
     """
-    return 24 * k + 4 * visits
+    return round(queries * (32 * k + 4 * visits))
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:

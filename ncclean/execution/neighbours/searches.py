@@ -20,6 +20,8 @@ from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
 from ncclean.scoring.neighbours.search import Nearest, nearest_in_list, order_of, query_blocks
 from ncclean.storage.array_files import ArrayFolder
 
+_ROWS = 4096  # of queries, whose neighbours are looked up or merged at a time
+
 
 def groups_of_lists(work: ArrayFolder, side: str) -> np.ndarray:
     """(g + 1,) where each group of lists begins."""
@@ -31,22 +33,31 @@ def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
     first, last = groups_of_lists(work, direction.index)[group : group + 2]
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    ids, keys = [], []
-    for members, visiting in visits(index, queries, direction, first, last):
+    ids, lists = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    keys = [np.empty((0, k), np.int64)]
+    for number, (members, visiting) in enumerate(
+        visits(index, queries, direction, first, last), start=first
+    ):
         own = visiting.ids[visiting.rank == 0]
         listed = members.vectors
-        vectors = listed if direction.is_within else widened(queries.kept(own), "at home")
-        nearest = nearest_in_list(
-            vectors, listed, members.ids, k, own if direction.is_within else None
-        )
-        ids.append(own)
-        keys.append(keys_of(nearest))
+        for rows in chunks(len(own), _ROWS):
+            asked = own[rows]
+            vectors = listed[rows] if direction.is_within else widened(queries.kept(asked), "home")
+            nearest = nearest_in_list(
+                vectors, listed, members.ids, k, asked if direction.is_within else None
+            )
+            ids.append(asked)
+            lists.append(np.full(len(asked), number, np.int32))
+            keys.append(keys_of(nearest))
     joined = np.concatenate(ids)
     order = np.argsort(joined)
-    lists = np.repeat(np.arange(first, last, dtype=np.int32), [len(own) for own in ids])
     work.save(
         f"home-{direction.name}-{group}",
-        {"queries": joined[order], "lists": lists[order], "keys": np.concatenate(keys)[order]},
+        {
+            "queries": joined[order],
+            "lists": np.concatenate(lists)[order],
+            "keys": np.concatenate(keys)[order],
+        },
     )
 
 
@@ -72,15 +83,17 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
             for block in query_blocks(len(rows), len(members.ids)):
                 asked = rows[block]
                 best.add(asked, products.reaching(asked, best.floors(asked)), members.ids)
-        row, new = best.found()
-        found.append(ids[row])
+        rows, new = best.found()
+        found.append(ids[rows])
         keys.append(new)
+        del rows, new
     asked, further = np.concatenate(found), np.concatenate(keys)
     del found, keys
-    # By the group of the query's own list, where it is merged with what was found there.
     order = np.argsort(asked, kind="stable")
-    of_query = _group_of(groups, home[asked[order]])
-    order = order[order_of(of_query, len(groups))]
+    asked, further = asked[order], further[order]
+    # By the group of the query's own list, where it is merged with what was found there.
+    of_query = _group_of(groups, home[asked])
+    order = order_of(of_query, len(groups))
     work.save(
         f"away-{direction.name}-{group}",
         {
@@ -93,7 +106,9 @@ def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> 
 
 def _group_of(groups: np.ndarray, lists: np.ndarray) -> np.ndarray:
     """The groups of lists that these lists are in."""
-    return np.searchsorted(groups, lists, side="right") - 1
+    of_list = np.repeat(np.arange(len(groups) - 1, dtype=np.int32), np.diff(groups))
+    of_each: np.ndarray = of_list[lists]
+    return of_each
 
 
 def _found_at_home(
@@ -110,7 +125,7 @@ def _found_at_home(
     for group in np.unique(of_query):
         at_home = work.load(f"home-{direction.name}-{group}")
         rows = np.flatnonzero(of_query == group)
-        for piece in chunks(len(rows)):
+        for piece in chunks(len(rows), _ROWS):
             places = np.searchsorted(at_home["queries"], ids[rows[piece]])
             keys[rows[piece]] = at_home["keys"][places]
     return keys
@@ -126,7 +141,7 @@ def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) 
     ]
     shape = (len(queries), k)
     nearest = Nearest(np.empty(shape, np.float32), np.empty(shape, np.int32))
-    for rows in chunks(len(queries)):
+    for rows in chunks(len(queries), _ROWS):
         best = RisingNearest(at_home["keys"][rows].copy())
         here = [_between(found, *queries[rows][[0, -1]]) for found in away]
         asked, keys = (np.concatenate(several) for several in zip(*here, strict=True))

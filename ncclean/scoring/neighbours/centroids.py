@@ -20,7 +20,7 @@ from ncclean.scoring.neighbours.products import Largest
 
 TRAINING_ROWS_PER_LIST = 64
 _ITERATIONS = 10
-_ROUTED_VALUES = 1 << 24  # 64 MB of products
+_ROUTED_VALUES, _ROUTED_ROWS = 1 << 24, 1 << 14  # 64 MB of products, at most
 
 
 def number_of_lists(vectors: int) -> int:
@@ -71,7 +71,7 @@ class Centroids:
         probes = min(probes, len(self))
         routed = np.empty((len(vectors), probes), np.int32)
         nearest = Largest(self.lists, fastest(len(vectors) * len(self)))
-        rows = max(_ROUTED_VALUES // len(self), 1)
+        rows = min(max(_ROUTED_VALUES // len(self), 1), _ROUTED_ROWS)
         for start in range(0, len(vectors), rows):
             chunk = widened(vectors[start : start + rows], "routed in float32")
             routed[start : start + rows], _ = nearest.of(chunk, probes)

@@ -12,7 +12,7 @@ from ncclean.execution.neighbours.lists import Vectors
 from ncclean.execution.neighbours.passes import ACROSS, WITHIN
 from ncclean.execution.neighbours.searches import nearest_of
 from ncclean.runner import InProcess
-from ncclean.scoring.neighbours import centroids, search
+from ncclean.scoring.neighbours import centroids, rising, search
 from ncclean.scoring.neighbours.arithmetic import Bfloat16, Float32
 from ncclean.scoring.neighbours.centroids import Centroids
 from ncclean.scoring.neighbours.options import NeighbourOptions
@@ -47,7 +47,11 @@ def searched(folder, blocks=3, memory_bytes=4 << 30, **options):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 18)
+    """Of little memory, and few rows at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches, "_ROWS", 50)
+        patch.setattr(rising, "_ROWS", 60)
+        return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 18)
 
 
 def vectors_of(work, side):
