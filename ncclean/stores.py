@@ -44,7 +44,9 @@ _PERMANENT = (
     NotADirectoryError,
     PermissionError,
 )
-_PERMANENT_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS)
+_PERMANENT_ERRNO = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
+)  # fmt: skip
 _CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "azure")
 # Classes of botocore, aiohttp and http.client, which stores raise as they are. By name, so that
 # none of these libraries has to be there.

@@ -18,8 +18,9 @@ from ncclean.execution.neighbours.learning import is_exact, lists_of
 from ncclean.execution.neighbours.passes import MOST_PROBES, many_probes
 from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
-from ncclean.scoring.neighbours.arithmetic import fastest, taken
+from ncclean.scoring.neighbours.arithmetic import Arithmetic, fastest, taken
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
+from ncclean.scoring.neighbours.libraries import load_faiss
 from ncclean.scoring.neighbours.products import Products
 from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
 from ncclean.scoring.neighbours.search import QUERY_ROWS, nearest_in_list
@@ -34,7 +35,7 @@ _BLOCK_TASKS, _GROUP_TASKS = 5, 19
 # In comparisons of two vectors, fitted to searches of one and three million pairs: what a pair
 # costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
-_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 75_000, 4, 2
+_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 40_000, 4, 1.5
 _ROW_BYTES = 60  # of the table, without ids that compress
 
 
@@ -93,8 +94,10 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
+    load_faiss()  # a limit holds for what is loaded
+    way = fastest(of_a_task)
     with threadpool_limits(1):
-        speed = _comparisons_per_second(first.image, members, k, of_a_task)
+        speed = _comparisons_per_second(first.image, members, k, way)
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
         + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
@@ -130,11 +133,8 @@ def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
     return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
 
 
-def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, of_a_task: float) -> float:
-    """How many vectors a core compares with queries in a second, when the first are found.
-
-    `of_a_task` is how many comparisons a task makes: few are made in another way than many.
-    """
+def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, way: Arithmetic) -> float:
+    """How many vectors a core compares with queries in a second, when the first are found."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
     queries, near, listed = np.split(
@@ -142,7 +142,7 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, of_a_task
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
     nearest = RisingNearest(keys_of(nearest_in_list(queries, near, ids, k, None)))
-    products = Products(partial(taken, queries.astype(np.float16)), fastest(of_a_task))
+    products = Products(partial(taken, queries.astype(np.float16)), way)
     begin = 0.0
     for number in range(_ROUNDS + 1):
         first = _KNOWN + number * len(listed)
