@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 
-from ncclean.execution.neighbours.corpus import neighbours_of
+from ncclean.execution.neighbours.blocks import ArrayBlock
+from ncclean.execution.neighbours.corpus import find_neighbours, neighbours_of
+from ncclean.runner import InProcess
 from ncclean.scoring.neighbours.options import NeighbourOptions
+from ncclean.storage.array_files import ArrayFolder
 from tests.scoring.neighbours.simulated import clustered, unit
 
 
@@ -54,3 +57,35 @@ def test_equal_captions_are_one_group_whatever_their_embeddings():
     image, text = clustered(30, 16), clustered(30, 16, seed=1)
     captions = [f"caption {i}" for i in range(28)] + ["CAPTION 0", "caption  1"]
     assert found(image, text, captions).text.group[-2:].tolist() == [0, 1]
+
+
+def searched(folder, image, text, memory_bytes, **options):
+    work = ArrayFolder(str(folder))
+    options = NeighbourOptions(index="ivf", **options)
+    block = ArrayBlock(image, text)
+    _, found = find_neighbours([block], options, work, InProcess(), memory_bytes=memory_bytes)
+    return work, found
+
+
+def test_a_task_has_room_for_the_captions_of_its_images(tmp_path):
+    """Five captions an image: what they find takes five times the memory."""
+    image, text = np.repeat(clustered(800, 16), 5, axis=0), clustered(4000, 16, seed=1)
+    work, _ = searched(tmp_path, image, text, memory_bytes=1 << 20, k=7)
+    groups = work.load("groups")
+    assert len(groups["image"]) == pytest.approx(len(groups["text"]), abs=2)
+
+
+def test_groups_of_lists_that_are_nearest_to_no_query(tmp_path):
+    """Half of the captions are far from all images."""
+    image = np.abs(clustered(2000, 16))
+    text = np.abs(clustered(2000, 16, seed=1))
+    text[1000:] *= -1
+    work, found = searched(tmp_path, image, text, memory_bytes=1 << 18, k=7)
+    sizes = [len(work.load(f"near-image-text-{group}")["queries"])
+             for group in range(len(work.load("groups")["text"]) - 1)]  # fmt: skip
+    assert sum(sizes) == len(np.unique(image, axis=0))
+    assert 0 in sizes
+    whole, expected = searched(tmp_path / "whole", image, text, memory_bytes=1 << 30, k=7)
+    assert len(whole.load("groups")["text"]) == 2
+    np.testing.assert_array_equal(found.rivals.captions, expected.rivals.captions)
+    np.testing.assert_array_equal(found.lemon, expected.lemon)
