@@ -32,6 +32,7 @@ class GcsError(Exception):
         (PermissionError(), False),
         (OSError(errno.ENOSPC, "full"), False),
         (OSError(errno.EROFS, "read-only"), False),
+        (OSError(errno.EMFILE, "too many open files"), False),
         (ValueError(), False),
     ],
 )

@@ -143,11 +143,15 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, way: Arit
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
     nearest = RisingNearest(keys_of(nearest_in_list(queries, near, ids, k, None)))
     products = Products(partial(taken, queries.astype(np.float16)), way)
-    begin = 0.0
-    for number in range(_ROUNDS + 1):
+
+    def compare(number: int) -> None:
         first = _KNOWN + number * len(listed)
         ids = np.arange(first, first + len(listed), dtype=np.int32)
         products.begin(listed)
         nearest.add(rows, products.reaching(rows, nearest.floors(rows)), ids)
-        begin = begin or time.process_time()  # the first time, libraries and memory are made ready
+
+    compare(0)  # libraries and memory are made ready
+    begin = time.process_time()
+    for number in range(_ROUNDS):
+        compare(1 + number)
     return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)

@@ -51,12 +51,13 @@ class Vectors:
                 out[rows] = vectors
         return out
 
-    def of_list(self, name: str, number: int) -> np.ndarray:
-        """What the blocks have of a list under a name, block after block and so by id."""
-        starts = f"{name.rpartition('_')[0]}_starts"
-        return np.concatenate([
-            file[name][file[starts][number] : file[starts][number + 1]] for file in self.files
-        ])  # fmt: skip
+    def of_list(self, name: str, what: str, number: int) -> np.ndarray:
+        """What the blocks have of a list of a side or direction, block after block and so by id."""
+        pieces = []
+        for file in self.files:
+            begin, end = file[f"{name}_starts"][number : number + 2]
+            pieces.append(file[f"{name}_{what}"][begin:end])
+        return np.concatenate(pieces)
 
 
 class Members:
@@ -76,7 +77,7 @@ class Members:
         return widened(self._read("vectors"), "members in float32")
 
     def _read(self, what: str) -> np.ndarray:
-        array = self._index.of_list(f"{self._index.side}_{what}", self._number)
+        array = self._index.of_list(self._index.side, what, self._number)
         return array if self._chosen is None else array[self._chosen]
 
 
@@ -92,7 +93,5 @@ def visits(
 ) -> Iterator[tuple[Members, Visitors]]:
     """Lists `first` to `last` of the index, and who visits each."""
     for number in range(first, last):
-        visiting = (
-            queries.of_list(f"{direction.name}_{what}", number) for what in ("queries", "rank")
-        )
+        visiting = (queries.of_list(direction.name, what, number) for what in ("queries", "rank"))
         yield Members(index, number), Visitors(*visiting)

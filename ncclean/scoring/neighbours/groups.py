@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ncclean.scoring.neighbours.distinct import Distinct
+from ncclean.scoring.neighbours.products import places_within
 
 # Earlier near-duplicates of a row that are kept in one round of `Grouping`.
 KEPT = 32
@@ -230,6 +231,4 @@ def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
 
 def ranks(queries: np.ndarray) -> np.ndarray:
     """(c,) place of each of the sorted (c,) values among its equals, from 0."""
-    firsts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]]))
-    sizes = np.diff(np.append(firsts, len(queries)))
-    return np.arange(len(queries)) - np.repeat(firsts[: len(sizes)], sizes)
+    return places_within(np.unique(queries, return_counts=True)[1])

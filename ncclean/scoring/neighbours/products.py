@@ -102,9 +102,15 @@ def ordered(
     Rows ascend, and places within them. Of equal values the first come first.
     """
     counts = np.bincount(row)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank = places_within(counts)
     places = np.zeros((len(counts), int(counts.max(initial=count))), np.int64)
     candidates = np.full(places.shape, -np.inf, values.dtype)
     places[row, rank], candidates[row, rank] = place, values
     order = np.argsort(-candidates, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(places, order, axis=1), np.take_along_axis(candidates, order, axis=1)
+
+
+def places_within(counts: np.ndarray) -> np.ndarray:
+    """(c,) place of each value among those of its row, from 0; rows have so many values each."""
+    places: np.ndarray = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return places

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ncclean.scoring.neighbours.products import Reached
+from ncclean.scoring.neighbours.products import Reached, places_within
 from ncclean.scoring.neighbours.search import Nearest
 
 # A cosine and an id in one integer, in the order of cosines, then of ids, the smaller id last. The
@@ -60,7 +60,7 @@ class RisingNearest:
         """Take (c,) keys by row, so many of each of the (r,) rows."""
         if not len(rows):
             return
-        rank = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rank = places_within(counts)
         most, k = int(counts.max()), self._keys.shape[1]
         merged = np.full((len(rows), k + most), _MISSING)
         merged[:, :k] = self._keys[rows]

@@ -16,8 +16,8 @@ class Ids:
     def __init__(self, rows):
         self.rows = rows
 
-    def of_list(self, name, number):
-        assert name == "image_ids"
+    def of_list(self, name, what, number):
+        assert (name, what) == ("image", "ids")
         return np.arange(self.rows) + 10 * number
 
 
