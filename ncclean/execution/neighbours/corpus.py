@@ -184,15 +184,15 @@ def _groups(
 
 
 def _most_queries(corpus: Corpus, side: str) -> float:
-    """The most queries that a search of a side has for each row of it: an image has 5 captions."""
+    """The most queries for each row of a side: 5 of images that have five captions each."""
     return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
 
 
 def row_bytes(k: int, visits: int, queries: float) -> int:
     """What a task holds for each row of its lists, which so many queries visit.
 
-    `queries` are how many there are for each row. Neighbours as they are found, joined and ordered,
-    and who visits.
+    Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
+    there are for each row.
     """
     return round(queries * (32 * k + 4 * visits))
 
