@@ -10,7 +10,7 @@ The intervals invert a test. For every value that the share of interest may have
 fit the answers best *and give the share this value* are found (binomial likelihoods under one
 linear condition), and the value is kept if the answers are not in the outer 2.5 % of either tail
 under these thetas. The tails are those of a sum of hypergeometric counts, by its first three
-cumulants (a shifted gamma distribution, Pearson's type III).
+cumulants (a shifted gamma distribution, Pearson's type III), corrected for continuity.
 
 So a cell in which no mismatch was found does not count as clean: its theta is raised as far as the
 answers allow, and pairs with a large weight N_c / n_c allow the most. Wald's interval, which takes
@@ -33,6 +33,10 @@ _STEPS, _INNER_STEPS = 32, 44  # bisections
 _SYMMETRIC = 1e-4  # a skewness below this is none
 _LARGEST_SKEWNESS = 2.0
 _TINY = 1e-12
+# Of the half step to the next count that a tail is corrected by for continuity: all of it for a few
+# answers, `_LASTING` of it for any number. Without, intervals of 5 to 50 answers cover down to 90 %
+# of the time; with all of it for any number, they are wider than needed.
+_LASTING, _CORRECTED_ANSWERS = 0.3, 10.0
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,7 @@ def mismatched_share(cells: Cells) -> Estimates:
     for side in (-1, 1):
 
         def is_inside(angle: np.ndarray, side: int = side) -> np.ndarray:
-            tail = problem.tail(weights, theta(side, angle))
-            return (tail if side > 0 else 1 - tail) > _TAIL
+            return problem.tail(weights, theta(side, angle), side) > _TAIL
 
         nothing = np.zeros(len(judged))
         angle = _last(is_inside, nothing, nothing + math.pi / 2, _INNER_STEPS)
@@ -147,8 +150,7 @@ def found_share(flagged: Cells, others: Cells) -> Estimates:
 
         def is_inside(share: np.ndarray, side: int = side) -> np.ndarray:
             weights = np.where(is_flagged, 1 - share[:, None], -share[:, None]) * pairs
-            tail = problem.tail(weights, problem.balanced(weights))
-            return (tail if side > 0 else 1 - tail) > _TAIL
+            return problem.tail(weights, problem.balanced(weights), side) > _TAIL
 
         ends.append(_last(is_inside, start, np.where(judged, extreme, start), _STEPS))
     return _estimates(np.where(judged, value, np.nan), *ends)
@@ -197,20 +199,29 @@ class _Problem:
         left = (self.pairs - self.answers) / np.maximum(self.pairs - 1, 1)
         skewed = left * (self.pairs - 2 * self.answers) / np.maximum(self.pairs - 2, 1)
         self._variance, self._third = left / answers, skewed / answers**2
+        total = np.maximum(self.answers.sum(axis=1), 1)
+        self._correction = np.minimum(_LASTING + _CORRECTED_ANSWERS / total, 1.0)
 
-    def tail(self, weights: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """(B,) how likely sum w x / n is at most what was seen, with these thetas.
+    def tail(self, weights: np.ndarray, theta: np.ndarray, side: int) -> np.ndarray:
+        """(B,) how likely sum w x / n is at most (`side` 1) or at least (-1) what was seen.
 
-        Half of the probability of what was seen counts, as in a mid-p value.
+        With these thetas. Of the probability of what was seen itself, half counts, and more of it
+        the fewer answers there are: see `_LASTING`.
         """
         spread = theta * (1 - theta)
-        variance = (weights**2 * self._variance * spread).sum(axis=1)
+        variances = weights**2 * self._variance * spread
+        variance = variances.sum(axis=1)
         third = (weights**3 * self._third * spread * (1 - 2 * theta)).sum(axis=1)
-        difference = (weights * (self.seen - theta)).sum(axis=1)
+        difference = side * (weights * (self.seen - theta)).sum(axis=1)
         doubtful = variance > _TINY**2
         deviation = np.sqrt(np.where(doubtful, variance, 1.0))
+        # One more mismatch among the answers of a cell changes the sum by a step; cells count by
+        # how much of the doubt is theirs.
+        steps = np.abs(weights) / np.maximum(self.answers, 1)
+        step = (steps * variances).sum(axis=1) / np.where(doubtful, variance, 1.0)
         without = np.where(np.abs(difference) < _TINY, 0.5, (difference > 0).astype(float))
-        return np.where(doubtful, _pearson(difference / deviation, third / deviation**3), without)
+        z = (difference + self._correction * step / 2) / deviation
+        return np.where(doubtful, _pearson(z, side * third / deviation**3), without)
 
     def balanced(self, weights: np.ndarray) -> np.ndarray:
         """(B, C) thetas of the largest likelihood with sum w theta = 0; weights have both signs."""

@@ -155,7 +155,7 @@ class WordChecks:
                 )
                 # A word that the estimator cannot tell from the right one is no error that it sees.
                 apart = (vectors[to] - vectors[instead_of]).norm(dim=1).cpu().numpy()
-                drawn = int(np.searchsorted(np.cumsum(apart), rng.random() * apart.sum()))
+                drawn = _drawn(apart, rng.random())
                 yield _Checked(
                     row, places, words, exchanges, exchanges.best(self.per_caption), drawn
                 )
@@ -167,6 +167,15 @@ class WordChecks:
             self._vectors.clear()
             self._vectors[estimator.identity] = estimator.encode_text(words).float()
         return self._vectors[estimator.identity], {word: n for n, word in enumerate(words)}
+
+
+def _drawn(weights: np.ndarray, uniform: float) -> int:
+    """The place of one of the weights, drawn in proportion to them by a number in [0, 1).
+
+    In float64: the sum of float32 weights can be above the last of their running sums.
+    """
+    reached = np.cumsum(weights, dtype=np.float64)
+    return min(int(np.searchsorted(reached, uniform * reached[-1])), len(weights) - 1)
 
 
 def _columns(count: int, by_row: Mapping[str, Mapping[int, object]]) -> dict[str, pa.Array]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import hypergeom
+from scipy.stats import binom, hypergeom
 
 from ncclean.auditing.intervals import Cells, Estimate, found_share, mismatched_share
 from ncclean.auditing.strata import Strata
@@ -25,14 +25,30 @@ def test_one_cell_is_the_share_of_a_simple_sample():
     estimate = share_of(cells((1e9, 100, 20)))
     assert estimate.value == 0.2
     # Mid-p interval of 20 of 100: .1304 to .2868 (R's exactci::binom.exact with midp).
-    assert estimate.low == pytest.approx(0.1304, abs=0.002)
-    assert estimate.high == pytest.approx(0.2868, abs=0.002)
+    assert estimate.low == pytest.approx(0.1304, abs=0.003)
+    assert estimate.high == pytest.approx(0.2868, abs=0.003)
+
+
+@pytest.mark.parametrize("answers", [3, 5, 7, 10, 20, 50, 300])
+def test_of_a_simple_sample_of_any_size_at_least_93_percent_hold_the_share(answers):
+    """Over all counts that a sample can have, each as likely as its share makes it."""
+    counts = np.arange(answers + 1.0)[:, None]
+    pairs = np.full_like(counts, 1e6)
+    found = mismatched_share(Cells(pairs, np.full_like(counts, answers), counts))
+    for share in np.linspace(0.005, 0.995, 199):
+        holds = (found.low <= share) & (share <= found.high)
+        assert binom.pmf(counts[:, 0], answers, share)[holds].sum() >= 0.93
+
+
+def test_no_mismatch_in_ten_answers_leaves_as_much_doubt_as_the_exact_interval():
+    assert share_of(cells((1e9, 10, 0))).high == pytest.approx(1 - 0.025**0.1, abs=0.02)
 
 
 def test_without_a_mismatch_the_rule_of_three_holds():
     estimate = share_of(cells((1e9, 100, 0)))
     assert (estimate.value, estimate.low) == (0.0, 0.0)
-    assert 0.019 < estimate.high < 0.031  # by likelihood 1.9 / n, by mid-p 3 / n
+    # By likelihood 1.9 / n, by mid-p 3 / n, exactly 3.6 / n.
+    assert 0.019 < estimate.high < 0.0362
 
 
 def test_all_mismatched_mirrors_none():

@@ -16,24 +16,22 @@ def coverage_table(record: Record) -> Iterator[str]:
     """`audit_coverage.py`: how many intervals hold the truth, a corpus a line."""
     names = [f"{rule}: {figure}" for rule in _RULES for figure in _FIGURES]
     yield from heading(
-        "calibration", "mismatched", "strata without", "noise rate", *(f"`{n}`" for n in names)
-    )
-    rows = record["rows"]
-    for near_misses in dict.fromkeys(row["near_misses"] for row in rows):
-        for rate in dict.fromkeys(row["rate"] for row in rows):
-            of_corpus = {
-                row["figure"]: row
-                for row in rows
-                if (row["near_misses"], row["rate"]) == (near_misses, rate)
-            }
-            first = of_corpus["noise_rate"]
-            without = f"{first['strata_without_mismatch']:.1f} of {first['strata']}"
-            covered = [
-                str(of_corpus[name]["covered"]) if name in of_corpus else ""
-                for name in ("noise_rate", *names)
-            ]
-            kind = "blind to near misses" if near_misses else "right"
-            yield line(kind, percent(rate), without, *covered)
+        "answers", "calibration", "mismatched", "strata without", "noise rate",
+        *(f"`{n}`" for n in names),
+    )  # fmt: skip
+    corpora: dict[tuple[int, float, float], dict[str, Any]] = {}
+    for row in record["rows"]:
+        corpus = row["answers"], row["near_misses"], row["rate"]
+        corpora.setdefault(corpus, {})[row["figure"]] = row
+    for (answers, near_misses, rate), of_corpus in corpora.items():
+        first = of_corpus["noise_rate"]
+        without = f"{first['strata_without_mismatch']:.1f} of {first['strata']}"
+        covered = [
+            str(of_corpus[name]["covered"]) if name in of_corpus else ""
+            for name in ("noise_rate", *names)
+        ]
+        kind = "blind to near misses" if near_misses else "right"
+        yield line(str(answers), kind, percent(rate), without, *covered)
 
 
 _LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}
