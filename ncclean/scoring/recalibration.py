@@ -20,7 +20,7 @@ import json
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 
 _MARGIN = 1e-3
@@ -28,6 +28,7 @@ _QUANTILES = np.arange(1, 6) / 6
 _RIDGE, _SMOOTHNESS = 1.0, 4.0
 _LEAST_SLOPE = 0.02
 _LARGEST_INTERCEPT = 20.0
+_TAIL = 0.025
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,15 @@ def recalibrated(
     add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge is worth the
     same in every design. The weighted mean of p' over the answers is the weighted share that is
     mismatched.
+
+    Answers that all agree, n of them, have no such fit: they only tell that the share of the others
+    is below the end of its exact 95 % interval, 1 - .025^(1/n). The slopes stay at 1, and the
+    intercept moves the mean as far as that end, or not at all if it is there already.
     """
     knots = tuple(map(float, np.unique(np.quantile(_logits(probability), _QUANTILES))))
     segments, truth = _segments(probability, knots), np.asarray(mismatched, dtype=np.float64)
+    if truth.min() == truth.max():
+        return _towards_agreement(segments, bool(truth[0]), weights, knots)
     features = np.column_stack([np.ones(len(segments)), segments])
     count = segments.shape[1]
     counted = weights * weights.sum() / np.square(weights).sum()
@@ -123,6 +130,24 @@ def recalibrated(
     fit = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B")
     intercept, *slopes = map(float, fit.x)
     return Recalibration(intercept, knots, tuple(slopes))
+
+
+def _towards_agreement(
+    segments: np.ndarray, is_mismatched: bool, weights: np.ndarray, knots: tuple[float, ...]
+) -> Recalibration:
+    """The shift of all logits that answers which are all the same ask for."""
+    lines, shares = segments.sum(axis=1), weights / weights.sum()
+    most = 1 - _TAIL ** np.square(shares).sum()  # 1 / n, by the effective number of answers
+
+    def too_far(intercept: float) -> float:
+        mean = float(shares @ expit(intercept + lines))
+        return (1 - mean if is_mismatched else mean) - most
+
+    intercept = 0.0
+    if too_far(0.0) > 0:
+        side = 1 if is_mismatched else -1
+        intercept = brentq(too_far, 0.0, side * 2 * _LARGEST_INTERCEPT)
+    return Recalibration(intercept, knots, (1.0,) * (len(knots) + 1))
 
 
 def _logits(probability: np.ndarray) -> np.ndarray:

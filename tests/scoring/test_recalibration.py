@@ -60,6 +60,31 @@ def test_answers_that_all_agree_do_not_reach_infinity():
     assert (np.diff(moved) >= 0).all()
 
 
+@pytest.mark.parametrize("answer", [False, True])
+def test_answers_that_all_agree_move_the_mean_to_the_end_of_their_interval(answer):
+    """30 answers of one kind leave 1 - .025^(1/30) = 11.6 % to the other."""
+    probability = np.array([0.99] * 20 + [0.5] * 10)
+    probability = 1 - probability if answer else probability
+    moved = fitted(probability, np.full(30, answer))
+    mean = moved(probability).mean()
+    assert (1 - mean if answer else mean) == pytest.approx(1 - 0.025 ** (1 / 30), abs=1e-6)
+    # What looked hopeless before is not thought certain now.
+    assert 0.01 < moved(np.array([0.01 if answer else 0.99]))[0] < 0.99
+
+
+def test_a_calibration_that_such_answers_do_not_contradict_stays():
+    probability = np.full(30, 0.05)
+    assert fitted(probability, np.zeros(30, bool))(probability)[0] == pytest.approx(0.05, abs=2e-3)
+
+
+def test_answers_that_all_agree_count_by_what_they_are_worth():
+    """One heavy answer of 30: as if there were few, so they move the mean less."""
+    probability = np.full(30, 0.9)
+    weights = np.where(np.arange(30) == 0, 100.0, 1.0)
+    means = [fitted(probability, np.zeros(30, bool), w)(probability).mean() for w in (None, weights)]
+    assert means[0] < 0.2 < means[1]
+
+
 def test_the_inverse_undoes():
     recalibration = Recalibration(1.5, (-3.0, 0.5), (0.7, 0.1, 1.2))
     points = np.array([1e-4, 0.01, 0.3, 0.5, 0.9, 0.999])
