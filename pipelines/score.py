@@ -216,7 +216,7 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
     largest = sorted(scored.groups, key=lambda one: -one.pairs)
     return tuple(
         (
-            one.group,
+            one.group if one.group is not None else "(no label)",
             f"{one.pairs:,}",
             interval(one.noise_rate, one.noise_rate_low, one.noise_rate_high)
             if one.noise_rate is not None

@@ -81,9 +81,9 @@ def score_pairs(
 
     The distributions are those of the cosine, and of `neg_clip_loss` beside it.
     `images` are (n,) numbers of the images, None if all differ: captions of one image are no
-    candidates of each other. `groups` are (n,) names, None for pairs of no group: each has
-    distributions of its own too. `pool` is what `neg_clip_loss` takes its rivals from in place of
-    the block, with the (n,) samples of the pairs.
+    candidates of each other. `groups` are (n,) names, None for pairs without a label, which are
+    a group too: each has distributions of its own. `pool` is what `neg_clip_loss` takes its rivals
+    from in place of the block, with the (n,) samples of the pairs.
     `each_block` is `map` or that of an executor, which scores several blocks at once.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
@@ -180,8 +180,8 @@ def _add_groups(
     between: Callable[[Rows], Distributions],
 ) -> None:
     """Add the scores of the pairs of each group, and those of mismatches `between` them."""
-    for name in sorted({name for name in groups if name is not None}):
-        rows = torch.from_numpy(np.flatnonzero(groups == name)).to(own.device)
+    for name in dict.fromkeys(groups.tolist()):
+        rows = torch.from_numpy(np.flatnonzero(np.equal(groups, name))).to(own.device)
         group = distributions.group(name)
         group += between(rows)
         group.matched += Histogram.of(own[rows])

@@ -85,10 +85,11 @@ class GroupRate:
     """The noise rate of a group of `--calibrate-by` with its 95 % interval.
 
     `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
-    its rate, by the group's own cosines. None where there is no null.
+    its rate, by the group's own cosines. None where there is no null. `group` is None for the pairs
+    without a label.
     """
 
-    group: str
+    group: str | None
     pairs: int
     noise_rate: float | None
     noise_rate_low: float | None

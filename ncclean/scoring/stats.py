@@ -90,8 +90,9 @@ class Distributions:
     shard. `losses` has the bins of `scoring.mixture.loss_histogram`. `image_means` and
     `caption_means` hold each image's and each caption's mean cosine with what it is known not to
     belong to; the records of older runs have none. `groups` are those of `--calibrate-by`, with
-    mismatches among the pairs of the group alone, and without losses. `scores` are those of
-    another score than the cosine, by its name, if pairs are calibrated on it.
+    mismatches among the pairs of the group alone, and without losses; None is the group of
+    the pairs without a label. `scores` are those of another score than the cosine, by its name, if
+    pairs are calibrated on it.
     """
 
     matched: Histogram = field(default_factory=Histogram)
@@ -99,7 +100,7 @@ class Distributions:
     losses: Histogram = field(default_factory=Histogram)
     image_means: Histogram = field(default_factory=Histogram)
     caption_means: Histogram = field(default_factory=Histogram)
-    groups: dict[str, Distributions] = field(default_factory=dict)
+    groups: dict[str | None, Distributions] = field(default_factory=dict)
     scores: dict[str, Distributions] = field(default_factory=dict)
 
     def __iadd__(self, other: Distributions) -> Distributions:
@@ -122,7 +123,7 @@ class Distributions:
             for key, theirs in getattr(other, name).items():
                 yield getattr(self, name).setdefault(key, Distributions()), theirs
 
-    def group(self, name: str) -> Distributions:
+    def group(self, name: str | None) -> Distributions:
         """Those of a group, empty at first."""
         return self.groups.setdefault(name, Distributions())
 
@@ -135,8 +136,10 @@ class Distributions:
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = {name: pack_histogram(getattr(self, name)) for name in _NAMES}
         for name in _NESTED:
-            if nested := getattr(self, name):
-                fields[name] = {key: inner.to_json() for key, inner in nested.items()}
+            if nested := {key: inner.to_json() for key, inner in getattr(self, name).items()}:
+                if None in nested:  # JSON has no such name, and a label may be any string
+                    fields[_UNLABELLED] = nested.pop(None)
+                fields[name] = nested
         return fields
 
     @classmethod
@@ -145,11 +148,14 @@ class Distributions:
             {key: cls.from_json(inner) for key, inner in fields.get(name, {}).items()}
             for name in _NESTED
         )
+        if _UNLABELLED in fields:
+            groups[None] = cls.from_json(fields[_UNLABELLED])
         histograms = {name: unpack_histogram(fields[name]) for name in _NAMES if name in fields}
         return cls(**histograms, groups=groups, scores=scores)
 
 
 _NESTED = ("groups", "scores")
+_UNLABELLED = "unlabelled"
 _NAMES = tuple(
     field.name for field in dataclasses.fields(Distributions) if field.name not in _NESTED
 )

@@ -51,7 +51,7 @@ class Calibration:
     scale: float
     osa_function: WeightFunction = "high_degree"
     calibrated_on: CalibratedOn = "similarity"
-    groups: Mapping[str, NullModel] = field(default_factory=dict)
+    groups: Mapping[str | None, NullModel] = field(default_factory=dict)
     group_rates: Sequence[GroupRate] = ()
     near_misses: NearMisses | None = None
     audited: Audited | None = None
@@ -210,11 +210,17 @@ def fit_null(
 
 def _groups(
     distributions: Distributions, pooled: NullModel | None
-) -> tuple[dict[str, NullModel], list[GroupRate]]:
-    """The nulls of the groups that are large enough, and the noise of every group."""
-    nulls: dict[str, NullModel] = {}
+) -> tuple[dict[str | None, NullModel], list[GroupRate]]:
+    """The nulls of the groups that are large enough, and the noise of every group.
+
+    Pairs without a label are a group, the last one, unless there is no other.
+    """
+    nulls: dict[str | None, NullModel] = {}
     rates: list[GroupRate] = []
-    for name, group in sorted(distributions.groups.items()):
+    if set(distributions.groups) <= {None}:
+        return nulls, rates
+    for name in sorted(distributions.groups, key=lambda label: (label is None, label or "")):
+        group = distributions.groups[name]
         pairs = group.matched.size
         if not pairs:
             continue
@@ -302,8 +308,11 @@ def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tens
     probability = calibration.null.noise_probability(score)
     p_value = calibration.null.p_value(score)
     for group, null in calibration.groups.items():
-        label = pc.fill_null(pc.equal(table.column("calibration_group"), group), False)
-        rows = torch.from_numpy(np.flatnonzero(label.to_numpy()))
+        labels = table.column("calibration_group")
+        of_group = (
+            pc.is_null(labels) if group is None else pc.fill_null(pc.equal(labels, group), False)
+        )
+        rows = torch.from_numpy(np.flatnonzero(of_group.to_numpy()))
         probability[rows] = null.noise_probability(score[rows])
         p_value[rows] = null.p_value(score[rows])
     if calibration.audited is not None:

@@ -1,6 +1,6 @@
 """How often the 95 % intervals of an audit hold the truth, in simulated audits.
 
-    python tests/benchmarks/audit_coverage.py [--draws 500] [--record docs/records/audit-coverage.json]
+    python tests/benchmarks/audit_coverage.py [--draws 500] [--record docs/records/...]
 
 Corpora of 20,000 pairs with 0, 1, 5, 20 and 50 % mismatches; in one kind the calibration is right,
 in the other 40 % of the mismatches are near misses that it does not see. Each is audited again and

@@ -8,12 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
 
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
+from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
 
 RATES = {"de": 0.2, "en": 0.05, "fr": 0.4}
 
@@ -84,6 +87,42 @@ def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
         kept = table[(table.calibration_group == language) & (table.noise_probability < 0.5)]
         expected, wrong = kept.noise_probability.sum(), kept.is_noisy.sum()
         assert wrong == pytest.approx(expected, abs=0.01 * 3000), (language, rate)
+
+
+@pytest.mark.parametrize("unlabelled", [["fr"], ["de", "en"]])
+def test_pairs_without_a_label_are_a_group_and_count_for_the_corpus(
+    embeddings, tmp_path, unlabelled
+):
+    out = tmp_path / "s.parquet"
+    labels = [language for language in RATES if language not in unlabelled]
+    by = f"CASE WHEN language IN ({str(labels)[1:-1]}) THEN language END"
+    summary = score(embeddings, out, by)
+    assert [group.group for group in summary.groups] == [*labels, None]
+    assert [group.pairs for group in summary.groups] == [3000] * len(labels) + [
+        3000 * len(unlabelled)
+    ]
+    if len(unlabelled) == 1:  # one cone, so one null fits
+        of_rest = summary.groups[-1]
+        assert of_rest.own_null
+        assert of_rest.noise_rate_low <= RATES["fr"] <= of_rest.noise_rate_high
+        assert summary.noise_rate_low <= np.mean(list(RATES.values())) <= summary.noise_rate_high
+        table = pq.read_table(out).to_pandas()
+        kept = table[table.calibration_group.isna() & (table.noise_probability < 0.5)]
+        expected, wrong = kept.noise_probability.sum(), kept.is_noisy.sum()
+        assert wrong == pytest.approx(expected, abs=0.01 * 3000)
+    page = tmp_path / "r.html"
+    Report(scores=[str(out)], out=str(page)).run()
+    assert f"(no label)</th><td>{3000 * len(unlabelled):,}</td>" in page.read_text()
+    again = Score(shards=[], out=str(out), shift=0.1, finalize_only=True).run().summary
+    assert again.groups == summary.groups
+
+
+def test_a_group_that_is_called_like_the_pairs_without_a_label_is_another(tmp_path):
+    distributions = Distributions()
+    for name in ("None", "", "unlabelled", None):
+        distributions.group(name).matched += Histogram.of(torch.tensor([0.5]))
+    back = Distributions.from_json(json.loads(json.dumps(distributions.to_json())))
+    assert set(back.groups) == {"None", "", "unlabelled", None}
 
 
 def test_the_null_of_all_is_wrong_here(embeddings, tmp_path):

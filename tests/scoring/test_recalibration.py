@@ -81,7 +81,9 @@ def test_answers_that_all_agree_count_by_what_they_are_worth():
     """One heavy answer of 30: as if there were few, so they move the mean less."""
     probability = np.full(30, 0.9)
     weights = np.where(np.arange(30) == 0, 100.0, 1.0)
-    means = [fitted(probability, np.zeros(30, bool), w)(probability).mean() for w in (None, weights)]
+    means = [
+        fitted(probability, np.zeros(30, bool), w)(probability).mean() for w in (None, weights)
+    ]
     assert means[0] < 0.2 < means[1]
 
 
