@@ -49,7 +49,7 @@ from ncclean.execution.shard_rows import (
 from ncclean.execution.shift import noise_shift
 from ncclean.execution.task import ShardResult, failed_result
 from ncclean.models.estimator import ModelIdentity
-from ncclean.scoring.columns import BlockScores, MapBlocks, score_pairs
+from ncclean.scoring.columns import BlockScores, MapBlocks, caption_numbers, score_pairs
 from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.scoring.stats import ShardStats
 from ncclean.storage.grouping import group_labels, names_in
@@ -300,6 +300,8 @@ class EmbeddingEngine(InProcessEngine):
             encoded = encoded.combine_chunks()
         of_shard = np.asarray(encoded.indices)
         images = images_of(pairs.facts.filter(pa.array(pairs.ok)))
+        texts = pairs.facts.column("text").filter(pa.array(pairs.ok))
+        captions = caption_numbers(texts.to_pylist())
         of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
         pool = self._corpus.pool if self._corpus is not None else None
@@ -322,6 +324,7 @@ class EmbeddingEngine(InProcessEngine):
                     forget_percent=self._options.forget_percent,
                     seed=self._options.seed,
                     images=None if images is None else images[rows],
+                    captions=captions[rows],
                     groups=None if of_group is None else of_group[rows],
                     pool=None if pool is None else (pool, samples[rows]),
                     each_block=each_block,

@@ -36,7 +36,7 @@ from ncclean.execution.shard_rows import (
     strings,
 )
 from ncclean.models.estimator import Estimator
-from ncclean.scoring.columns import score_pairs
+from ncclean.scoring.columns import caption_numbers, score_pairs
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.grouping import group_labels, of_fields
 
@@ -191,6 +191,7 @@ def finish_shard(
         image,
         text,
         images=images,
+        captions=caption_numbers(captions),
         scale=estimator.scale,
         shard=stream.shard.name,
         block_size=options.block_size,

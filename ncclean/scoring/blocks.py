@@ -57,7 +57,7 @@ class BlockStatistics:
     candidates that are strictly better than the own partner, 0 is best, so a tie does not cost one.
     `mismatches` are those of `known_mismatches`.
     Captions of one image are no candidates of each other: where i and j != i share it, S_ij counts
-    nowhere.
+    nowhere. Where their captions are equal, S_ij is no known mismatch.
     """
 
     own: torch.Tensor
@@ -71,19 +71,23 @@ class BlockStatistics:
 
     @classmethod
     def of(
-        cls, cosines: torch.Tensor, scale: float, images: torch.Tensor | None = None
+        cls,
+        cosines: torch.Tensor,
+        scale: float,
+        images: torch.Tensor | None = None,
+        captions: torch.Tensor | None = None,
     ) -> BlockStatistics:
         """Of (N, N) float32 cosines, in few passes.
 
-        `images` (N,) are numbers of the images; None if all differ, and then the cosines are left
-        as they are. Those that do not count are replaced.
+        `images` and `captions` (N,) are numbers of the images and of the texts, None if all differ.
+        Cosines that do not count are replaced.
 
         Sums are products with ones, for which the processor has its fastest code; those of zeros
         and ones are exact.
         """
         size = len(cosines)
         own = cosines.diagonal().contiguous()
-        left_out = _LeftOut.of(cosines, images)
+        left_out = _LeftOut.of(cosines, images, captions)
         i2t_sum, i2t_rank, of_image = (torch.empty_like(own) for _ in range(3))
         t2i_sum, t2i_rank, of_caption = (torch.zeros_like(own) for _ in range(3))
         counts = bin_counts(own[:0])
@@ -112,64 +116,90 @@ class BlockStatistics:
             t2i_partition=torch.logaddexp(t2i_rivals, scale * own),
             i2t_rank=i2t_rank.int(),
             t2i_rank=t2i_rank.int(),
-            mismatches=_mismatches(own, counts, of_image, of_caption, left_out),
+            mismatches=_mismatches(cosines, counts, of_image, of_caption, left_out),
         )
 
 
-def known_mismatches(cosines: torch.Tensor, images: torch.Tensor | None = None) -> Distributions:
+def known_mismatches(
+    cosines: torch.Tensor,
+    images: torch.Tensor | None = None,
+    captions: torch.Tensor | None = None,
+) -> Distributions:
     """Of (N, N) cosines S: the S_ij with i != j, and their means by image and by caption.
 
-    There are none of a single pair, nor of pairs that share an image: see `BlockStatistics.of`.
+    There are none of a single pair, nor of pairs that share an image or have equal captions: see
+    `BlockStatistics.of`.
     """
-    own = cosines.diagonal().contiguous()
-    left_out = _LeftOut.of(cosines, images)
+    left_out = _LeftOut.of(cosines, images, captions)
     sums = cosines.sum(dim=1), cosines.sum(dim=0)
-    return _mismatches(own, bin_counts(cosines), *sums, left_out)
+    return _mismatches(cosines, bin_counts(cosines), *sums, left_out)
 
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """Cosines of different pairs with one image: how many each row has, and which rows are first.
+    """Cosines of different pairs i and j that are no known mismatches, (N, N) bool each.
 
-    The matrix is symmetric, so each column has as many. None of a block whose images all differ.
+    Of pairs with one image, and of pairs of different images with equal captions: image i may well
+    belong to caption j, which says the same as its own. Both are symmetric, None if there are none.
+    `is_first_image` and `is_first_caption` are (N,): an image, or a text, counts once.
     """
 
-    by_row: torch.Tensor
-    is_first: torch.Tensor
+    of_one_image: torch.Tensor | None
+    of_equal_captions: torch.Tensor | None
+    is_first_image: torch.Tensor
+    is_first_caption: torch.Tensor
 
     @classmethod
-    def of(cls, cosines: torch.Tensor, images: torch.Tensor | None) -> _LeftOut | None:
-        """Finds them, and puts the value in their place that adds nothing to any sum of exps."""
-        if images is None or len(images.unique()) == len(images):
-            return None
-        same = images[:, None] == images
-        same.fill_diagonal_(False)
-        cosines.masked_fill_(same, _NO_COSINE)
-        return cls(same.sum(dim=1), ~same.tril().any(dim=1))
+    def of(
+        cls, cosines: torch.Tensor, images: torch.Tensor | None, captions: torch.Tensor | None
+    ) -> _LeftOut:
+        """Finds them. Cosines of one image get the value that adds nothing to any sum of exps."""
+        one_image, is_first_image = _shared(cosines, images)
+        equal, is_first_caption = _shared(cosines, captions)
+        if one_image is not None:
+            cosines.masked_fill_(one_image, _NO_COSINE)
+            if equal is not None:
+                equal &= ~one_image
+        return cls(one_image, equal, is_first_image, is_first_caption)
+
+
+def _shared(
+    cosines: torch.Tensor, numbers: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """(N, N) where different pairs have the same number, and (N,) which pair is the first."""
+    if numbers is None or len(numbers.unique()) == len(numbers):
+        return None, torch.ones(len(cosines), dtype=torch.bool, device=cosines.device)
+    same = numbers[:, None] == numbers
+    same.fill_diagonal_(False)
+    return same, ~same.tril().any(dim=1)
 
 
 def _mismatches(
-    own: torch.Tensor,
+    cosines: torch.Tensor,
     counts: torch.Tensor,
     of_image: torch.Tensor,
     of_caption: torch.Tensor,
-    left_out: _LeftOut | None,
+    left_out: _LeftOut,
 ) -> Distributions:
-    """From S_ii, the counts of all S_ij in bins, and the sums of the rows and columns."""
+    """From the counts of all S_ij in bins, and the sums of the rows and columns."""
+    own = cosines.diagonal().contiguous()
     others = torch.full_like(own, len(own) - 1)
-    is_first = torch.ones_like(own, dtype=torch.bool)
-    if left_out is not None:
-        counts[0] -= left_out.by_row.sum()
-        of_image = of_image - _NO_COSINE * left_out.by_row
-        of_caption = of_caption - _NO_COSINE * left_out.by_row
-        others, is_first = others - left_out.by_row, left_out.is_first
+    for excluded in (left_out.of_one_image, left_out.of_equal_captions):
+        if excluded is None:
+            continue
+        counts = counts - bin_counts(cosines[excluded])
+        dropped = torch.where(excluded, cosines, 0.0)
+        of_image, of_caption = of_image - dropped.sum(dim=1), of_caption - dropped.sum(dim=0)
+        others = others - excluded.sum(dim=1)
     distributions = Distributions(mismatched=Histogram.with_sums(counts, of_image))
     distributions.mismatched -= Histogram.of(own)
     with_others = others > 0
-    # An image counts once, whatever the number of its captions: see `null._median_doubt`.
-    for_image = with_others & is_first
+    # An image counts once, whatever the number of its captions, and so does a text: see
+    # `null._median_doubt`.
+    for_image = with_others & left_out.is_first_image
+    for_caption = with_others & left_out.is_first_caption
     distributions.image_means = Histogram.of(((of_image - own) / others)[for_image])
-    distributions.caption_means = Histogram.of(((of_caption - own) / others)[with_others])
+    distributions.caption_means = Histogram.of(((of_caption - own) / others)[for_caption])
     return distributions
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,7 @@ def score_pairs(
     forget_percent: float,
     seed: int,
     images: np.ndarray | None = None,
+    captions: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     pool: tuple[Pool, np.ndarray] | None = None,
     each_block: MapBlocks = map,
@@ -81,9 +82,10 @@ def score_pairs(
 
     The distributions are those of the cosine, and of `neg_clip_loss` beside it.
     `images` are (n,) numbers of the images, None if all differ: captions of one image are no
-    candidates of each other. `groups` are (n,) names, None for pairs without a label, which are
-    a group too: each has distributions of its own. `pool` is what `neg_clip_loss` takes its rivals
-    from in place of the block, with the (n,) samples of the pairs.
+    candidates of each other. `captions` are (n,) numbers of the texts, None if all differ: equal
+    captions of other images are no known mismatches. `groups` are (n,) names, None for pairs
+    without a label, which are a group too: each has distributions of its own. `pool` is what
+    `neg_clip_loss` takes its rivals from in place of the block, with the (n,) samples of the pairs.
     `each_block` is `map` or that of an executor, which scores several blocks at once.
 
     The cosine of a pair comes from the float32 embeddings. Everything relative to other pairs
@@ -99,13 +101,13 @@ def score_pairs(
     def block(members: np.ndarray) -> Scored:
         index = torch.from_numpy(members).to(image.device)
         own, names = similarity[index], None if groups is None else groups[members]
-        own_images = None if images is None else torch.from_numpy(images[members]).to(image.device)
+        shared = _Shared.of(images, captions, members, image.device)
         vectors = image[index], text[index]
         rivals = None
         if pool is not None:
             v, t = (side.half().float() for side in vectors)
             rivals = pool[0].rivals(v, t, pool[1][members], scale)
-        scores = _score_block(*vectors, own, own_images, names, rivals, scale, forget_percent)
+        scores = _score_block(*vectors, own, shared, names, rivals, scale, forget_percent)
         return members, scores
 
     count = int(blocks.max()) + 1 if n else 0
@@ -124,7 +126,7 @@ def _score_block(
     image: torch.Tensor,
     text: torch.Tensor,
     similarity: torch.Tensor,
-    images: torch.Tensor | None,
+    shared: _Shared,
     groups: np.ndarray | None,
     rivals: Rivals | None,
     scale: float,
@@ -135,7 +137,7 @@ def _score_block(
     `rivals` are those of a pool, None for the others of the block.
     """
     cosines = image.half().float() @ text.half().float().T
-    block = BlockStatistics.of(cosines, scale, images)
+    block = BlockStatistics.of(cosines, scale, shared.images, shared.captions)
     partitions = block.i2t_partition, block.t2i_partition
     confidence = partner_confidence(scale * block.own, *partitions)
     out = BlockScores.empty(len(image))
@@ -152,13 +154,13 @@ def _score_block(
     out.t2i_rank[:] = block.t2i_rank.cpu().numpy()
 
     def between(rows: Rows) -> Distributions:
-        return known_mismatches(cosines[rows][:, rows], _only(images, rows))
+        return known_mismatches(cosines[rows][:, rows], *shared.among(rows))
 
     def scored_between(rows: Rows) -> Distributions:
         among = None if rivals is None else (rivals.in_pool[rows], rivals.in_pool[rows])
         i2t, t2i = (partition[rows] for partition in against)
         scores = mismatched_scores(cosines[rows][:, rows], i2t, t2i, scale, among)
-        return known_mismatches(binned(scores), _only(images, rows))
+        return known_mismatches(binned(scores), *shared.among(rows))
 
     out.distributions = block.mismatches
     own = binned(torch.from_numpy(out.neg_clip_loss)).to(cosines.device)
@@ -187,8 +189,41 @@ def _add_groups(
         group.matched += Histogram.of(own[rows])
 
 
-def _only(images: torch.Tensor | None, rows: Rows) -> torch.Tensor | None:
-    return None if images is None else images[rows]
+@dataclass(frozen=True)
+class _Shared:
+    """(N,) numbers of the images and of the texts of a block's pairs, None if all differ."""
+
+    images: torch.Tensor | None
+    captions: torch.Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        images: np.ndarray | None,
+        captions: np.ndarray | None,
+        members: np.ndarray,
+        device: torch.device,
+    ) -> _Shared:
+        return cls(
+            *(
+                None if numbers is None else torch.from_numpy(numbers[members]).to(device)
+                for numbers in (images, captions)
+            )
+        )
+
+    def among(self, rows: Rows) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Those of some of the pairs."""
+        images, captions = (
+            None if numbers is None else numbers[rows] for numbers in (self.images, self.captions)
+        )
+        return images, captions
+
+
+def caption_numbers(captions: Sequence[str | None]) -> np.ndarray:
+    """(n,) the same number for equal captions. One that is not known is like no other."""
+    numbers: dict[str | int, int] = {}
+    named = (row if caption is None else caption for row, caption in enumerate(captions))
+    return np.array([numbers.setdefault(name, len(numbers)) for name in named], dtype=np.int64)
 
 
 def pair_cosines(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

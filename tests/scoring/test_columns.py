@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from ncclean.scoring.blocks import BlockStatistics
 from ncclean.scoring.clip_loss import mismatched_scores
-from ncclean.scoring.columns import score_pairs
+from ncclean.scoring.columns import caption_numbers, score_pairs
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
 
@@ -86,6 +86,7 @@ def test_known_mismatches_of_neg_clip_loss_have_no_partner_of_their_own():
     assert {name: group.mismatched.size for name, group in of_score.groups.items()} == {
         "a": 12,
         "b": 12,
+        None: 12,
     }
     assert found.mismatched.counts.tolist() == plain.distributions.mismatched.counts.tolist()
 
@@ -112,6 +113,41 @@ def test_captions_of_one_image_are_no_mismatches_of_neg_clip_loss():
     of_score = found.scores["neg_clip_loss"]
     assert of_score.mismatched.size == found.mismatched.size == 8 * 6
     assert -1.5 < of_score.mismatched.mean - 1 < 0
+
+
+def test_equal_captions_of_other_images_are_no_known_mismatches():
+    """Eight images with four captions, two of each: 8 x 6 of the 56 others are mismatches."""
+    image, text = embeddings(8)
+    captions = caption_numbers(["a", "b", "c", "d"] * 2)
+    text = text[torch.arange(8) % 4]
+    found = score(image, text, captions=captions)
+    plain = score(image, text)
+    of_score = found.distributions.scores["neg_clip_loss"]
+    assert found.distributions.mismatched.size == of_score.mismatched.size == 8 * 6
+    cosines = image.half().float() @ text.half().float().T
+    differ = torch.from_numpy(captions[:, None] != captions)
+    expected = Histogram.of(cosines[differ])
+    assert (found.distributions.mismatched.counts == expected.counts).all()
+    assert found.distributions.mismatched.mean == pytest.approx(expected.mean, abs=1e-4)
+    means = (cosines * differ).sum(dim=1) / 6
+    assert (found.distributions.image_means.counts == Histogram.of(means).counts).all()
+    # A text that two pairs have is one of four that tell how well the null is known.
+    assert found.distributions.caption_means.size == 4
+    # The scores themselves, by their papers, compare with all others.
+    assert (found.neg_clip_loss == plain.neg_clip_loss).all()
+    assert (found.ncu_confidence == plain.ncu_confidence).all()
+    assert (found.i2t_rank == plain.i2t_rank).all()
+
+
+def test_captions_that_are_not_known_are_like_no_other():
+    assert caption_numbers(["a", None, "a", None]).tolist() == [0, 1, 0, 2]
+
+
+def test_equal_captions_of_one_image_are_left_out_once():
+    image, text = embeddings(6)
+    images = np.array([0, 0, 1, 1, 2, 2])
+    found = score(image[torch.from_numpy(images * 2)], text, images=images, captions=images)
+    assert found.distributions.mismatched.size == 6 * 4
 
 
 def test_distributions_of_scores_add_up_and_are_written():
