@@ -177,7 +177,7 @@ def score_result(
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:
-    from ncclean.scoring.noise_rate import why_vague
+    from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, why_vague
 
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
@@ -198,6 +198,8 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         rows.append(("speed", speed))
     yield facts([*rows, ("written to", scored.out)])
     why = why_vague(scored.noise_rate_low, scored.noise_rate_high, scored.separation)
+    if scored.ok and scored.noise_rate is None:
+        why = NO_KNOWN_MISMATCHES
     if why is not None and scored.audited is None:
         yield Note(why, "error")
     if scored.groups:

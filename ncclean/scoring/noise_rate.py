@@ -38,6 +38,13 @@ _GRID = 24
 _STEPS = 60
 _LITTLE = 1e-3  # of the log-likelihood
 _MOST_DAMPING = 1e3
+# If so many may be mismatched, next to no pair is recognised as matched. Then nothing says that
+# matched pairs look different from mismatched ones, and the share may be any.
+_NEXT_TO_ALL = 0.98
+NO_KNOWN_MISMATCHES = (
+    "no pair is known to be mismatched: pairs whose captions are all equal, or of which no two are "
+    "in one block, have no noise rate and no noise_probability."
+)
 _VAGUE = 0.2  # between the ends of an interval that tells next to nothing
 _FEW = 1e-5  # of an angle: no corpus tells shares as close as this apart
 
@@ -60,6 +67,13 @@ def why_vague(low: float | None, high: float | None, separation: float | None) -
     """A sentence for a noise rate whose interval is too wide to use, else None."""
     if low is None or high is None or high - low <= _VAGUE:
         return None
+    if tells_nothing(low, high):
+        return (
+            "the estimator recognises next to no pair of this corpus as matched, so its noise rate "
+            "may be anything, and noise_probability calls all pairs mismatched. Check that the "
+            "model knows such images and captions, and that captions and embeddings differ from "
+            "pair to pair; then score again."
+        )
     skill = ""
     if separation is not None:
         skill = f", which ranks a matched pair above a mismatched one {separation:.0%} of the time,"
@@ -68,6 +82,11 @@ def why_vague(low: float | None, high: float | None, separation: float | None) -
         f"{high:.0%}. Score with a stronger model, or more pairs, before trusting "
         "noise_probability."
     )
+
+
+def tells_nothing(low: float | None, high: float | None) -> bool:
+    """Whether the interval of a noise rate is everything there is."""
+    return low == 0 and high == 1
 
 
 def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
@@ -82,12 +101,15 @@ def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
     What matters is the low end, and a shape that does not fit above must not decide there. So
     cells above a cut are taken as one, and of several cuts the one with the shortest interval is
     taken: a strong estimator has next to no matched pairs in the low cells, whatever their shape.
+    An interval that reaches .98 is that from 0 to 1.
     """
     counts = np.asarray(observed, dtype=np.float64)
     estimates = [_with_cut(_Fit(counts, doubt, cut)) for cut in _CUTS]
     rate, low, high = min(
         estimates, key=lambda ends: math.asin(ends[2] ** 0.5) - math.asin(ends[1] ** 0.5)
     )
+    if high > _NEXT_TO_ALL:
+        low, high = 0.0, 1.0
     return NoiseRate(rate, low, high, _separation(counts, rate))
 
 

@@ -6,6 +6,7 @@ All work is done inside DuckDB. Its limit bounds the memory, and no rows pass th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ncclean import __version__
 from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
+from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,
@@ -30,6 +32,7 @@ from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
+from ncclean.storage.tables import table_files, table_metadata
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
 _READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
@@ -81,10 +84,12 @@ def select(
     by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
     `NAME=PATH`; see `ncclean.storage.joined`. Ties are broken by uid, then shard and row. Raises
     `InputError` for columns that the table lacks, SQL that DuckDB rejects, tables that cannot be
-    joined, or weights that are negative.
+    joined, weights that are negative, or a rule by noise probabilities that tell nothing.
     """
     if policy.dedup_by is not None and dedup is None:
         raise InputError("--dedup-by needs --dedup")
+    if policy.by_noise_probability:
+        _raise_if_unknown(paths)
     beside = {"neighbours": [dedup]} if dedup is not None else {}
     with (
         published(out) as aside,
@@ -97,6 +102,24 @@ def select(
             raise InputError(f"the selection failed: {first_line(error)}") from error
     remove_leftovers(out.parent, {out.name})
     return SelectionSummary(**summary, out=str(out))
+
+
+def _raise_if_unknown(paths: Sequence[str]) -> None:
+    """Raise `InputError` if the noise rate of a table may be anything, and nobody audited it."""
+    for path in paths:
+        metadata = table_metadata(table_files([path])[0])
+        ends = [metadata.get(f"noise_rate_{end}") for end in ("low", "high")]
+        if "audited" in metadata or None in ends:
+            continue
+        low, high = (float(end) for end in ends if end is not None)
+        why = why_vague(low, high, None) if tells_nothing(low, high) else None
+        if math.isnan(low):
+            why = NO_KNOWN_MISMATCHES
+        if why is not None:
+            raise InputError(
+                f"{path}: {why} To take the best part of the pairs all the same: --score "
+                "similarity --keep-fraction 0.5"
+            )
 
 
 class _Selection:

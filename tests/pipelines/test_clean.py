@@ -5,6 +5,7 @@ import shutil
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
@@ -210,3 +211,35 @@ def test_embeddings_become_a_list_of_uids(tmp_path):
     assert named["stages"]["score"]["result"]["ok"] == 900
     with pytest.raises(InputError, match="--model is for images"):
         ncclean.clean(str(source), str(tmp_path / "other"), model="demo")
+
+
+@pytest.mark.parametrize("kind", ["equal captions", "constant", "unrelated"])
+def test_a_corpus_that_tells_nothing_is_not_cleaned_away(tmp_path, kind):
+    """Scores and report are there to see why; nothing is selected or exported."""
+    rng = np.random.default_rng(0)
+    source = tmp_path / "e"
+    sides = rng.standard_normal((2, 500, 32))
+    if kind == "constant":
+        sides[:] = sides[:, :1]
+    elif kind == "equal captions":
+        sides[1] = sides[1, 0]
+    captions = ["the same"] * 500 if kind == "equal captions" else [f"{n}" for n in range(500)]
+    for side, vectors in zip(("img_emb", "text_emb"), sides, strict=True):
+        (source / side).mkdir(parents=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.save(source / side / f"{side}_0.npy", vectors.astype(np.float16))
+    (source / "metadata").mkdir()
+    pq.write_table(pa.table({"caption": captions}), source / "metadata" / "metadata_0.parquet")
+    out = tmp_path / "out"
+    expected = (
+        "no pair is known to be mismatched" if kind == "equal captions" else "may be anything"
+    )
+    with pytest.raises(InputError, match=f"select.*{expected}.*--keep-fraction"):
+        ncclean.clean(str(source), str(out))
+    assert (out / "scores.parquet").exists()
+    assert (out / "report.html").exists()
+    assert not (out / "clean.parquet").exists()
+    assert not (out / "uids.npy").exists()
+    score = CliRunner().invoke(app, ["score", str(source), "--out", str(tmp_path / "s.parquet")])
+    said = " ".join(score.output.split())
+    assert ("known to be mismatched" if kind == "equal captions" else "may be anything") in said

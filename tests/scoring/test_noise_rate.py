@@ -6,6 +6,7 @@ from ncclean.scoring.noise_rate import (
     _Fit,
     cell_counts,
     noise_rate,
+    tells_nothing,
     why_vague,
 )
 
@@ -69,6 +70,20 @@ def test_an_estimator_that_cannot_tell_says_so():
     assert "stronger model" in sentence
     assert why_vague(0.1, 0.2, 0.9) is None
     assert why_vague(None, None, None) is None
+
+
+@pytest.mark.parametrize("pairs", [50, 500, 2000, 8000])
+def test_where_no_pair_is_recognised_the_rate_may_be_anything(pairs):
+    """Matched pairs look like all others, or there are none: nothing tells these cases apart."""
+    for seed in range(5):
+        found, _ = of_pairs(normal(0.0, 1.0), 0.3, pairs=pairs, seed=seed)
+        assert tells_nothing(found.low, found.high), (found, seed)
+    assert "may be anything" in why_vague(found.low, found.high, found.separation)
+
+
+def test_a_corpus_that_is_nearly_all_noise_is_told_where_some_pairs_stand_out():
+    found, truth = of_pairs(normal(4.0, 0.5), 0.9)
+    assert 0.85 < found.low <= truth <= found.high < 0.95
 
 
 def test_more_pairs_and_stronger_estimators_say_more():
