@@ -29,6 +29,8 @@ _EDGES = np.linspace(-1.0, 1.0, BINS + 1)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
 _WIDTH = 2.0 / BINS
 SUM_UNIT = 2.0**-16
+# Scores are compared at this noise rate: at the corpus's own, often small, one, a few pairs decide.
+_COMPARED_AT = 0.4
 
 
 @dataclass
@@ -103,8 +105,10 @@ class NullModel:
 
     `separation` is how often a matched pair has a higher cosine than a mismatched one, by the fit
     of the rate. `expected_error` is the share of pairs that are expected to be on the wrong side of
-    a probability of one half. The tables hold, per bin centre, the probability of being mismatched
-    and the upper tail of the null; between centres both are interpolated.
+    a probability of one half; `overlap` is that share if 40 % of the pairs were mismatched, which
+    says how well the score tells pairs apart, whatever the noise rate. The tables hold, per bin
+    centre, the probability of being mismatched and the upper tail of the null; between centres both
+    are interpolated.
     """
 
     noise_rate: float
@@ -112,6 +116,7 @@ class NullModel:
     noise_rate_high: float
     separation: float
     expected_error: float
+    overlap: float
     probability_table: np.ndarray
     tail_table: np.ndarray
 
@@ -134,13 +139,15 @@ class NullModel:
             raise ValueError("a null model needs at least one pair and one known mismatch")
         doubt = _median_doubt(observed.sum(), null, [_counts(row) for row in means])
         estimate = noise_rate(cell_counts(observed, null, _EDGES), doubt)
-        table = _local_fdr(observed, null, estimate.rate)
+        ratio = _density_ratio(observed, null)
+        table = (estimate.rate * ratio).clip(0.0, 1.0)
         return cls(
             noise_rate=estimate.rate,
             noise_rate_low=estimate.low,
             noise_rate_high=estimate.high,
             separation=estimate.separation,
             expected_error=float(np.minimum(table, 1 - table) @ observed / observed.sum()),
+            overlap=_overlap(ratio, estimate.rate, observed / observed.sum()),
             probability_table=table,
             tail_table=1.0 - np.concatenate([[0.0], np.cumsum(null) / null.sum()]),
         )
@@ -200,11 +207,24 @@ def _variance(counts: np.ndarray) -> float:
     return float((counts * (_CENTRES - mean) ** 2).sum() / counts.sum())
 
 
-def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarray:
-    """(BINS,) rate f0 / f at the bin centres, smoothed alike, isotonic, in [0, 1].
+def _overlap(ratio: np.ndarray, rate: float, observed: np.ndarray) -> float:
+    """sum min(.4 f0, .6 f1), with f1 = (f - rate f0) / (1 - rate) the density of matched pairs.
 
-    Ratios above 1 are chance and balance those below it: cut off before the isotonic regression,
-    which averages them, they would leave mismatched pairs at .8 to .95 where few were seen.
+    `ratio` is f0 / f, `observed` the share of the pairs in each bin. Without matched pairs nothing
+    is told apart.
+    """
+    if rate >= 1:
+        return min(_COMPARED_AT, 1 - _COMPARED_AT)
+    matched = (1 - rate * ratio).clip(0.0) / (1 - rate)
+    return float(np.minimum(_COMPARED_AT * ratio, (1 - _COMPARED_AT) * matched) @ observed)
+
+
+def _density_ratio(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
+    """(BINS,) f0 / f at the bin centres, smoothed alike, isotonic: the noise probability by rate.
+
+    Ratios above 1 / rate are chance and balance those below it: cut off before the isotonic
+    regression, which averages them, they would leave mismatched pairs at .8 to .95 where few were
+    seen.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -216,8 +236,8 @@ def _local_fdr(observed: np.ndarray, null: np.ndarray, rate: float) -> np.ndarra
     below = np.searchsorted(seen, np.arange(BINS), side="right") - 1
     f0 = np.bincount(below.clip(0), weights=f0, minlength=len(seen))
     fit = IsotonicRegression(increasing=False, out_of_bounds="clip")
-    fit.fit(_CENTRES[seen], rate * f0 / f[seen], sample_weight=f[seen])
-    return np.asarray(fit.predict(_CENTRES), dtype=np.float64).clip(0.0, 1.0)
+    fit.fit(_CENTRES[seen], f0 / f[seen], sample_weight=f[seen])
+    return np.asarray(fit.predict(_CENTRES), dtype=np.float64)
 
 
 def _bandwidth(counts: np.ndarray) -> float:

@@ -29,9 +29,9 @@ _RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
-# With fewer expected errors there is no telling which score has fewer: `neg_clip_loss` is taken,
-# which ranks permuted captions better.
-_FEWEST_WRONG = 20
+# By so many pairs fewer must `neg_clip_loss` be expected to be wrong to be taken: where the own
+# image of a wrong caption is not in the corpus, it may be worse than the cosine.
+_FEWER_WRONG = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def calibrate(
     """From the histograms of all parts, fit what depends on the whole corpus.
 
     `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
-    `calibrate_on` is the score of `noise_probability`. `auto` takes `neg_clip_loss`, and the cosine
-    where that is expected to be on the wrong side of one half for fewer pairs or the two
-    noise rates contradict.
+    `calibrate_on` is the score of `noise_probability`. `auto` takes the cosine, and `neg_clip_loss`
+    where that tells matched from mismatched pairs better (see `NullModel.overlap`) by at least one
+    pair of the corpus, unless the two noise rates contradict.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
@@ -197,13 +197,10 @@ def fit_null(
     if len(nulls) == 1:
         return next(iter(nulls.items()))
     cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
-    pairs = distributions.matched.size
-    wrong, fewer = pairs * other.expected_error, pairs * cosine.expected_error
-    # Where few are wrong, which of the two expects fewer is chance.
-    is_better = fewer < wrong and wrong >= _FEWEST_WRONG
-    # A rate that is wrong expects few errors, so the two must agree on it.
+    is_better = distributions.matched.size * (cosine.overlap - other.overlap) >= _FEWER_WRONG
+    # A rate that is wrong makes a score look better, so the two must agree on it.
     best: CalibratedOn = (
-        "similarity" if is_better or not cosine.agrees_with(other) else "neg_clip_loss"
+        "neg_clip_loss" if is_better and cosine.agrees_with(other) else "similarity"
     )
     return best, nulls[best]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from ncclean_pipelines.report import Report
 from ncclean_pipelines.score import Score
+from scipy.stats import norm
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
@@ -70,10 +71,10 @@ def test_the_score_is_chosen_anew_without_scoring_again(embeddings, tmp_path):
     assert pq.read_table(out).equals(pq.read_table(other))
 
 
-def separated(by, rng, pairs=20_000):
-    """A score of pairs, of which a fifth are mismatched the others `by` sigmas off."""
+def separated(by, rng, pairs=20_000, rate=0.2):
+    """A score of pairs, of which a share is mismatched and the others are `by` sigmas off."""
     own = rng.normal(size=pairs)
-    own[pairs // 5 :] += by
+    own[round(rate * pairs) :] += by
     return Distributions(
         matched=Histogram.of(torch.from_numpy(0.05 * own)),
         mismatched=Histogram.of(torch.from_numpy(0.05 * rng.normal(size=400_000))),
@@ -115,10 +116,21 @@ def test_a_run_that_did_not_count_them_keeps_to_the_cosine(embeddings, tmp_path)
         Score(shards=[], out=str(out), calibrate_on=ON, finalize_only=True).run()
 
 
-def test_few_errors_are_not_enough_for_auto_to_take_the_cosine():
+def test_less_than_a_pair_is_not_enough_for_auto_to_leave_the_cosine():
     """Of 100 pairs less than one is expected to be wrong by either."""
-    distributions = separated(8.0, np.random.default_rng(0), pairs=100)
-    distributions.scores[ON] = separated(5.0, np.random.default_rng(0), pairs=100)
-    taken, other = fit_null(distributions, "auto")
-    assert taken == ON
-    assert other.expected_error > fit_null(distributions, "similarity")[1].expected_error
+    distributions = separated(5.0, np.random.default_rng(0), pairs=100)
+    distributions.scores[ON] = separated(8.0, np.random.default_rng(0), pairs=100)
+    taken, cosine = fit_null(distributions, "auto")
+    assert taken == "similarity"
+    assert 0 < cosine.overlap - fit_null(distributions, ON)[1].overlap < 0.01
+
+
+def test_the_overlap_of_two_normal_scores_by_hand():
+    """With .4 mismatched and 3 sigmas between: .4 Phi(-z) + .6 Phi(z - 3) at the best z."""
+    z = 1.5 + np.log(0.4 / 0.6) / 3
+    by_hand = 0.4 * norm.sf(z) + 0.6 * norm.cdf(z - 3)
+    for rate in (0.05, 0.2, 0.6):
+        distributions = separated(3.0, np.random.default_rng(0), rate=rate)
+        # The kernel widens both distributions, so a little more of them overlaps.
+        overlap = fit_null(distributions, "similarity")[1].overlap
+        assert by_hand < overlap < by_hand + 0.03
