@@ -16,6 +16,7 @@ from braceexpand import braceexpand
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.file_names import short_name
 
 _READ_BUFFER = 1 << 20
 # Of an object store; one block is read while the next one is on its way.
@@ -66,12 +67,12 @@ class ShardRef:
     @property
     def part_name(self) -> str:
         """File name of the shard's part of the score table."""
-        return f"part-{self.name.replace('/', '__')}.parquet"
+        return f"part-{short_name(self.name.replace('/', '__'))}.parquet"
 
     def open(self) -> BinaryIO:
         """The shard as a binary stream; object stores are read ahead, not copied."""
         if not stores.is_url(self.url):
-            return open(self.url, "rb", buffering=_READ_BUFFER)
+            return cast(BinaryIO, stores.open_file(self.url, _READ_BUFFER))
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
