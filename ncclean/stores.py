@@ -47,6 +47,7 @@ _PERMANENT = (
 )
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
 )  # fmt: skip
 _CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "azure")
 # Classes of botocore, aiohttp and http.client, which stores raise as they are. By name, so that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import glob
 import os
@@ -243,8 +244,22 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
         pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
-    for depth in range(1, max(map(len, pieces)) + 1):
-        names = ["/".join(piece[-depth:]) for piece in pieces]
-        if len({name.replace("/", "__") for name in names}) == len(names):
-            return names
+    deepest = max(map(len, pieces))
+    # More folders tell apart what fewer do; of a thousand nested ones not every depth is tried.
+    depth = (
+        bisect.bisect_left(
+            range(1, deepest + 1), True, key=lambda depth: _are_distinct(_ends(pieces, depth))
+        )
+        + 1
+    )
+    if depth <= deepest:
+        return _ends(pieces, depth)
     return [f"{index:06d}-{piece[-1]}" for index, piece in enumerate(pieces)]
+
+
+def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:
+    return ["/".join(piece[-depth:]) for piece in pieces]
+
+
+def _are_distinct(names: Sequence[str]) -> bool:
+    return len({name.replace("/", "__") for name in names}) == len(names)
