@@ -78,10 +78,10 @@ class Contents(Group):
 
 
 class CutMember(Exception):
-    """The input ends inside a member; `key` is that of its sample."""
+    """The input ends inside a member, or is broken there; `key` is that of its sample."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__("unexpected end of data")
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(reason)
         self.key = key
 
 
@@ -159,7 +159,7 @@ class MemberSamples(ABC):
         if captions == [(None, None)] and isinstance(fields, Unread):
             captions = [(None, fields)]  # where the caption may be
         take_captions(sample, captions)
-        self._budget.take(sample, parsed_size(fields))
+        self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
         if sample.status is SkipReason.OK and isinstance(image, bytes):
             sample.image = image
         return sample

@@ -189,13 +189,15 @@ def _is_deep(value: object) -> bool:
     """Whether a parsed json is nested so deep that it may not be written again."""
     level = [value]
     for _ in range(_DEEPEST):
+        if not level:
+            return False
         level = [
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
             if isinstance(inner, dict | list)
         ]
-    return bool(level)
+    return True
 
 
 def json_caption(metadata: dict[str, Any]) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import is_image, sample_member
 from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.tar import reason_of
 from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
 from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
@@ -41,7 +42,7 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
                 if not wanted:
                     return
     except TAR_ERRORS as error:
-        raise ShardError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise ShardError(reason_of(error)) from error
 
 
 def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, bytes | None]]:

@@ -55,12 +55,12 @@ class TarSamples(MemberSamples):
             what = (
                 f"is cut short after {self.samples} samples" if self.samples else "cannot be read"
             )
-            raise ShardError(f"{what}: {_reason(error)}", self.samples) from error
+            raise ShardError(f"{what}: {reason_of(error)}", self.samples) from error
 
     def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
-        if self.shard.size == 0:
-            raise EOFError("the file is empty")
         with self._open() as packed, unpacked(packed) as stream:
+            if self.shard.size == 0:
+                raise EOFError("the file is empty")
             walk = TarWalk(stream)
             for member in walk:
                 place = sample_member(member.name)
@@ -88,9 +88,11 @@ class TarSamples(MemberSamples):
                 return walk.read(member)
             walk.skip(member)
             return content
-        except EOFError as error:
-            raise CutMember(key) from error
+        except TAR_ERRORS as error:
+            raise CutMember(key, reason_of(error)) from error
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def reason_of(error: Exception) -> str:
+    """What is wrong with a tar, on one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__

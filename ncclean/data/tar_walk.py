@@ -187,9 +187,9 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
     begin = 0
     while begin < len(data) and data[begin]:
         blank = data.find(b" ", begin, begin + 8)
-        digits = data[begin:blank]
-        end = begin + int(digits) if blank >= 0 and digits.isdigit() else 0
-        if not blank < end <= len(data):
+        digits = data[begin : max(blank, begin)]
+        end = begin + int(digits) if digits.isdigit() else begin
+        if not begin < blank < end <= len(data):
             raise tarfile.ReadError("a broken extended header")
         key, _, value = data[blank + 1 : end - 1].partition(b"=")
         records[key] = value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ncclean.data.samples import Sample, SkipReason
 
 LARGEST_TEXT = 8 << 20  # bytes of one caption or json
-LARGEST_PARSED = 64 << 20  # bytes of its fields in memory
+LARGEST_PARSED = 16 << 20  # bytes of the fields of a json in memory
 
 _VALUE_BYTES = 80  # of one value of a json, in memory
 _CAPTION_BYTES = 500  # of a row in memory, beside its text
