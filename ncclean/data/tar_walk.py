@@ -189,7 +189,7 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
         blank = data.find(b" ", begin, begin + 8)
         digits = data[begin : max(blank, begin)]
         end = begin + int(digits) if digits.isdigit() else begin
-        if not begin < blank < end <= len(data):
+        if not begin < blank < end <= len(data) or data[end - 1 : end] != b"\n":
             raise tarfile.ReadError("a broken extended header")
         key, _, value = data[blank + 1 : end - 1].partition(b"=")
         records[key] = value

@@ -30,19 +30,17 @@ def test_lzma_alone():
 def test_what_grows_a_hundredfold_is_not_read_to_its_end(pack):
     stream = unpacked(io.BytesIO(pack(bytes(200 << 20))))
     with pytest.raises(UNPACKING_ERRORS, match="more than 100 times its size"):
-        while stream.read(1 << 20):
-            pass
+        stream.seek(200 << 20)
     assert 64 << 20 <= stream.tell() < 100 << 20
 
 
 def test_what_comes_before_a_broken_place_is_read():
     data = bytearray(gzip.compress(os.urandom(500_000)))
     data[-5] ^= 1  # of the checksum
-    stream, read = unpacked(io.BytesIO(bytes(data))), 0
+    stream, pieces = unpacked(io.BytesIO(bytes(data))), []
     with pytest.raises(UNPACKING_ERRORS, match="CRC"):
-        while piece := stream.read1(1 << 20):
-            read += len(piece)
-    assert read == 500_000
+        pieces.extend(iter(lambda: stream.read1(1 << 20), b""))
+    assert sum(map(len, pieces)) == 500_000
 
 
 @pytest.mark.parametrize("magic", [b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"\x04\x22\x4d\x18"])
