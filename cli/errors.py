@@ -17,6 +17,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from ncclean.visible_text import visible
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -73,14 +75,19 @@ def _sentence(error: Exception) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"ncclean: {text}", file=sys.stderr, flush=True)
+    print(f"ncclean: {visible(text)}", file=sys.stderr, flush=True)
+
+
+class _VisibleFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
 
 
 def set_up_logging(debug: bool) -> None:
     # Images past Pillow's own bound are rejected by ours; its warning would repeat that.
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     level = logging.DEBUG if debug else logging.WARNING
-    logging.basicConfig(
-        stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_VisibleFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("ncclean").setLevel(level)

@@ -1,13 +1,19 @@
-"""Results on stdout: tables and lines for people, one JSON object for programs."""
+"""Results on stdout: tables and lines for people, one JSON object for programs.
+
+What a file can name, such as a caption, is printed with its control characters made visible.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from ncclean.visible_text import visible
 
 if TYPE_CHECKING:
     from ncclean_pipelines.command import Result
@@ -37,19 +43,27 @@ def print_shown(result: Result[Any]) -> None:
                 console.print()
             _print_table(console, output)
         elif isinstance(output, Note):
-            console.print(output.text, style=_STYLES[output.kind], soft_wrap=True, markup=False)
+            text = visible(output.text)
+            console.print(text, style=_STYLES[output.kind], soft_wrap=True, markup=False)
         else:
-            typer.echo(output)
+            typer.echo(visible(output))
         after_table = isinstance(output, Table)
     for name, reason in result.failures.items():
-        console.print(f"failed: {name}: {reason}", style="red", soft_wrap=True, markup=False)
+        text = visible(f"failed: {name}: {reason}")
+        console.print(text, style="red", soft_wrap=True, markup=False)
 
 
-def _print_table(console: Console, table: Table) -> None:
+def _print_table(console: Console, shown: Table) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    table = dataclasses.replace(
+        shown,
+        title=visible(shown.title),
+        heads=tuple(map(visible, shown.heads)),
+        rows=tuple(tuple(map(visible, row)) for row in shown.rows),
+    )
     drawn = RichTable(
         title=Text(table.title, style="bold") if table.title else None,
         title_justify="left",

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError, NccleanError
+from ncclean.file_names import short_name
 from ncclean.scratch import scratch_folder
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
@@ -75,6 +76,8 @@ def remove_leftovers(folder: UPath, names: Container[str]) -> None:
     """Remove the temporary files that a killed process left of the files with these names."""
     if stores.is_url(folder) or not folder.is_dir():
         return
+    if isinstance(names, Collection):
+        names = set(map(short_name, names))
     for path in Path(str(folder)).glob(".*.tmp"):
         match = _ASIDE.fullmatch(path.name)
         if match and match["name"] in names:
@@ -93,7 +96,8 @@ def sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     # Processes of two nodes may have one number and write to one folder.
-    aside = path.with_name(f".{path.name}.{os.getpid()}{secrets.randbelow(10**9):09d}.tmp")
+    number = f"{os.getpid()}{secrets.randbelow(10**9):09d}"
+    aside = path.with_name(f".{short_name(path.name)}.{number}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield aside

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import fsspec
 from tenacity import (
@@ -46,6 +47,7 @@ _PERMANENT = (
 )
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
 )  # fmt: skip
 _CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "azure")
 # Classes of botocore, aiohttp and http.client, which stores raise as they are. By name, so that
@@ -296,6 +298,25 @@ def _is_local_file(path: str) -> bool:
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path))
 
 
+def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
+    """A local file to read.
+
+    Raises `OSError` for anything else: a pipe would be waited for, a device has no end.
+    """
+    return open(path, "rb", buffering, opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", path)
+
+
 def read_bytes(path: UPath) -> bytes:
     """The whole of a small file."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
@@ -314,7 +335,7 @@ def read_range(url: str, begin: int, end: int) -> bytes:
 
 
 def _read_local(path: str, begin: int, end: int) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return os.pread(file.fileno(), end - begin, begin)
 
 

@@ -68,7 +68,8 @@ class TrainingDecoder(ImageDecoder):
         header = open_image(data, self.max_pixels)
         box = random_crop(*header.size, random.Random(seed))
         try:
-            return self._cropped(data, header, box)
+            with self.gate.hold(header.size[0] * header.size[1]):
+                return self._cropped(data, header, box)
         except Exception as error:  # decoders raise anything on hostile bytes
             raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), *header.size) from error
 

@@ -21,6 +21,7 @@ import torch.utils.dlpack
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
 from ncclean.data.options import MAX_PIXELS
 from ncclean.data.samples import SkipReason
@@ -75,7 +76,7 @@ class ImageRejected(Exception):
 
 
 class ImageDecoder:
-    """Decodes one image at a time; safe to call from several threads.
+    """Decodes one image at a time; safe to call from several threads, which share its `gate`.
 
     `fast=False` takes Pillow throughout, which reproduces open_clip's pixels exactly. `signals`
     asks for those of `ncclean.data.image_signals`. `draft` has large plain JPEGs decoded at a half,
@@ -91,6 +92,7 @@ class ImageDecoder:
         signals: bool = False,
         draft: bool = False,
     ) -> None:
+        self.gate = PixelGate()
         self._with_signals = signals
         self._draft = draft
         self.preprocessing = preprocessing
@@ -109,7 +111,8 @@ class ImageDecoder:
         header = open_image(data, self.max_pixels)
         width, height = header.size
         try:
-            pixels, signals = self._pixels(data, header)
+            with self.gate.hold(width * height):
+                pixels, signals = self._pixels(data, header)
         except ImageRejected:
             raise
         except Exception as error:  # decoders raise anything on hostile bytes
@@ -164,17 +167,20 @@ class ImageDecoder:
         return _resize_image(image, self.preprocessing), signals
 
 
-def decode_whole(data: bytes, longest: int, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_whole(
+    data: bytes, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
     """The uncropped picture for people to look at, in RGB, at most `longest` pixels a side.
 
-    The same gates as `ImageDecoder`, and raises what it raises.
+    The same bounds as `ImageDecoder`, and raises what it raises.
     """
     header = open_image(data, max_pixels)
     width, height = header.size
     try:
         header.draft("RGB", (longest, longest))  # JPEG only: decodes at a fraction of the size
-        image = to_rgb(header)
-        image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        with gate.hold(header.size[0] * header.size[1]):
+            image = to_rgb(header)
+            image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
     except Exception as error:  # decoders raise anything on hostile bytes
         raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
     return image

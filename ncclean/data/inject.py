@@ -9,11 +9,8 @@ that follows a cut stay as they are, byte for byte.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
-import lzma
 import tarfile
-import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,14 +21,17 @@ import numpy as np
 
 from ncclean import stores
 from ncclean.data.member_names import split_name
+from ncclean.data.member_samples import LARGEST_FILE
+from ncclean.data.sample_groups import json_object
 from ncclean.data.shard_index import Role, ShardIndex
 from ncclean.data.tar_members import member_bytes, read_member
+from ncclean.data.unpacking import UNPACKING_ERRORS
 from ncclean.errors import ShardError
 
 _CHUNK = 1 << 20
 _READERS = 16  # ranged reads of a store at a time
 _AHEAD = 64  # images fetched before their place is reached
-_DECOMPRESSION = (EOFError, zlib.error, lzma.LZMAError)
+_MOST_PADDING = 64 << 20  # zeros that are copied
 _TRUTH = ("is_noisy", "noise_kind")
 
 
@@ -83,6 +83,9 @@ def write_noisy(
     with contextlib.closing(_read_ahead(rewriter.images_wanted)) as images:
         for place, (_, _, begin, end) in enumerate(index.members.tolist()):
             copier.copy(begin)
+            if not rewriter.changes(place):
+                copier.copy(end)
+                continue
             for piece in rewriter.rewrite(place, copier.take(end), images):
                 sink.write(piece)
     copier.copy_rest()
@@ -104,6 +107,15 @@ class _Rewriter:
         replaced = {int(index.images[pair]): edit.image for pair, edit in edits.items()}
         self._replaced = {place for place, image in replaced.items() if image is not None}
         self.images_wanted = [image for _, image in sorted(replaced.items()) if image is not None]
+
+    def changes(self, place: int) -> bool:
+        """Whether anything else is written for a member, or anything behind it.
+
+        Others are copied piece by piece: what no pair uses may be of any size.
+        """
+        _, role, begin, end = self._index.members[place].tolist()
+        is_text = role in (Role.JSON, Role.CAPTION) and end - begin <= LARGEST_FILE
+        return is_text or place in self._replaced or place in self._ends_without_json
 
     def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
         """What is written for the member at `place`; `images` gives the next new image."""
@@ -134,11 +146,8 @@ class _Rewriter:
         return member_bytes(f"{split_name(info.name)[0]}.{extension}", content, info)
 
     def _with_truth(self, content: bytes, edit: PairEdit | None) -> bytes:
-        try:
-            record = json.loads(content)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
+        record = json_object(content)
+        if record is None:
             record = {}
             self.result.json_replaced += 1
         if edit is None and _is_noisy(record):
@@ -165,7 +174,7 @@ class _Copier:
         """Read what lies before `until`."""
         try:
             data = self._source.read(until - self._position)
-        except (*_DECOMPRESSION, OSError) as error:
+        except UNPACKING_ERRORS as error:
             raise ShardError(f"cannot be read: {error}") from error
         if len(data) != until - self._position:
             raise ShardError("is shorter than it was when it was indexed")
@@ -173,10 +182,12 @@ class _Copier:
         return data
 
     def copy_rest(self) -> None:
-        """Copy to the end. A compressed shard that is cut short has none."""
+        """Copy to the end. A compressed shard that is cut short has none, and zeros no end."""
         read = getattr(self._source, "read1", self._source.read)
-        with contextlib.suppress(*_DECOMPRESSION, gzip.BadGzipFile):
-            while data := read(_CHUNK):
+        zeros = 0
+        with contextlib.suppress(*UNPACKING_ERRORS):
+            while zeros < _MOST_PADDING and (data := read(_CHUNK)):
+                zeros = 0 if data.strip(b"\0") else zeros + len(data)
                 self._sink.write(data)
 
 
@@ -200,10 +211,12 @@ def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
 
 
 def _last_members_without_json(index: ShardIndex) -> set[int]:
-    """Places of the last members of the pairs that have no json."""
+    """Places of the last image or caption of the pairs that have no json."""
     pairs, roles = index.members[:, 0], index.members[:, 1]
-    last = np.full(index.pairs, -1, dtype=np.int64)
-    last[pairs] = np.arange(len(pairs))  # the last assignment stays
+    places = np.arange(len(pairs))
+    is_read = (roles == Role.CAPTION) | (places == index.images[pairs])
+    last = index.images.copy()
+    last[pairs[is_read]] = places[is_read]  # the last assignment stays
     last[pairs[roles == Role.JSON]] = -1
     return set(last[last >= 0].tolist())
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclean.data.member_samples import Contents, take_captions
+from ncclean.data.member_samples import Contents, caption_keys, take_captions
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS
 from ncclean.data.samples import Caption, CaptionKeys, Sample
 
 
@@ -19,6 +20,10 @@ class KeptCaptions:
 
     numbers: Mapping[str, Sequence[int]]
     caption_key: CaptionKeys = None
+
+    def is_read(self, extension: str) -> bool:
+        """Whether captions may lie in a member of that name."""
+        return extension in (*CAPTION_EXTENSIONS, "json", *caption_keys(self.caption_key))
 
     def of_sample(self, key: str, captions: Sequence[Caption]) -> dict[str, Any] | None:
         """The json's `caption`, the best, `captions`, the kept ones, and `other_captions`.

@@ -21,25 +21,32 @@ from ncclean.data.sample_groups import (
     parse_json,
     utf8,
 )
-from ncclean.data.samples import Caption, CaptionKeys, Member, Sample, SkipReason
+from ncclean.data.samples import Caption, CaptionKeys, Member, Sample, SkipReason, Unread
+from ncclean.data.text_budget import LARGEST_TEXT, TextBudget, parsed_size
 
-_MOST_CAPTIONS = 32_767  # of a sample: their numbers have 16 bits
+LARGEST_FILE = 256 << 20  # bytes of an image
+_MOST_CAPTIONS = 1000  # of a sample
 
 
 class Contents(Group):
-    """The contents of one sample's members, and where they lie if that was asked for."""
+    """The contents of one sample's members, and where they lie if that was asked for.
 
-    __slots__ = ("_caption_keys", "_parsed", "located")
+    `image` is the first one; nobody asks for the others.
+    """
+
+    __slots__ = ("_caption_keys", "_parsed", "image", "located")
 
     def __init__(self, row: int, key: str, caption_key: CaptionKeys) -> None:
         super().__init__(row, key)
         self.located: list[Member] = []
+        self.image: bytes | Unread | None = None
         self._caption_keys = caption_keys(caption_key)
         self._parsed: tuple[bytes, dict[str, Any]] | None = None
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.members.values()))
+        contents = (content for content in self.members.values() if isinstance(content, bytes))
+        return sum(map(len, contents)) + parsed_size(self.members.get("json"))
 
     @property
     def has_caption(self) -> bool:
@@ -50,7 +57,7 @@ class Contents(Group):
     def metadata(self) -> dict[str, Any]:
         """The fields of the json member, parsed once."""
         raw = self.members.get("json")
-        if raw is None:
+        if not isinstance(raw, bytes):
             return {}
         if self._parsed is None or self._parsed[0] is not raw:
             self._parsed = raw, parse_json(raw)
@@ -71,10 +78,10 @@ class Contents(Group):
 
 
 class CutMember(Exception):
-    """The input ends inside a member; `key` is that of its sample."""
+    """The input ends inside a member, or is broken there; `key` is that of its sample."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__("unexpected end of data")
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(reason)
         self.key = key
 
 
@@ -84,8 +91,10 @@ class MemberSamples(ABC):
     A json that follows its sample late still reaches `late_metadata`.
     """
 
-    def __init__(self, caption_key: CaptionKeys) -> None:
+    def __init__(self, caption_key: CaptionKeys, size: int) -> None:
+        """`size` is that of the shard in bytes."""
         self.caption_keys = caption_keys(caption_key)
+        self._budget = TextBudget(size)
         self._located: Member | None = None  # the member just read
         self._groups = SampleGroups(lambda row, key: Contents(row, key, self.caption_keys))
 
@@ -100,10 +109,11 @@ class MemberSamples(ABC):
         return {row: group.metadata for row, group in self._groups.late.items()}
 
     @abstractmethod
-    def _members(self) -> Iterator[tuple[str, str, bytes]]:
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
         """Key, lower-case extension and content of each member that belongs to a sample.
 
-        Raises `CutMember` where the input ends inside one.
+        The content of one that is not used may be left out. Raises `CutMember` where the input
+        ends inside one.
         """
 
     def _grouped(self) -> Iterator[Sample]:
@@ -117,6 +127,8 @@ class MemberSamples(ABC):
                     yield from map(self._sample, groups.turn_to(key, extension))
                     group = cast(Contents, groups.current)
                 group.members[extension] = data
+                if group.image is None and is_image(extension):
+                    group.image = data
                 if self._located is not None:
                     group.located.append(self._located)
         except CutMember as error:
@@ -136,15 +148,39 @@ class MemberSamples(ABC):
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         if group.is_cut:
             sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard ends inside this sample")
-        image = next((data for ext, data in group.members.items() if is_image(ext)), None)
+        image, fields = group.image, group.members.get("json")
         if image is None:
             sample.reject(SkipReason.IMAGE_MISSING)
+        elif isinstance(image, Unread):
+            sample.reject(image.reason, image.what)
         elif not image:
             sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
-        take_captions(sample, group.captions)
-        if sample.status is SkipReason.OK:
+        captions = group.captions
+        if captions == [(None, None)] and isinstance(fields, Unread):
+            captions = [(None, fields)]  # where the caption may be
+        take_captions(sample, captions)
+        self._budget.take(sample, parsed_size(fields) if sample.metadata else 0)
+        if sample.status is SkipReason.OK and isinstance(image, bytes):
             sample.image = image
         return sample
+
+    def _is_used(self, key: str, extension: str) -> bool:
+        """Whether the content of the next member is: that of an image, a caption or a json."""
+        if is_image(extension):
+            group = self._groups.current
+            return group is None or group.key != key or group.image is None
+        return extension in (*CAPTION_EXTENSIONS, "json", *self.caption_keys)
+
+
+def too_large(extension: str, size: int) -> Unread | None:
+    """In place of a content that is larger than anything of its kind is."""
+    if is_image(extension):
+        most, reason = LARGEST_FILE, SkipReason.IMAGE_TOO_LARGE
+    else:
+        most, reason = LARGEST_TEXT, SkipReason.CAPTION_TOO_LARGE
+    if size <= most:
+        return None
+    return Unread(reason, f"{size:,} bytes, the limit is {most:,}")
 
 
 def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
@@ -156,12 +192,21 @@ def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
 def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) -> None:
     """Give a sample its captions, texts or lists of texts by the name asked for.
 
-    Without one that can be used the sample is rejected, for the reason of the first.
+    Without one that can be used the sample is rejected, for the reason of the first, and with more
+    than a thousand.
     """
+    named = list(texts)
+    count = sum(len(value) if isinstance(value, list) else 1 for _, value in named)
+    if count > _MOST_CAPTIONS:
+        what = f"{count:,} captions, the limit is {_MOST_CAPTIONS:,}"
+        sample.reject(SkipReason.CAPTION_TOO_LARGE, what)
+        return
     number, has_empty = 0, False
-    for key, value in texts:
+    for key, value in named:
         for raw in value if isinstance(value, list) else [value]:
-            if isinstance(raw, str | bytes) and number <= _MOST_CAPTIONS:
+            if isinstance(raw, Unread):
+                sample.captions.append(Caption(number, key, status=raw.reason, error=raw.what))
+            if isinstance(raw, str | bytes):
                 caption = _caption(number, key, raw)
                 has_empty = has_empty or caption.text == ""
                 if caption.text != "":

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from ncclean.data.member_names import split_name
+from ncclean.data.samples import Unread
+from ncclean.data.text_budget import LARGEST_PARSED, LARGEST_TEXT, parsed_size
 
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
@@ -25,6 +27,7 @@ _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
 _WAITING_SAMPLES = 8192
 _WAITING_BYTES = 256 << 20
+_DEEPEST = 100  # levels of a json
 _LATE = -1  # row of a group that seems to be metadata of a sample finished before
 
 
@@ -57,7 +60,8 @@ class SampleGroups(Generic[G]):
     """Groups the members of a shard, given in order, into samples.
 
     Put a member into `current` if it has the same key and no such extension yet; otherwise call
-    `turn_to` first. `late` holds the json members that followed their finished sample, by its row.
+    `turn_to` first. `late` holds the json members that followed their finished sample, by its row,
+    as long as there is room for them.
     """
 
     def __init__(self, new_group: Callable[[int, str], G]) -> None:
@@ -68,6 +72,7 @@ class SampleGroups(Generic[G]):
         self._rows: dict[str, int] = {}  # key -> row of its sample, once finished
         self._waiting: dict[str, G] = {}
         self._waiting_bytes = 0
+        self._late_bytes = 0
 
     def turn_to(self, key: str, extension: str) -> list[G]:
         """Make the group of this member the current one; returns the groups that are finished."""
@@ -115,7 +120,9 @@ class SampleGroups(Generic[G]):
         """Finish a group that is complete, or let it wait for the rest of its members."""
         if group.row == _LATE:
             if group.members.keys() == {"json"}:
-                self.late[self._rows[group.key]] = group
+                self._late_bytes += group.size
+                if self._late_bytes <= _WAITING_BYTES:
+                    self.late[self._rows[group.key]] = group
                 return []
             group.row = self.samples  # more came under the key: a sample of its own after all
             self.samples += 1
@@ -159,13 +166,38 @@ def is_image(extension: str) -> bool:
 def parse_json(raw: bytes) -> dict[str, Any]:
     """The fields of a json member under lower-case names (LAION writes TEXT and URL).
 
-    A broken json costs its fields, not the sample: the caption may lie beside it.
+    A broken json costs its fields, not the sample: the caption may lie beside it. So does one that
+    would fill the memory.
     """
+    return {name.lower(): value for name, value in (json_object(raw) or {}).items()}
+
+
+def json_object(raw: bytes) -> dict[str, Any] | None:
+    """The object that a json holds; None if it is broken, too large, or nested too deep."""
+    if len(raw) > LARGEST_TEXT or parsed_size(raw) > LARGEST_PARSED:
+        return None
     try:
         parsed = json.loads(raw)
     except (ValueError, RecursionError):
-        return {}
-    return {str(k).lower(): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
+        return None
+    may_be_deep = raw.count(b"[") + raw.count(b"{") > _DEEPEST
+    is_usable = isinstance(parsed, dict) and not (may_be_deep and _is_deep(parsed))
+    return parsed if is_usable else None
+
+
+def _is_deep(value: object) -> bool:
+    """Whether a parsed json is nested so deep that it may not be written again."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        if not level:
+            return False
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
+            if isinstance(inner, dict | list)
+        ]
+    return True
 
 
 def json_caption(metadata: dict[str, Any]) -> object:
@@ -180,9 +212,10 @@ def may_be_caption(value: object) -> bool:
     """Whether a member or a field holds a text, which may be empty, or a list with one."""
     if isinstance(value, list):
         return any(isinstance(text, str) and text.strip() for text in value)
-    return isinstance(value, str | bytes)
+    return isinstance(value, str | bytes | Unread)
 
 
 def utf8(value: str) -> str:
-    """Names in a tar may hold any bytes; Parquet strings must be UTF-8."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    """Names in a tar may hold any bytes; Parquet strings must be UTF-8, and C's end at a NUL."""
+    text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\0", "?")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tarfile
-import zlib
 from collections.abc import Collection, Iterator
 
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import is_image, sample_member
 from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.tar import reason_of
+from ncclean.data.tar_walk import TAR_ERRORS, TarMember, TarWalk
+from ncclean.data.unpacking import unpacked
 from ncclean.errors import ShardError
-from ncclean.stores import is_url
 
 LARGEST_IMAGE = 64 << 20  # bytes
 
@@ -29,21 +29,20 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
         return
     if not wanted:
         return
-    seekable = not is_url(shard.url) and shard.url.endswith(".tar")
     try:
-        with (
-            shard.open() as stream,
-            tarfile.open(fileobj=stream, mode="r:" if seekable else "r|*") as tar,
-        ):
-            while wanted and (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # else all are kept
+        with shard.open() as packed, unpacked(packed) as stream:
+            walk = TarWalk(stream)
+            for member in walk:
                 key = _image_key(member)
                 if key not in wanted:
                     continue
                 wanted.remove(key)
-                yield key, _content(tar, member)
-    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
-        raise ShardError(" ".join(str(error).split()) or type(error).__name__) from error
+                is_shown = member.size <= LARGEST_IMAGE and not member.is_sparse
+                yield key, walk.read(member) if is_shown else None
+                if not wanted:
+                    return
+    except TAR_ERRORS as error:
+        raise ShardError(reason_of(error)) from error
 
 
 def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, bytes | None]]:
@@ -54,17 +53,7 @@ def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, b
             yield sample.key, sample.image if len(sample.image) <= LARGEST_IMAGE else None
 
 
-def _image_key(member: tarfile.TarInfo) -> str:
+def _image_key(member: TarMember) -> str:
     """The key if the member is an image, as webdataset splits names, else nothing."""
-    place = sample_member(member.name) if member.isreg() else None
+    place = sample_member(member.name)
     return place[0] if place is not None and is_image(place[1]) else ""
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-    if member.size > LARGEST_IMAGE:
-        return None
-    extracted = tar.extractfile(member)
-    data = extracted.read() if extracted is not None else b""
-    if len(data) != member.size:
-        raise tarfile.ReadError("unexpected end of data")
-    return data

@@ -20,6 +20,7 @@ class SkipReason(str, Enum):
     IMAGE_TOO_LARGE = "image_too_large"
     CAPTION_MISSING = "caption_missing"
     CAPTION_NOT_TEXT = "caption_not_text"
+    CAPTION_TOO_LARGE = "caption_too_large"
     DUPLICATE_KEY = "duplicate_key"
     SAMPLE_TRUNCATED = "sample_truncated"
     ROW_BROKEN = "row_broken"
@@ -33,6 +34,14 @@ class Member(NamedTuple):
     extension: str
     begin: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """In place of a content that is not read: the status that its sample gets, and why."""
+
+    reason: SkipReason
+    what: str
 
 
 @dataclass(slots=True)

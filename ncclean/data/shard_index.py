@@ -6,16 +6,13 @@ image of any pair be fetched by its place.
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import io
-import lzma
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -25,13 +22,8 @@ from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
 from ncclean.data.samples import Member, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
+from ncclean.data.unpacking import is_packed, unpacked
 from ncclean.errors import InputError, ShardError
-
-_COMPRESSED: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
 
 
 class Role(IntEnum):
@@ -139,13 +131,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
 
 def open_tar(shard: ShardRef) -> IO[bytes]:
     """The shard's bytes, uncompressed."""
-    stream = open_as_tar(shard)
-    head = stream.read(5)
-    stream.seek(0)
-    for magic, opened in _COMPRESSED.items():
-        if head.startswith(magic):
-            return cast(BinaryIO, opened(stream, "rb"))
-    return stream
+    return unpacked(open_as_tar(shard))
 
 
 def _with_late(located: list[Member], late: Member | None) -> list[Member]:
@@ -173,4 +159,4 @@ def _is_compressed(shard: ShardRef) -> bool:
     if shard.layout != WEBDATASET:  # nor can be read from the middle
         return True
     with shard.open() as stream:
-        return stream.read(5).startswith(tuple(_COMPRESSED))
+        return is_packed(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import glob
 import os
@@ -16,6 +17,7 @@ from braceexpand import braceexpand
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.file_names import short_name
 
 _READ_BUFFER = 1 << 20
 # Of an object store; one block is read while the next one is on its way.
@@ -66,12 +68,12 @@ class ShardRef:
     @property
     def part_name(self) -> str:
         """File name of the shard's part of the score table."""
-        return f"part-{self.name.replace('/', '__')}.parquet"
+        return f"part-{short_name(self.name.replace('/', '__'))}.parquet"
 
     def open(self) -> BinaryIO:
         """The shard as a binary stream; object stores are read ahead, not copied."""
         if not stores.is_url(self.url):
-            return open(self.url, "rb", buffering=_READ_BUFFER)
+            return cast(BinaryIO, stores.open_file(self.url, _READ_BUFFER))
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
@@ -242,8 +244,22 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
         pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])
-    for depth in range(1, max(map(len, pieces)) + 1):
-        names = ["/".join(piece[-depth:]) for piece in pieces]
-        if len({name.replace("/", "__") for name in names}) == len(names):
-            return names
+    deepest = max(map(len, pieces))
+    # More folders tell apart what fewer do; of a thousand nested ones not every depth is tried.
+    depth = (
+        bisect.bisect_left(
+            range(1, deepest + 1), True, key=lambda depth: _are_distinct(_ends(pieces, depth))
+        )
+        + 1
+    )
+    if depth <= deepest:
+        return _ends(pieces, depth)
     return [f"{index:06d}-{piece[-1]}" for index, piece in enumerate(pieces)]
+
+
+def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:
+    return ["/".join(piece[-depth:]) for piece in pieces]
+
+
+def _are_distinct(names: Sequence[str]) -> bool:
+    return len({name.replace("/", "__") for name in names}) == len(names)

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import torch
 
 from ncclean.data.decode import ImageDecoder, ImageRejected
+from ncclean.data.gate import Gate
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import WEBDATASET, ShardRef
@@ -26,6 +27,7 @@ from ncclean.stores import is_url
 
 _CHUNK_SAMPLES = 16
 _CHUNK_BYTES = 4 << 20
+_WAITING_BYTES = 256 << 20  # of encoded images that wait for a decoder
 _JOIN_SECONDS = 10.0  # a read from a store that does not answer is not waited for longer
 
 
@@ -74,8 +76,8 @@ class _End:
 class StreamReader:
     """Context manager that yields a `ShardStream` for each shard, in order.
 
-    At most `prefetch` decoded or waiting samples exist ahead of the caller, so memory does not
-    grow with the number or the size of shards.
+    At most `prefetch` decoded or waiting samples exist ahead of the caller, and a quarter of a
+    gigabyte of encoded images, so memory does not grow with the number or the size of shards.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class StreamReader:
         self._caption_key = caption_key
         depth = max(2 * threads, prefetch // _CHUNK_SAMPLES)
         self._slots = threading.Semaphore(depth)
+        self._waiting = Gate(_WAITING_BYTES)
         self._streams: queue.Queue[ShardStream | BaseException | None] = queue.Queue()
         self._stop = threading.Event()
         # Each decoder thread works on an image of its own; more threads inside one only get in
@@ -165,14 +168,19 @@ class StreamReader:
     def _submit(
         self, chunk: list[Sample], chunks: queue.Queue[Future[list[DecodedSample]] | _End]
     ) -> bool:
+        size = sum(len(sample.image or b"") for sample in chunk)
         self._slots.acquire()
+        self._waiting.enter(size)
         if self._stop.is_set():
             return False
-        chunks.put(self._pool.submit(self._decode, chunk))
+        chunks.put(self._pool.submit(self._decode, chunk, size))
         return True
 
-    def _decode(self, chunk: list[Sample]) -> list[DecodedSample]:
-        return decode_samples(chunk, self._decoder)
+    def _decode(self, chunk: list[Sample], size: int) -> list[DecodedSample]:
+        try:
+            return decode_samples(chunk, self._decoder)
+        finally:
+            self._waiting.leave(size)
 
 
 def _opened_ahead(

@@ -10,8 +10,9 @@ from ncclean import stores
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, has_image
 from ncclean.data.samples import SkipReason
-from ncclean.data.shards import ShardRef
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
+from ncclean.data.unpacking import is_packed
 from ncclean.errors import ShardError
 
 
@@ -48,11 +49,18 @@ def _sizes(folder: str) -> dict[str, int]:
 
 def _counted(shard: ShardRef) -> int:
     try:
-        if not stores.is_url(shard.url) and shard.url.endswith(".tar"):
+        if shard.layout == WEBDATASET and not stores.is_url(shard.url) and not _is_packed(shard):
             return sum(map(_is_pair, locate_samples(Path(shard.url))))
         return sum(sample.status is SkipReason.OK for sample in read_samples(shard))
     except ShardError as error:
         return error.samples
+    except OSError:  # said when it is read
+        return 0
+
+
+def _is_packed(shard: ShardRef) -> bool:
+    with shard.open() as stream:
+        return is_packed(stream)
 
 
 def _is_pair(sample: LocatedSample) -> bool:

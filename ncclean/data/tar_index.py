@@ -1,18 +1,16 @@
 """Where the samples of a tar lie: byte ranges to copy or read without unpacking.
 
-An ordinary header is read in two microseconds where tarfile takes thirty, which for the small
-files of a web corpus is more than copying them takes; tarfile reads every other header.
 Which members make a sample is up to `ncclean.data.sample_groups`, as it is in scoring.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import tarfile
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import IO
 
+from ncclean import stores
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     Group,
@@ -22,9 +20,12 @@ from ncclean.data.sample_groups import (
     sample_member,
     utf8,
 )
-from ncclean.data.tar_members import BLOCK, ordinary_header, read_content
+from ncclean.data.tar_members import read_content
+from ncclean.data.tar_walk import TAR_ERRORS, TarWalk
+from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.errors import ShardError
 
+_READ_BUFFER = 64 << 10
 _NO_PREFIX = "/."  # a name with it has no key
 
 
@@ -53,6 +54,8 @@ class LocatedSample(Group):
         if "json" not in self.members:
             return False
         begin, end = self.members["json"]
+        if end - begin > 2 * LARGEST_TEXT:  # headers included
+            return False
         metadata = parse_json(read_content(os.pread(self._source, end - begin, begin)))
         return json_caption(metadata) is not None
 
@@ -63,12 +66,12 @@ def locate_samples(path: Path, keys: Container[str] | None = None) -> list[Locat
     Of samples that share a key, the one that scoring takes is returned. A tar that is cut short
     gives the members before the cut. Raises `ShardError` if the file is not a tar.
     """
-    with open(path, "rb") as source:
+    with stores.open_file(path, _READ_BUFFER) as source:
         groups = SampleGroups(lambda row, key: LocatedSample(row, key, source.fileno()))
         finished: list[LocatedSample] = []
         # Nearly always the next member is of the same sample, or of one that is not wanted either.
         prefix = skipped = _NO_PREFIX
-        for name, begin, end in _members(path):
+        for name, begin, end in _members(source):
             sample = groups.current
             if name.startswith(prefix) and sample and "/" not in (rest := name[len(prefix) :]):
                 key, extension = sample.key, rest.lower()
@@ -97,42 +100,18 @@ def locate_samples(path: Path, keys: Container[str] | None = None) -> list[Locat
     return [samples[row] for row in sorted(samples)]
 
 
-def _members(path: Path) -> Iterator[tuple[str, int, int]]:
+def _members(source: IO[bytes]) -> Iterator[tuple[str, int, int]]:
     """Name of each regular member, `begin` of its headers, `end` of its padding."""
-    length = path.stat().st_size
+    length = os.fstat(source.fileno()).st_size
     if not length:
         raise ShardError("the file is empty", 0)
-    header = b"\1"
-    position = 0
-    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        while position + BLOCK <= length:
-            header = view[position : position + BLOCK]
-            ordinary = ordinary_header(header)
-            if ordinary is None:
-                break
-            name, size = ordinary
-            begin, position = position, position + BLOCK + size + -size % BLOCK
-            if begin + BLOCK + size > length:
-                return  # cut inside its content
-            yield name, begin, position
-        else:
-            if position:
-                return
-    if any(header):  # not the end of the archive
-        yield from _by_tarfile(path, position)
-
-
-def _by_tarfile(path: Path, offset: int) -> Iterator[tuple[str, int, int]]:
-    length = path.stat().st_size
+    is_tar = False
     try:
-        with open(path, "rb") as stream:
-            stream.seek(offset)
-            with tarfile.open(fileobj=stream, mode="r:") as tar:
-                while (member := tar.next()) is not None:
-                    tar.members = []  # type: ignore[attr-defined]  # else all are kept
-                    last = member.offset_data + member.size
-                    if member.isreg() and (tar.offset if member.issparse() else last) <= length:
-                        yield utf8(member.name), member.offset, tar.offset
-    except (tarfile.TarError, OSError, ValueError) as error:
-        if offset == 0:
+        for member in TarWalk(source):
+            is_tar = True
+            if member.content + member.size > length:
+                return
+            yield utf8(member.name), member.begin, member.end
+    except TAR_ERRORS as error:
+        if not is_tar:
             raise ShardError(f"cannot be read: {error}", 0) from error

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Direction embeddings, overrides and isolates reorder the text after them, even beyond the caption;
-# the plain direction marks of Arabic and Hebrew do not. Other control characters are invisible or
-# break the line.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+from ncclean.visible_text import visible
+
 _SPACES = re.compile(r"[ \t\n]+")
 
 
@@ -22,7 +20,7 @@ def shown_text(text: str, most_bytes: int) -> tuple[str, int]:
     head = _SPACES.sub(" ", head).strip()
     pieces, size, taken = [], 0, 0
     for character in head:
-        piece = _visible(character)
+        piece = visible(character)
         size += len(piece.encode("utf-8", "replace"))
         if size > most_bytes:
             break
@@ -30,9 +28,3 @@ def shown_text(text: str, most_bytes: int) -> tuple[str, int]:
         taken += 1
     left_out = len(head) - taken + max(len(text) - 2 * most_bytes, 0)
     return "".join(pieces), left_out
-
-
-def _visible(character: str) -> str:
-    if _CONTROLS.match(character):
-        return f"⟨U+{ord(character):04X}⟩"
-    return character

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from PIL import Image
 
+from ncclean.data.gate import PixelGate
 from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
@@ -25,6 +27,13 @@ LARGE_SIZES = ((640, 80), (512, 78), (448, 76), (384, 74), (320, 72), *_SIZES[1:
 _Sizes = Sequence[tuple[int, int]]
 
 Place = tuple[str, int]  # shard and row
+
+_WITHOUT_CAPTION = ("caption_missing", "caption_not_text", "caption_too_large")
+# Of folders and tables such images are not read; those of tars are shown.
+_NOT_SHOWN = {
+    "image_missing": "no image",
+    **dict.fromkeys(_WITHOUT_CAPTION, "not shown: it has no caption that can be used"),
+}
 
 
 class Pictured(Protocol):
@@ -83,6 +92,7 @@ def read_thumbnails(
     for pair in pairs:
         wanted[pair.shard].append(pair)
     named = _by_name(shards)
+    gate = PixelGate()
     most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
     with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
         jobs = {}
@@ -93,7 +103,10 @@ def read_thumbnails(
                 reason = "shard not among --shards"
                 thumbnails.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
             else:
-                jobs[name] = pool.submit(_read_shard, shard, chosen, most_bytes, sizes)
+                encode = functools.partial(
+                    encode_thumbnail, most_bytes=most_bytes, sizes=sizes, gate=gate
+                )
+                jobs[name] = pool.submit(_read_shard, shard, chosen, encode)
         for name, job in jobs.items():
             pictures, error = job.result()
             thumbnails.pictures |= pictures
@@ -102,14 +115,16 @@ def read_thumbnails(
     return thumbnails
 
 
-def encode_thumbnail(data: bytes, most_bytes: int, sizes: _Sizes = _SIZES) -> Thumbnail:
+def encode_thumbnail(
+    data: bytes, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
+) -> Thumbnail:
     """The picture as a WebP data URL of at most `most_bytes` before base64, as large as fits.
 
-    Raises `ImageRejected` as the decoder does.
+    `gate` is that of all threads that decode. Raises `ImageRejected` as the decoder does.
     """
     from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
 
-    image = decode_whole(data, sizes[0][0])
+    image = decode_whole(data, sizes[0][0], gate or PixelGate())
     for longest, quality in sizes:
         small = image.copy()
         small.thumbnail((longest, longest), Image.Resampling.BICUBIC)
@@ -136,7 +151,7 @@ def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
 
 
 def _read_shard(
-    shard: ShardRef, pairs: list[Pictured], most_bytes: int, sizes: _Sizes
+    shard: ShardRef, pairs: list[Pictured], encode: Callable[[bytes], Thumbnail]
 ) -> tuple[dict[Place, Thumbnail], str | None]:
     pictures: dict[Place, Thumbnail] = {}
     # The second sample of a key is not the one whose image comes first.
@@ -145,16 +160,17 @@ def _read_shard(
     try:
         for key, data in pick_images(shard, by_key):
             pair = by_key[key]
-            pictures[pair.shard, pair.row] = _thumbnail(data, most_bytes, sizes)
+            pictures[pair.shard, pair.row] = _thumbnail(data, encode)
     except ShardError as error:
         failure = f"cannot be read: {error}"
     for pair in pairs:
-        reason = pair.error or failure or _missing_reason(pair)
+        reason = failure if pair.status in _WITHOUT_CAPTION else pair.error or failure
+        reason = reason or _NOT_SHOWN.get(pair.status, "the shard has no image of this key")
         pictures.setdefault((pair.shard, pair.row), Thumbnail(reason=reason))
     return pictures, failure
 
 
-def _thumbnail(data: bytes | None, most_bytes: int, sizes: _Sizes) -> Thumbnail:
+def _thumbnail(data: bytes | None, encode: Callable[[bytes], Thumbnail]) -> Thumbnail:
     if data is None:
         return Thumbnail(reason="image file too large to show")
     if not data:
@@ -162,10 +178,6 @@ def _thumbnail(data: bytes | None, most_bytes: int, sizes: _Sizes) -> Thumbnail:
     from ncclean.data.decode import ImageRejected
 
     try:
-        return encode_thumbnail(data, most_bytes, sizes)
+        return encode(data)
     except ImageRejected as rejected:
         return Thumbnail(reason=str(rejected))
-
-
-def _missing_reason(pair: Pictured) -> str:
-    return "no image" if pair.status == "image_missing" else "the shard has no image of this key"

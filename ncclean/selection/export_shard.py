@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +20,20 @@ from ncclean.atomic import published
 from ncclean.data.images.as_tar import tar_key, write_tar
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.range_copier import RangeCopier
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, json_object
 from ncclean.data.samples import CaptionKeys
-from ncclean.data.shards import WEBDATASET
+from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
-from ncclean.data.tar_members import END_OF_ARCHIVE, member_bytes, read_content
+from ncclean.data.tar_members import (
+    END_OF_ARCHIVE,
+    member_bytes,
+    member_header,
+    read_content,
+    read_header,
+)
+from ncclean.data.tar_walk import BLOCK
+from ncclean.data.text_budget import LARGEST_TEXT
+from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
@@ -34,6 +41,7 @@ from ncclean.selection.policy import identifier
 from ncclean.storage.catalog import columns_of, connect
 
 _COPY_BYTES = 1 << 20
+_LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes
 
 
 @dataclass(frozen=True)
@@ -145,8 +153,13 @@ def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any
 def _copy_segment(
     segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport
 ) -> None:
+    """Copy what can be read; raises `ShardError` at the end if that is not all there was."""
     chosen = _chosen(segment, options)
-    with _local(segment, chosen, options.caption_key) as path, open(path, "rb") as source:
+    problems: list[str] = []
+    with (
+        _local(segment, chosen, options.caption_key, problems) as path,
+        stores.open_file(path) as source,
+    ):
         copier = RangeCopier(source, out)
         if segment.shard.layout != WEBDATASET:
             chosen = chosen.renamed(tar_key)
@@ -156,13 +169,16 @@ def _copy_segment(
         for sample in samples:
             for copy in range(chosen.copies[sample.key]):
                 if segment.first <= place < segment.first + segment.count:
-                    is_there = _copy_sample(copier, sample, copy, chosen)
+                    is_there = _copy_sample(copier, sample, copy, chosen, problems)
                     report.samples += is_there
                     lacking += not is_there
                 place += 1
         copier.flush()
         if lacking:
             report.missing[segment.name] = lacking
+    if problems:
+        others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        raise ShardError(problems[0] + others)
 
 
 def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
@@ -209,33 +225,49 @@ def _score_fields(
 
 
 @contextlib.contextmanager
-def _local(segment: Segment, chosen: _Chosen, caption_key: CaptionKeys) -> Iterator[Path]:
-    """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time."""
+def _local(
+    segment: Segment, chosen: _Chosen, caption_key: CaptionKeys, problems: list[str]
+) -> Iterator[Path]:
+    """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time.
+
+    What keeps one from being whole is added to `problems`.
+    """
     shard = segment.shard
-    if shard.layout != WEBDATASET:
-        with scratch_folder() as folder:
-            file = folder / "shard.tar"
-            with open(file, "wb") as out:
-                write_tar(shard, segment.name, out, chosen.copies, chosen.captions, caption_key)
-            yield file
-        return
-    if not stores.is_url(shard.url) and not shard.url.endswith((".gz", ".tgz")):
+    if shard.layout == WEBDATASET and not stores.is_url(shard.url) and not _is_packed(shard):
         yield Path(shard.url)
         return
     with scratch_folder() as folder:
-        copy = folder / "shard.tar"
-        try:
-            with shard.open() as raw, open(copy, "wb") as out:
-                packed = shard.url.endswith((".gz", ".tgz"))
-                stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-                with contextlib.suppress(EOFError):  # cut short: the members before that count
-                    shutil.copyfileobj(stream, out, _COPY_BYTES)
-        except OSError as error:
-            raise ShardError(f"cannot be read: {error}") from error
-        yield copy
+        file = folder / "shard.tar"
+        with open(file, "wb") as out:
+            if shard.layout == WEBDATASET:
+                out.writelines(_pieces(shard, problems))
+            else:
+                write_tar(shard, segment.name, out, chosen.copies, chosen.captions, caption_key)
+        yield file
 
 
-def _copy_sample(copier: RangeCopier, sample: LocatedSample, copy: int, chosen: _Chosen) -> bool:
+def _is_packed(shard: ShardRef) -> bool:
+    try:
+        with shard.open() as raw:
+            return is_packed(raw)
+    except OSError as error:
+        raise ShardError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _pieces(shard: ShardRef, problems: list[str]) -> Iterator[bytes]:
+    """A shard uncompressed, as far as it can be read."""
+    try:
+        with shard.open() as raw, unpacked(raw) as stream:
+            read = getattr(stream, "read1", stream.read)
+            while data := read(_COPY_BYTES):
+                yield data
+    except UNPACKING_ERRORS as error:
+        problems.append(f"cannot be read to its end: {error}")
+
+
+def _copy_sample(
+    copier: RangeCopier, sample: LocatedSample, copy: int, chosen: _Chosen, problems: list[str]
+) -> bool:
     """Write a sample; false if it lacks the caption that was selected."""
     changed: dict[str, bytes] = {}  # members by extension
     fields = chosen.fields.get(sample.key)
@@ -243,7 +275,7 @@ def _copy_sample(copier: RangeCopier, sample: LocatedSample, copy: int, chosen: 
         texts = {
             extension: read_content(copier.read(*place))
             for extension, place in sample.members.items()
-            if not is_image(extension)
+            if chosen.captions.is_read(extension) and _is_text(place)
         }
         captions = chosen.captions.of_members(sample.key, texts)
         if captions is None:
@@ -253,18 +285,36 @@ def _copy_sample(copier: RangeCopier, sample: LocatedSample, copy: int, chosen: 
         changed = dict.fromkeys(there or ["txt"], captions["caption"].encode())
     if fields is not None:
         place = sample.members.get("json")
-        record = read_content(copier.read(*place)) if place is not None else b"{}"
-        changed["json"] = _with_fields(record, fields)
-    for extension, (begin, end) in sample.members.items():
+        raw = read_content(copier.read(*place)) if place is not None and _is_text(place) else b""
+        record = json_object(raw)
+        if record is None and place is not None and not copy:
+            problems.append(f"the json of {sample.key} cannot be read: it is replaced")
+        changed["json"] = _with_fields(record or {}, fields)
+    for extension, place in sample.members.items():
         data = changed.pop(extension, None)
-        if copy or data is not None:
-            data = read_content(copier.read(begin, end)) if data is None else data
+        if data is not None:
             copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
+        elif copy:
+            _copy_member(copier, f"{_key(sample.key, copy)}.{extension}", *place)
         else:
-            copier.copy(begin, end)
+            copier.copy(*place)
     for extension, data in changed.items():
         copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
     return True
+
+
+def _copy_member(copier: RangeCopier, name: str, begin: int, end: int) -> None:
+    """Copy a member under another name, but for a sparse file, which stays with the first copy."""
+    member = read_header(copier.read(begin, min(end, begin + _LONGEST_HEADERS)))
+    if not member.is_sparse:
+        copier.write(member_header(name, member.size))
+        copier.copy(begin + member.content, begin + member.content + member.size)
+        copier.write(bytes(-member.size % BLOCK))
+
+
+def _is_text(place: tuple[int, int]) -> bool:
+    """Whether a member is small enough for a caption or a json, headers included."""
+    return place[1] - place[0] <= 2 * LARGEST_TEXT
 
 
 def _key(key: str, copy: int) -> str:
@@ -272,14 +322,7 @@ def _key(key: str, copy: int) -> str:
     return f"{key}_copy{copy}" if copy else key
 
 
-def _with_fields(raw: bytes, fields: dict[str, Any]) -> bytes:
-    """A json object with the fields added; anything else is replaced by one."""
-    try:
-        record = json.loads(raw)
-    except ValueError:
-        record = {}
-    if not isinstance(record, dict):
-        record = {}
+def _with_fields(record: dict[str, Any], fields: dict[str, Any]) -> bytes:
     added = {name: _plain(value) for name, value in fields.items()}
     return json.dumps({**record, **added}, ensure_ascii=False).encode("utf-8", "replace")
 

@@ -20,7 +20,9 @@ from typing import Any
 import reliability_jobs
 from records import CODE_VERSION, ROOT, make_record, write_record
 
-PARTS = {"kills": 20, "mutations": 100_000, "disk": 10, "store": 5, "nodes": 20}
+PARTS = {
+    "kills": 20, "mutations": 100_000, "attacks": 1000, "disk": 10, "store": 5, "nodes": 20,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -131,6 +131,11 @@ class Running:
         self._process.start()
         self.begun = time.monotonic()
 
+    @property
+    def group(self) -> int:
+        """The number of its process group."""
+        return self._process.pid or 0
+
     def wait(self, seconds: float | None = None) -> int | None:
         """The exit code, or None if it has not ended by then."""
         self._process.join(seconds)

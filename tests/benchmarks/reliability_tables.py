@@ -70,6 +70,21 @@ def mutations_table(record: Record) -> Iterator[str]:
     yield _mutated("**all**", total, {"slowest": max(row["slowest"] for row in rows)})
 
 
+def attacks_table(record: Record) -> Iterator[str]:
+    """What sources that mean harm came to: rows, and the most that any command took."""
+    rows = record["rows"]
+    yield from heading(
+        "attack", "rows expected", "rows lost", "unlike", "not said", "no sentence", "MB more",
+        "seconds more",
+    )  # fmt: skip
+    for row in rows:
+        yield line(
+            row["attack"], f"{row['rows']:,}", f"{row['lost']:,}", f"{row['others']:,}",
+            f"{len(row['unsaid'])}", f"{len(row['problems'])}", f"{row['megabytes']:,}",
+            f"{row['seconds']:.1f}",
+        )  # fmt: skip
+
+
 def _mutated(name: str, counts: Mapping[str, int], row: Row) -> str:
     known = ("mutations", "rows", "failed unit", "refused", "crash", "hang")
     cells = [f"{counts.get(one, 0):,}" for one in known]

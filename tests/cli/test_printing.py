@@ -8,6 +8,7 @@ import time
 
 import pytest
 import rich.console
+from ncclean_cli.errors import _say
 from ncclean_cli.printing import print_json, print_shown
 from ncclean_cli.progress import Bar, shown_progress
 from ncclean_pipelines.command import Result
@@ -182,3 +183,18 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with shown_progress() as progress:
         assert isinstance(progress, Bar)
+
+
+def test_what_a_file_can_name_moves_no_cursor(capsys):
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    table = Table(evil, (evil, "b"), ((evil, "1"),))
+    result = Result("score", None, {}, shown=[evil, Note(evil), table], failures={evil: evil})
+    print_shown(result)
+    _say(evil)
+    Lines(sys.stderr).say(evil)
+    printed = capsys.readouterr()
+    assert "\x1b]" not in printed.out + printed.err
+    assert "\x1b[2J" not in printed.out + printed.err
+    assert "\x07" not in printed.out + printed.err
+    assert printed.out.count("⟨U+001B⟩]0;owned") >= 5
+    assert printed.err.count("⟨U+001B⟩]0;owned") == 2

@@ -12,10 +12,10 @@ from ncclean.data.tar_members import (
     END_OF_ARCHIVE,
     add_member,
     member_bytes,
-    ordinary_header,
     read_content,
     read_member,
 )
+from ncclean.data.tar_walk import ordinary_header
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]),

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from ncclean.data.decode import ImageRejected
+from ncclean.data.images.units import resolve_images
 from ncclean.data.shards import resolve_shards
 from ncclean.report.pairs import ShownPair
 from ncclean.report.thumbnails import encode_thumbnail, read_thumbnails
@@ -89,3 +90,12 @@ def test_shards_are_found_under_longer_and_shorter_names(tmp_path):
     assert read_thumbnails([pair("0", "a", 0)], both).missing_shards == ["0"]  # which of the two?
     alone = resolve_shards([str(tmp_path / "x")])
     assert read_thumbnails([pair("x/0", "a", 0)], alone).count == 1
+
+
+@pytest.mark.parametrize("status", ["caption_missing", "caption_not_text", "caption_too_large"])
+def test_a_sample_that_only_lacks_a_caption_is_not_said_to_lack_its_image(tmp_path, status):
+    (tmp_path / "a.jpg").write_bytes(hostile.JPEG)
+    (tmp_path / "a.txt").write_bytes(b"")
+    shards = resolve_images([str(tmp_path)])
+    shown = read_thumbnails([pair(shards[0].name, "a", 0, status, "empty")], shards)
+    assert shown.pictures[shards[0].name, 0].reason.startswith("not shown: it has no caption")

@@ -1,5 +1,7 @@
 """Exported shards: the bytes of the input, whoever reads them, whatever interrupts the writing."""
 
+import contextlib
+import gzip
 import io
 import json
 import os
@@ -21,7 +23,7 @@ from upath import UPath
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
-from ncclean.errors import InputError, ResumeError
+from ncclean.errors import InputError, ResumeError, ShardError
 from ncclean.execution.processes import Processes
 from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
@@ -296,3 +298,53 @@ def test_to_and_from_an_object_store(corpus, selected, exported):
         system.get("corpus/out", str(local), recursive=True)
     assert members(local) == members(exported[0])
     assert os.path.exists(local / "sizes.json")
+
+
+def _selected(tmp_path, keys):
+    """A selection of samples of the shard `s`, without scores."""
+    table = pa.table({
+        "uid": [f"{number:032x}" for number in range(len(keys))], "shard": ["s"] * len(keys),
+        "key": keys, "weight": [1.0] * len(keys), "split": ["retain"] * len(keys),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "k.parquet")
+    return str(tmp_path / "k.parquet")
+
+
+@pytest.mark.parametrize("flipped", ["checksum", "middle"])
+def test_what_comes_before_a_broken_place_of_a_compressed_shard_is_exported(tmp_path, flipped):
+    keys = [f"{number:03d}" for number in range(60)]
+    members = [
+        m for key in keys for m in hostile.sample(key, os.urandom(2000).hex().encode(), b"a")
+    ]
+    data = bytearray(gzip.compress(hostile.tar_bytes(members)))
+    data[-5 if flipped == "checksum" else len(data) // 2] ^= 0xFF
+    (tmp_path / "s.tar").write_bytes(data)  # told by its content, not its name
+    shards = resolve_shards([str(tmp_path / "s.tar")])
+    reader, readable = TarSamples(shards[0]), []
+    with contextlib.suppress(ShardError):
+        readable += (sample.key for sample in reader if sample.status.value == "ok")
+    summary = export_shards(_selected(tmp_path, keys), shards, UPath(tmp_path / "x"))
+    assert summary.samples >= len(readable)
+    assert summary.samples + summary.missing.get("s", 0) == len(keys)
+    assert len(readable) == len(keys) if flipped == "checksum" else 0 < len(readable) < len(keys)
+    assert summary.errors.keys() | summary.missing.keys() == {"s"}
+
+
+def test_a_json_that_cannot_be_parsed_is_replaced_and_named(tmp_path):
+    members = [
+        *hostile.sample("a", hostile.JPEG), ("a.json", b"[" * 100_000),
+        *hostile.sample("b", hostile.JPEG), ("b.json", b'{"x": 1}'),
+    ]  # fmt: skip
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    selection = _selected(tmp_path, ["a", "b"])
+    scores = pa.table({"shard": ["s", "s"], "key": ["a", "b"], "row": [0, 1], "q": [0.5, 0.25]})
+    pq.write_table(scores, tmp_path / "scores.parquet")
+    summary = export_shards(
+        selection, resolve_shards([str(tmp_path / "s.tar")]), UPath(tmp_path / "x"),
+        scores=[str(tmp_path / "scores.parquet")], columns=["q"],
+    )  # fmt: skip
+    assert summary.samples == 2
+    assert summary.errors == {"s": "the json of a cannot be read: it is replaced"}
+    (shard,) = resolve_shards([str(tmp_path / "x" / "00000.tar")])
+    fields = {sample.key: sample.metadata for sample in TarSamples(shard)}
+    assert fields == {"a": {"q": 0.5}, "b": {"x": 1, "q": 0.25}}

@@ -91,6 +91,6 @@ def image_ending(image: bytes) -> str:
     try:
         with Image.open(io.BytesIO(image)) as opened:
             name = (opened.format or "jpg").lower()
-    except Exception:
+    except Exception:  # decoders raise anything on hostile bytes
         return "jpg"
     return {"jpeg": "jpg", "tiff": "tif", "mpo": "jpg"}.get(name, name)

@@ -6,11 +6,9 @@ import os
 import stat
 
 from ncclean import stores
+from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.samples import SkipReason
 from ncclean.errors import ShardError
-
-# A file may claim any size without taking room on the disk.
-LARGEST_FILE = 256 << 20
 
 
 class UnreadableFile(Exception):
@@ -50,7 +48,7 @@ class ImageRoot:
             if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for
                 raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path} is not a file")
             _check_size(path, facts.st_size)
-            with open(real, "rb") as file:
+            with stores.open_file(real) as file:
                 return file.read()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or str(error)

@@ -12,9 +12,9 @@ from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
 from ncclean.data.images.rows import BrokenRow, Row, rows_of
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions
+from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.sample_groups import is_image, may_be_caption, utf8
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 
 # Names that columns have in the layouts we read, the first that is there counts.
@@ -91,35 +91,31 @@ class FolderSamples(MemberSamples):
     """
 
     def __init__(self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles) -> None:
-        super().__init__(caption_key)
+        super().__init__(caption_key, shard.size)
         self.shard = shard
         self._files = files
         self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)
-        self._problems: dict[str, UnreadableFile] = {}
 
     def __iter__(self) -> Iterator[Sample]:
-        for sample in self._grouped():
-            problem = self._problems.pop(sample.key, None)
-            if problem is not None:
-                sample.status, sample.error = problem.reason, str(problem)
-                sample.image = None
-            yield sample
+        yield from self._grouped()
 
-    def _members(self) -> Iterator[tuple[str, str, bytes]]:
+    def _members(self) -> Iterator[tuple[str, str, bytes | Unread]]:
         entries = entries_of(self.shard.url, self.shard.span, self.caption_keys)
         yield from self._files.map(self._member, entries)
 
-    def _member(self, entry: Entry) -> tuple[str, str, bytes]:
+    def _member(self, entry: Entry) -> tuple[str, str, bytes | Unread]:
         key = utf8(entry.key)
-        if not self._files.is_wanted(key):
-            return key, entry.extension, b""
-        try:
-            data = self._files.read(posixpath.join(self._folder, entry.name))
-        except UnreadableFile as error:
-            data = b""
-            if is_image(entry.extension):
-                self._problems[key] = error
+        data: bytes | Unread = b""
+        if self._files.is_wanted(key) and self._is_used(key, entry.extension):
+            data = too_large(entry.extension, entry.size) or self._read(entry)
         return key, entry.extension, data
+
+    def _read(self, entry: Entry) -> bytes | Unread:
+        try:
+            return self._files.read(posixpath.join(self._folder, entry.name))
+        except UnreadableFile as error:
+            is_of_image = is_image(entry.extension)
+            return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))
 
 
 def _image(row: Row) -> tuple[bytes | None, str | None]:

@@ -97,26 +97,32 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
     yield from _in_folder(place, root)
 
 
-def _in_folder(folder: str, root: str | None) -> Iterator[_Source]:
-    """What a folder holds; a table stands for the images below it."""
+def _in_folder(place: str, root: str | None) -> Iterator[_Source]:
+    """What a folder and those in it hold; a table stands for the images below it."""
+    waiting = [place]
+    while waiting:
+        folder = waiting.pop()
+        if tables := _tables_in(folder):
+            for url in tables:
+                yield _Source(TABLE, url, root or folder)
+            continue
+        try:
+            if has_image_files(folder):
+                yield _Source(FOLDER, folder, root or folder)
+            waiting += reversed(subfolders(folder))
+        except ShardError:
+            continue
+
+
+def _tables_in(folder: str) -> list[str]:
+    """The tables of a folder that name or hold images, all of them or those called metadata."""
     names = [entry.name for entry in stores.listing(folder)]
     tables = [f"{folder}/{name}" for name in names if name.endswith(TABLES)]
     metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA][:1]
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
     first = next((url for url in metadata or tables if _holds_images(url)), None)
-    if first is not None:
-        ending = first[first.rindex(".") :]
-        for url in metadata or tables:
-            if url.endswith(ending):
-                yield _Source(TABLE, url, root or folder)
-        return
-    try:
-        if has_image_files(folder):
-            yield _Source(FOLDER, folder, root or folder)
-        for inner in subfolders(folder):
-            yield from _in_folder(inner, root)
-    except ShardError:
-        return
+    ending = first[first.rindex(".") :] if first is not None else ""
+    return [url for url in metadata or tables if first is not None and url.endswith(ending)]
 
 
 def _holds_images(url: str) -> bool:

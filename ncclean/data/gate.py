@@ -1,0 +1,51 @@
+"""A bound on what several threads hold at a time, counted in pixels or bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from ncclean.data.options import MAX_PIXELS
+from ncclean.options import usable_cores
+
+_PIXELS_PER_CORE = 4_000_000  # of a photograph
+
+
+class Gate:
+    """Lets threads hold at most `most` together. One may hold more, alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+        self._changed = threading.Condition()
+
+    def enter(self, size: int) -> None:
+        """Wait until there is room for so much more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._held + size <= self._most)
+            self._held += size
+
+    def leave(self, size: int) -> None:
+        """Make room."""
+        with self._changed:
+            self._held -= size
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Hold so much for a while."""
+        self.enter(size)
+        try:
+            yield
+        finally:
+            self.leave(size)
+
+
+class PixelGate(Gate):
+    """For images while they are decoded: as many pixels as the largest has, or a few for each core.
+
+    A decoder takes about eight bytes for each: one image of the largest kind at a time is enough.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max(MAX_PIXELS, _PIXELS_PER_CORE * usable_cores()))

@@ -1,0 +1,222 @@
+"""The members of a tar one after the other, by their headers: contents are read where asked for.
+
+Python's tarfile holds whatever a header announces, expands sparse files, and takes a broken header
+for the end. Here no header makes anything be held, and every end is told apart. An ordinary header
+takes five microseconds where tarfile takes thirty.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+from ncclean.data.unpacking import PIECE_BYTES, UNPACKING_ERRORS
+
+# What reading a tar raises where its bytes are broken.
+TAR_ERRORS = (tarfile.TarError, *UNPACKING_ERRORS)
+
+BLOCK = tarfile.BLOCKSIZE
+_REGULAR = (ord("0"), 0)
+_LONGEST_HEADER = 1 << 20  # of those that hold a long name, or other attributes, of the next member
+_LONGEST_NAME = 4096  # bytes, the longest path of Linux
+_MOST_PADDING = 64 << 20  # zeros behind the end of the archive
+_EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_WITHOUT_CONTENT = (
+    tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE,
+    tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE,
+)  # fmt: skip
+# Of GNU's sparse members: where a header tells that blocks of further holes follow.
+_MORE_IN_HEADER, _MORE_IN_BLOCK = 482, 504
+
+
+class TarMember(NamedTuple):
+    """A regular file in a tar: where its headers `begin`, and its `content` of `size` bytes.
+
+    `header` is the one with its owner. A sparse file has holes, which its content leaves out.
+    """
+
+    name: str
+    begin: int
+    header: int
+    content: int
+    size: int
+    is_sparse: bool
+
+    @property
+    def end(self) -> int:
+        """Of its padding."""
+        return self.content + self.size + -self.size % BLOCK
+
+
+class TarWalk:
+    """Iterates once over the regular files of an uncompressed tar.
+
+    Raises one of `TAR_ERRORS` where the tar is broken, has no end, or goes on behind it.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._position = 0
+        self._length: int | None = None  # where one can go there without reading
+        if stream.seekable():
+            self._length = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
+
+    def __iter__(self) -> Iterator[TarMember]:
+        while (member := self._next()) is not None:
+            yield member
+            self._go_to(member.end)
+        self._check_end()
+
+    def read(self, member: TarMember) -> bytes:
+        """The content of the member that came last. Raises `EOFError` if the tar ends in it."""
+        self._go_to(member.content)
+        data = self._take(member.size)
+        if len(data) < member.size:
+            raise EOFError("unexpected end of data")
+        return data
+
+    def skip(self, member: TarMember) -> None:
+        """Pass over the content of the member that came last. Raises as `read` does."""
+        end = member.content + member.size
+        self._go_to(end)
+        if self._position < end:
+            raise EOFError("unexpected end of data")
+
+    def _next(self) -> TarMember | None:
+        begin, name, size, is_sparse = self._position, None, None, False
+        while True:
+            header, block = self._position, self._take(BLOCK)
+            if len(block) < BLOCK:
+                raise tarfile.ReadError("unexpected end of data, no end-of-archive marker")
+            if not block.strip(b"\0"):
+                return None
+            ordinary = ordinary_header(block)
+            if ordinary is not None:
+                kind = tarfile.REGTYPE
+                own_name, own_size = ordinary
+            else:
+                kind, own_name, own_size = _header(block)
+            if kind == tarfile.GNUTYPE_LONGNAME:
+                name = _text(self._extended(own_size).partition(b"\0")[0])
+            elif kind in _EXTENDED:
+                records = pax_records(self._extended(own_size))
+                is_sparse = is_sparse or any(key.startswith(b"GNU.sparse") for key in records)
+                name = _named(records) or name
+                size = _number(records[b"size"]) if b"size" in records else size
+            elif kind in (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):
+                self._pass(own_size)
+            else:
+                name, size = name or own_name, own_size if size is None else size
+                if kind == tarfile.GNUTYPE_SPARSE:
+                    is_sparse = True
+                    self._pass_holes(block)
+                if kind in tarfile.REGULAR_TYPES:
+                    if len(name) > _LONGEST_NAME:
+                        raise tarfile.ReadError(f"a name of {len(name):,} characters")
+                    return TarMember(name, begin, header, self._position, size, is_sparse)
+                if kind not in _WITHOUT_CONTENT:
+                    self._pass(size)
+                begin, name, size, is_sparse = self._position, None, None, False
+
+    def _extended(self, size: int) -> bytes:
+        if size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"an extended header of {size:,} bytes")
+        data = self._take(size + -size % BLOCK)
+        if len(data) < size:
+            raise tarfile.ReadError("unexpected end of data, no end-of-archive marker")
+        return data[:size]
+
+    def _pass(self, size: int) -> None:
+        self._go_to(self._position + size + -size % BLOCK)
+
+    def _pass_holes(self, header: bytes) -> None:
+        """Pass over the blocks that list further holes of a sparse file."""
+        has_more = header[_MORE_IN_HEADER]
+        while has_more:
+            block = self._take(BLOCK)
+            has_more = block[_MORE_IN_BLOCK] if len(block) == BLOCK else 0
+
+    def _take(self, size: int) -> bytes:
+        if self._length is not None and self._position + size > self._length:
+            size = max(0, self._length - self._position)  # nothing is held for what is not there
+        data = self._stream.read(size)
+        self._position += len(data)
+        return data
+
+    def _go_to(self, position: int) -> None:
+        """Go on to a place, or to the end if that comes first."""
+        if self._length is None:
+            while self._position < position:
+                if not self._take(min(position - self._position, PIECE_BYTES)):
+                    break
+        elif position != self._position:
+            self._position = self._stream.seek(min(position, self._length))
+
+    def _check_end(self) -> None:
+        """Nothing but zeros is left: a shard with a hole, or two in one file, has more."""
+        begin = self._position
+        while data := self._take(PIECE_BYTES):
+            if data.strip(b"\0"):
+                raise tarfile.ReadError("more data after an end-of-archive marker")
+            if self._position - begin > _MOST_PADDING:
+                raise tarfile.ReadError("far more zeros than an end-of-archive marker has")
+
+
+def ordinary_header(header: bytes) -> tuple[str, int] | None:
+    """Name and size of a regular file with a short ASCII name; None for anything else."""
+    if header[156] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
+        return None
+    # Adler's sum is that of the bytes and 1, modulo 65521: the fastest that Python has.
+    total = zlib.adler32(header[156:], zlib.adler32(b" " * 8, zlib.adler32(header[:148])))
+    try:
+        name = header[: header.index(0, 0, 100)].decode("ascii")
+        size, checksum = int(header[124:135], 8), int(header[148:156].strip(b" \0"), 8)
+    except ValueError:  # a name of 100 bytes, or one that is not ASCII, or a size in base 256
+        return None
+    is_sound = size >= 0 and (checksum + 1 - (total & 0xFFFF)) % 65521 == 0
+    return (name, size) if is_sound and not name.endswith("/") else None
+
+
+def pax_records(data: bytes) -> dict[bytes, bytes]:
+    """The records `LENGTH KEY=VALUE` of an extended header. Raises `tarfile.ReadError`."""
+    records: dict[bytes, bytes] = {}
+    begin = 0
+    while begin < len(data) and data[begin]:
+        blank = data.find(b" ", begin, begin + 8)
+        digits = data[begin : max(blank, begin)]
+        end = begin + int(digits) if digits.isdigit() else begin
+        if not begin < blank < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise tarfile.ReadError("a broken extended header")
+        key, _, value = data[blank + 1 : end - 1].partition(b"=")
+        records[key] = value
+        begin = end
+    return records
+
+
+def _header(block: bytes) -> tuple[bytes, str, int]:
+    """Type, name and size. Raises `tarfile.ReadError` for what is no header."""
+    try:
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise tarfile.ReadError(f"{error}, no end-of-archive marker") from error
+    if info.size < 0:
+        raise tarfile.ReadError("a member of negative size")
+    return info.type, info.name, info.size
+
+
+def _named(records: dict[bytes, bytes]) -> str:
+    return _text(records.get(b"GNU.sparse.name") or records.get(b"path") or b"")
+
+
+def _number(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 20:
+        raise tarfile.ReadError("a size that is no number")
+    return int(value)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

@@ -1,0 +1,16 @@
+"""Names of files that are made from those of other files."""
+
+from __future__ import annotations
+
+import hashlib
+
+_MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers to be added
+
+
+def short_name(name: str) -> str:
+    """The name, or of one too long to add anything to its beginning and a hash of all of it."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) <= _MOST_BYTES:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=16).hexdigest()
+    return f"{encoded[: _MOST_BYTES - len(digest) - 1].decode('utf-8', 'ignore')}-{digest}"
