@@ -36,6 +36,12 @@ PATIENCE_SECONDS = 300.0
 _LONGEST_PAUSE_SECONDS = 20.0
 # Of pyproject.toml, by scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+# Others of fsspec's read one file as instructions where to read from, Python's and Jinja's
+# expressions included, or reach into other processes. Chains (`zip::s3`) are none of these.
+_SCHEMES = frozenset((
+    "abfs", "abfss", "adl", "az", "file", "gcs", "gs", "hdfs", "hf", "http", "https", "local",
+    "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
+))  # fmt: skip
 _FEW_OBJECTS = 8  # are asked for one by one
 _PERMANENT = (
     FileExistsError,
@@ -84,6 +90,11 @@ def location(path: str) -> UPath:
     """
     if not is_url(path):
         return UPath(path)
+    scheme = path.partition("://")[0]
+    if scheme not in _SCHEMES:
+        raise InputError(
+            f"{path} cannot be opened: {scheme} is none of {', '.join(sorted(_SCHEMES))}"
+        )
     try:
         place = UPath(path, use_listings_cache=False)
         place.fs  # noqa: B018  imports the library that the scheme needs
