@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -307,6 +308,23 @@ def _is_local_file(path: str) -> bool:
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path))
 
 
+def check_is_file(path: str | UPath) -> None:
+    """Raise `OSError` for a local path that is there and is no regular file, behind links too.
+
+    Nobody may write to a pipe, and a device may have no end.
+    """
+    if is_url(path):
+        return
+    try:
+        mode = os.stat(str(path)).st_mode
+    except (OSError, ValueError):  # said by whatever opens it
+        return
+    kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device"}
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = kinds.get(stat.S_IFMT(mode), "device")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
+
+
 def read_bytes(path: UPath) -> bytes:
     """The whole of a small file."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
@@ -364,6 +382,7 @@ def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
 
     try:
         if not is_url(path):
+            check_is_file(path)
             return parquet.ParquetFile(path)
         stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
         return parquet.ParquetFile(stream, pre_buffer=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from typing import Any
 
 import yaml
@@ -20,16 +19,6 @@ LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of neste
 # Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.
 _DEEPEST = 100
 _MOST_NODES = 1_000_000  # of a YAML document, counting what an alias repeats
-
-
-def check_is_file(path: str) -> None:
-    """Raise `InputError` for a local path that is there but no regular file, behind links too."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:  # said by whatever opens it
-        return
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError(f"{path} is a {_kind(mode)}, not a file: it cannot be read as one")
 
 
 def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
@@ -63,10 +52,13 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
     Raises `InputError` that begins with `where` for one that is nested too deeply, or whose aliases
     repeat so much that it would not fit into memory, and `yaml.YAMLError` for what is not YAML.
     """
-    try:
-        node = yaml.compose(text, yaml.SafeLoader)
-    except RecursionError:
-        raise InputError(f"{where} is nested too deeply to be read") from None
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):  # which, unlike nodes, are made without a stack
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise InputError(f"{where} is nested too deeply to be read")
+    node = yaml.compose(text, yaml.SafeLoader)
     if node is not None:
         _check_size(node, where)
     return node
@@ -102,19 +94,9 @@ def _bytes(path: str, largest: int) -> bytes:
         system, place = stores.filesystem(path)
         data: bytes = stores.ask("read", path, system.cat_file, place, start=0, end=largest + 1)
     else:
-        check_is_file(path)
+        stores.check_is_file(path)
         with open(path, "rb") as file:
             data = file.read(largest + 1)
     if len(data) > largest:
         raise InputError(f"{path} has more than {largest:,} bytes: too many for what it should be")
     return data
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFIFO: "pipe",
-        stat.S_IFSOCK: "socket",
-        stat.S_IFCHR: "device",
-        stat.S_IFBLK: "device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "special file")

@@ -196,6 +196,7 @@ def _npy_header(url: str) -> _Header:
             system, path = stores.filesystem(url)
             start = stores.patiently(system.cat_file, path, start=0, end=_HEADER_BYTES)
             return _header(url, io.BytesIO(start))
+        stores.check_is_file(url)
         with open(url, "rb") as file:
             return _header(url, file)
     except OSError as error:
@@ -227,6 +228,7 @@ def _npz(url: str) -> zipfile.ZipFile:
         source: str | BinaryIO = url
         if stores.is_url(url):
             source = io.BytesIO(stores.read_bytes(stores.location(url)))
+        stores.check_is_file(url)
         return zipfile.ZipFile(source)
     except _BROKEN as error:
         raise ShardError(f"{url} cannot be read as .npz: {_one_line(error)}") from error

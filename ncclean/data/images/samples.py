@@ -10,7 +10,8 @@ from typing import Any
 from ncclean import stores
 from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
-from ncclean.data.images.rows import BrokenRow, Row, rows_of
+from ncclean.data.images.rows import rows_of
+from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions
 from ncclean.data.sample_groups import is_image, may_be_caption, utf8
