@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.embeddings.vectors import vector_columns
-from ncclean.data.images.text_rows import BrokenRow, Row, TextRows, one_line
+from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows, one_line
+from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -93,15 +94,20 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
             if end <= first or begin >= last:
                 continue
             done = begin
+            inflated = inflated_columns(file, group)
+            left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
+            kept = [name for name in columns if name not in inflated]
             try:
                 for batch in file.iter_batches(
-                    _BATCH_ROWS, row_groups=[group], columns=columns if vectors else None
+                    rows_at_once(file, group, _BATCH_ROWS),
+                    row_groups=[group],
+                    columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
                     names = [name.lower() for name in batch.schema.names]
                     for values in zip(*(_values(column) for column in batch.columns), strict=True):
                         done += 1
                         if done <= end:
-                            yield dict(zip(names, values, strict=True))
+                            yield {**dict(zip(names, values, strict=True)), **left_out}
                 if done != end:  # of pages whose headers are wrong
                     raise ValueError(f"{done - begin} rows, {end - begin} were announced")
             except (OSError, pa.ArrowException, ValueError) as error:

@@ -45,6 +45,13 @@ class BrokenRow:
     what: str
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """In place of a value that is too large to be read: why."""
+
+    what: str
+
+
 class TextRows:
     """Rows of a text table, in order, from its first one or a byte offset that is one's begin.
 
