@@ -95,6 +95,7 @@ class ScoreOptions(Options):
         Option(
             "Your own function that computes columns. Repeatable.",
             metavar="MODULE:FUNCTION",
+            names_code=True,
         ),
     ] = None
     head: Annotated[

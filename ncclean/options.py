@@ -72,6 +72,7 @@ class Option:
     inside: str | None = None
     is_idle: bool = False  # another value gives the same result
     in_recipes: bool = True
+    names_code: bool = False  # that is run: a recipe, which may be anybody's, cannot say it alone
     is_listed: bool = True  # in `--help`; others are for experiments with a method
     shows_default: bool = True  # False where the help says it in words
     methods: tuple[str, ...] = ()

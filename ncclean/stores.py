@@ -37,6 +37,12 @@ PATIENCE_SECONDS = 300.0
 _LONGEST_PAUSE_SECONDS = 20.0
 # Of pyproject.toml, by scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+# Others of fsspec's read one file as instructions where to read from, Python's and Jinja's
+# expressions included, or reach into other processes. Chains (`zip::s3`) are none of these.
+_SCHEMES = frozenset((
+    "abfs", "abfss", "adl", "az", "file", "gcs", "gs", "hdfs", "hf", "http", "https", "local",
+    "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
+))  # fmt: skip
 _FEW_OBJECTS = 8  # are asked for one by one
 _PERMANENT = (
     FileExistsError,
@@ -86,6 +92,11 @@ def location(path: str) -> UPath:
     """
     if not is_url(path):
         return UPath(path)
+    scheme = path.partition("://")[0]
+    if scheme not in _SCHEMES:
+        raise InputError(
+            f"{path} cannot be opened: {scheme} is none of {', '.join(sorted(_SCHEMES))}"
+        )
     try:
         place = UPath(path, use_listings_cache=False)
         place.fs  # noqa: B018  imports the library that the scheme needs
@@ -317,6 +328,23 @@ def _open_regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", path)
 
 
+def check_is_file(path: str | UPath) -> None:
+    """Raise `OSError` for a local path that is there and is no regular file, behind links too.
+
+    Nobody may write to a pipe, and a device may have no end.
+    """
+    if is_url(path):
+        return
+    try:
+        mode = os.stat(str(path)).st_mode
+    except (OSError, ValueError):  # said by whatever opens it
+        return
+    kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device"}
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = kinds.get(stat.S_IFMT(mode), "device")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
+
+
 def read_bytes(path: UPath) -> bytes:
     """The whole of a small file."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
@@ -374,6 +402,7 @@ def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
 
     try:
         if not is_url(path):
+            check_is_file(path)
             return parquet.ParquetFile(path)
         stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
         return parquet.ParquetFile(stream, pre_buffer=True)

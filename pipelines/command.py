@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ncclean.errors import InputError
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
+from ncclean.text_files import load_yaml
 
 from .display import Shown, finite
 from .progress import SILENT, Progress
@@ -243,7 +244,7 @@ def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, An
             raise InputError(f"--set takes NAME=VALUE, got {setting!r}")
         check_known(kind, [name], parameters(kind))
         try:
-            values[name] = accept(parameters(kind)[name], yaml.safe_load(text))
+            values[name] = accept(parameters(kind)[name], load_yaml(text, name))
         except OptionError as error:
             raise InputError(f"--set {error}") from None
         except yaml.YAMLError:

@@ -25,10 +25,11 @@ CREDENTIALS = {
 
 @dataclass
 class Store:
-    """The endpoint; `refuses` says of a method and path whether to answer 503 SlowDown."""
+    """The endpoint; of a method and path, `refuses` says whether to answer 503, `forbids` 403."""
 
     delay: float = 0.0
     refuses: Callable[[str, str], bool] = lambda method, path: False
+    forbids: Callable[[str, str], bool] = lambda method, path: False
     requests: list[tuple[str, str]] = field(default_factory=list)
     refused: int = 0
     url: str = ""
@@ -44,6 +45,9 @@ class Store:
             self.refused += 1
             start_response("503 Slow Down", [("Content-Type", "application/xml")])
             return [b"<Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>"]
+        if self.forbids(method, path):
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
         return self._moto(environ, start_response)
 
 

@@ -161,3 +161,14 @@ def test_one_name_for_each_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert stores.canonical("link") == stores.canonical("./x") == str((tmp_path / "x").resolve())
     assert stores.canonical("s3://b/../x") == "s3://b/../x"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["reference://x.json", "filecache::s3://b/x", "zip://a.tar::s3://b/x.zip", "github://a:b@/x",
+     "dask://x", "jlab://x", "dir::file:///tmp"],
+)  # fmt: skip
+def test_urls_that_stand_for_something_else_are_not_followed(url):
+    """Some of fsspec's file systems evaluate expressions that are in a file, or run commands."""
+    with pytest.raises(InputError, match="is none of"):
+        stores.location(url)

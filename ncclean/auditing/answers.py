@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.text_files import parse_json, read_text
 
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
 Counts = Literal["match", "mismatch", "leave-out"]
@@ -74,11 +74,7 @@ def read_answers(path: str) -> Answers:
     one of `ANSWERS`, in any case and with `_` or `-` for the blank, or its number. Raises
     `InputError` for a file without answers, or with others.
     """
-    where = stores.location(path)
-    try:
-        text = stores.ask("read", path, where.read_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error.reason}") from None
+    text = read_text(path)
     design = None
     rows: Iterable[Any]
     if path.lower().endswith((".csv", ".tsv")):
@@ -109,15 +105,15 @@ def read_answers(path: str) -> Answers:
 
 def _parsed(text: str, path: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return parse_json(text, path)
+    except InputError:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) < 2:
-            raise InputError(f"{path} is not JSON: {error}") from None
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise InputError(f"{path} is neither JSON nor JSON lines: {error}") from None
+            raise
+    return [
+        parse_json(line, f"{path} is neither JSON nor JSON lines: line {number}")
+        for number, line in enumerate(lines, start=1)
+    ]
 
 
 def _row(row: Any, place: str) -> tuple[Pair, str | None]:

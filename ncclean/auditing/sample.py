@@ -16,6 +16,7 @@ from ncclean.auditing.answers import Design
 from ncclean.auditing.table import AuditTable
 from ncclean.errors import InputError
 from ncclean.storage.tables import table_metadata
+from ncclean.text_files import parse_json
 
 _DESIGN = "audit_design"  # key of the file's metadata
 # Of sample.parquet, in this order.
@@ -71,4 +72,4 @@ def read_design(path: str) -> Design:
     text = table_metadata(path).get(_DESIGN)
     if text is None:
         raise InputError(f"{path} is not a sample.parquet of `ncclean audit`")
-    return Design.of(json.loads(text), path)
+    return Design.of(parse_json(text, path), path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +19,14 @@ from braceexpand import braceexpand
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
+from ncclean.text_files import read_text
 
 _READ_BUFFER = 1 << 20
 # Of an object store; one block is read while the next one is on its way.
 _BLOCK_BYTES = 8 << 20
 _BLOCKS = 4
 _QUESTIONS = 32  # asked of a store at a time
+_MOST_BRACES = 1_000_000
 _WORTH_A_LISTING = 100  # objects of a folder
 WEBDATASET = "webdataset"
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -132,16 +135,30 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
     return matched
 
 
-def expand(source: str, one: Callable[[str], list[str]]) -> list[str]:
-    """What `one` makes of a source, or of each that a list file or a brace range names."""
+def expand(
+    source: str, one: Callable[[str], list[str]], _around: tuple[str, ...] = ()
+) -> list[str]:
+    """What `one` makes of a source, or of each that a list file or a brace range names.
+
+    Raises `InputError` for a list that is not there or that names itself, and for a range of more
+    than a million.
+    """
     if source.startswith("@"):
         listing = Path(source[1:])
         if not listing.is_file():
             raise InputError(f"the list of shards {listing} does not exist")
-        lines = [line.strip() for line in listing.read_text().splitlines()]
-        return [url for line in lines if line and line[0] != "#" for url in expand(line, one)]
+        inside = (*_around, stores.canonical(source[1:]))
+        if inside[-1] in _around:
+            raise InputError(f"the list of shards {listing} names itself")
+        lines = [line.strip() for line in read_text(listing).splitlines()]
+        return [
+            url for line in lines if line and line[0] != "#" for url in expand(line, one, inside)
+        ]
     if "{" in source and not Path(source).exists():
-        return [url for piece in braceexpand(source) for url in one(piece)]
+        pieces = list(itertools.islice(braceexpand(source), _MOST_BRACES + 1))
+        if len(pieces) > _MOST_BRACES:
+            raise InputError(f"{source} stands for more than {_MOST_BRACES:,} shards")
+        return [url for piece in pieces for url in one(piece)]
     return one(source)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from ncclean.data.samples import SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.unpacking import is_packed
-from ncclean.errors import ShardError
+from ncclean.errors import InputError, ShardError
+from ncclean.text_files import parse_json, read_text
 
 
 def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
@@ -39,8 +39,8 @@ def _sizes(folder: str) -> dict[str, int]:
     if not stores.ask("read", place, place.exists):
         return {}
     try:
-        sizes = json.loads(stores.read_bytes(place))
-    except ValueError:
+        sizes = parse_json(read_text(str(place)), place)
+    except InputError:
         return {}
     if not isinstance(sizes, dict):
         return {}

@@ -19,6 +19,7 @@ from ncclean import schema, stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.evaluation.outcomes import TASKS
+from ncclean.text_files import parse_json, read_text
 
 LANGUAGE = "en"
 _NAMED = ("dataset", "model", "pretrained", "task")
@@ -181,10 +182,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not the JSON of a result: {error}") from error
+    record = parse_json(read_text(path), path)
     if not isinstance(record, dict) or not {*_NAMED, "metrics"} <= set(record):
         raise InputError(f"{path} is not a result of `ncclean evaluate`")
     if record["task"] not in TASKS:

@@ -16,6 +16,7 @@ from torch import nn
 from ncclean.data.decode import Preprocessing
 from ncclean.errors import ModelError
 from ncclean.models.checkpoint import ModelSource
+from ncclean.models.model_config import check_config, check_fits, without_remote_code
 
 
 def build(
@@ -24,29 +25,42 @@ def build(
 ) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
     """The model, its tokenizer and its preprocessing; `seed` is that of random weights.
 
-    Raises `ModelError`.
+    A configuration that names code, or asks for more memory than its weights take, is refused
+    before anything is built of it. Raises `ModelError`.
     """
     import open_clip
 
     try:
-        with _quiet(), torch.random.fork_rng():
+        with _quiet(), without_remote_code(), torch.random.fork_rng():
+            config = check_config(source.name)
+            if source.weights is not None:
+                check_fits(source.name, source.weights)
             torch.manual_seed(seed)
             model = open_clip.create_model(
                 source.name,
                 pretrained=source.pretrained,
                 require_pretrained=source.checkpoint is None and not source.is_random,
                 load_weights=source.checkpoint is None and not source.is_random,
-                pretrained_text=not source.is_random,
+                pretrained_text=False,  # the weights of the whole model hold those of its parts
                 weights_only=True,
             )
             if source.checkpoint is not None:
                 open_clip.load_checkpoint(model, source.checkpoint)
+    except ModelError:
+        raise
     except Exception as error:  # hub clients raise their own families
         raise ModelError(_explain(source, error)) from error
     try:
-        with _quiet():
-            tokenizer = open_clip.get_tokenizer(source.name)
+        has_files = bool(config["text_cfg"].get("hf_tokenizer_name"))
+        safely = {"trust_remote_code": False} if has_files else {}
+        with _quiet(), without_remote_code():
+            tokenizer = open_clip.get_tokenizer(source.name, **safely)
     except Exception as error:
+        if "custom code" in str(error):
+            raise ModelError(
+                f"the tokenizer of {source.label} is Python code that comes with the model, which "
+                "is never run: take a tokenizer that transformers knows"
+            ) from error
         raise ModelError(
             f"the tokenizer of {source.label} cannot be loaded ({_first_line(error)}); models with "
             "a Hugging Face tokenizer need `pip install transformers sentencepiece`, and offline "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from ncclean.errors import ModelError
+from ncclean.models.model_config import read_config
 from ncclean.models.open_clip_internals import read_state_dict
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,14 @@ class ModelSource:
         """The folder of a `local-dir:` model, None for others."""
         prefix = "local-dir:"
         return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
+
+    @property
+    def weights(self) -> Path | None:
+        """The largest file of weights in the folder or given with it; None if none will be read."""
+        if self.is_random or self.folder is None:
+            return None
+        files = [Path(self.checkpoint)] if self.checkpoint else _weights_in(self.folder)
+        return max(files, key=lambda file: file.stat().st_size)
 
 
 def resolve(model: str, pretrained: str | None, *, is_random: bool = False) -> ModelSource:
@@ -94,11 +102,8 @@ def _registered(path: Path) -> str:
     """The name by which open_clip knows the configuration in a file from now on."""
     import open_clip
 
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    missing = [key for key in _CONFIG_KEYS if not isinstance(config, dict) or key not in config]
+    config = read_config(path)
+    missing = [key for key in _CONFIG_KEYS if key not in config]
     if missing:
         raise ModelError(f"{path} describes no open_clip model: it has no {missing[0]}")
     registered = open_clip.get_model_config(path.stem)
@@ -146,11 +151,15 @@ def infer_architecture(checkpoint: Path) -> str:
 def _local_folder(folder: Path, label: str) -> ModelSource:
     if not (folder / CONFIG_NAME).is_file():
         raise ModelError(f"{folder} holds no {CONFIG_NAME}; a local model folder needs one")
-    weights = [f for pattern in ("*.safetensors", "*.bin", "*.pth") for f in folder.glob(pattern)]
-    if not weights:
+    if not _weights_in(folder):
         # open_clip would only log a warning and go on with random weights.
         raise ModelError(f"{folder} holds no weights (open_clip_model.safetensors)")
     return ModelSource(f"local-dir:{folder}", None, label, "local")
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    patterns = ("*.safetensors", "*.bin", "*.pth")
+    return [file for pattern in patterns for file in folder.glob(pattern) if file.is_file()]
 
 
 def _check_name(model: str) -> None:

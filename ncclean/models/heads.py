@@ -22,6 +22,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError, ModelError
 from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
+from ncclean.text_files import parse_json, read_text
 
 WEIGHTS_NAME, CONFIG_NAME = "disncl_heads.safetensors", "disncl_heads.json"
 # Cosines in: what both modalities share, what one has alone, or both halves with equal weight.
@@ -162,7 +163,7 @@ def read_heads(folder: Path) -> Heads:
     if not has_heads(folder):
         raise ModelError(f"{folder} holds no {WEIGHTS_NAME}: it was not trained with disncl")
     try:
-        heads = Heads(HeadsConfig(**json.loads((folder / CONFIG_NAME).read_text())))
+        heads = Heads(HeadsConfig(**parse_json(read_text(folder / CONFIG_NAME), CONFIG_NAME)))
         heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
     except Exception as error:
         raise ModelError(f"the heads in {folder} cannot be read: {error}") from error

@@ -71,7 +71,7 @@ def _read(path: Path) -> float | None:
         shift = float(json.loads(path.read_text("utf-8"))["shift"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         logger.debug("%s is ignored: %s", path, error)
         return None
     return shift if math.isfinite(shift) else None

@@ -124,7 +124,7 @@ def _histogram(text: str | None) -> Histogram | None:
         return None
     try:
         histogram = unpack_histogram(json.loads(text))
-    except (ValueError, KeyError, TypeError, zlib.error):
+    except (ValueError, KeyError, TypeError, RecursionError, zlib.error):
         return None
     return histogram if histogram.size else None
 
@@ -132,6 +132,6 @@ def _histogram(text: str | None) -> Histogram | None:
 def _groups(text: str | None) -> tuple[GroupRate, ...]:
     try:
         groups = [GroupRate(**fields) for fields in json.loads(text or "[]")]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return ()
     return tuple(sorted(groups, key=lambda group: -group.pairs))

@@ -89,7 +89,7 @@ class Audited:
             bounds = (tuple(fields.pop(name)) for name in ("drawn_bounds", "bounds"))
             drawn, now = bounds
             return cls(moved, drawn_bounds=drawn, bounds=now, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
 

@@ -22,6 +22,7 @@ from ncclean.errors import InputError
 from ncclean.evaluation.pair_weights import WeightReport, compare_beliefs
 from ncclean.models.estimator import Estimator
 from ncclean.storage.catalog import connect
+from ncclean.text_files import load_yaml, read_text
 from ncclean.training.block_weights import training_beliefs
 
 from ..command import build
@@ -33,6 +34,17 @@ from .finetune import PARAMS
 BELIEFS = "beliefs.parquet"
 
 
+def _params(path: Path) -> dict[str, Any]:
+    try:
+        params = load_yaml(read_text(path), path)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML") from error
+    if not isinstance(params, dict):
+        raise InputError(f"{path} does not hold the options of a run of `ncclean finetune`")
+    params.pop("versions", None)
+    return params
+
+
 def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
     """Compute the beliefs, write them to `RUN/beliefs.parquet`, and compare them.
 
@@ -41,8 +53,7 @@ def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
     folder = Path(command.run_folder.removeprefix("local-dir:"))
     if not (folder / PARAMS).is_file():
         raise InputError(f"{folder} has no {PARAMS}: name the run folder of `ncclean finetune`")
-    params: dict[str, Any] = yaml.safe_load((folder / PARAMS).read_text())
-    del params["versions"]
+    params = _params(folder / PARAMS)
     trained = build(Finetune, {**params, "out": str(folder)})
     progress.say("encoding the training pairs")
     uids, is_noisy, beliefs = _trained(command, trained)

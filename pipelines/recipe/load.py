@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ..command import Command, accept, build, check_known, closest
 from ..inputs import LOCAL_MODEL
 from ..registry import STAGES
 from .model import COMMON, check_common, check_recipe
-from .references import RUN, fill, names_in, written
+from .references import RUN, check_size, fill, names_in, written
 from .source import Source, read_source
 
 
@@ -117,7 +117,7 @@ def _variables(source: Source, stated: Mapping[str, Any], stages: list[str]) -> 
         for reference in names_in(value):
             if reference not in variables:
                 raise source.error(where, f"there is no variable {reference!r} before {name!r}")
-        variables[name] = fill(value, variables.__getitem__)
+        variables[name] = _filled(source, where, value, variables.__getitem__)
     return variables
 
 
@@ -146,9 +146,12 @@ def _stage(
         if option in COMMON:
             continue
         where = ("stages", name, option)
+        _check_code(source, where, kind, value)
         for reference in names_in(value):
             _check_reference(source, where, reference, variables, before)
-        symbolic[option] = fill(value, lambda n: variables[n] if n in variables else written(n))
+        symbolic[option] = _filled(
+            source, where, value, lambda n: variables[n] if n in variables else written(n)
+        )
         uses += [reference.split(".")[0] for reference in names_in(symbolic[option])]
         filled[option] = fill(symbolic[option], lambda n: _meaning(n, before, folder))
     try:
@@ -167,6 +170,32 @@ def _stage(
         uses=tuple(dict.fromkeys(reference for reference in uses if reference != RUN)),
         about=common.about,
         pairs_per_second=common.pairs_per_second,
+    )
+
+
+def _filled(
+    source: Source, where: tuple[str, ...], value: Any, meaning: Callable[[str], Any]
+) -> Any:
+    filled = fill(value, meaning)
+    try:
+        check_size(filled)
+    except InputError as error:
+        raise source.error(where, str(error)) from error
+    return filled
+
+
+def _check_code(source: Source, where: tuple[str, ...], kind: type[Command], value: Any) -> None:
+    """Refuse a function of Python that the recipe names by itself: whoever runs it must say so."""
+    option = parameters(kind).get(where[-1])
+    if option is None or not option.option.names_code or not value or where in source.changed:
+        return
+    names = names_in(value)
+    if names and all(("vars", name) in source.changed for name in names):
+        return
+    raise source.error(
+        where,
+        f"{where[-1]} runs Python code, so a recipe cannot name it alone: give it on the command "
+        f"line, --set {where[1]}.{where[2]}=MODULE:FUNCTION",
     )
 
 

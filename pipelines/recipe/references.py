@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ncclean.errors import InputError
+
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 RUN = "run"  # the folder of the run
+_LARGEST = 1 << 20
 
 
 def names_in(value: Any) -> list[str]:
@@ -36,7 +39,30 @@ def fill(value: Any, meaning: Callable[[str], Any]) -> Any:
     whole = _REFERENCE.fullmatch(value)
     if whole is not None:
         return meaning(whole[1].strip())
-    return _REFERENCE.sub(lambda match: str(meaning(match[1].strip())), value)
+    return _text(value, meaning)
+
+
+def check_size(value: Any) -> None:
+    """Raise `InputError` if variables of variables have made a value too large to be meant."""
+    waiting, count = [value], 0
+    while waiting:
+        inner = waiting.pop()
+        count += 1 + (len(inner) if isinstance(inner, str) else 0)
+        if count > _LARGEST:
+            raise InputError(f"with its references filled in it has more than {_LARGEST:,} letters")
+        waiting += inner.values() if isinstance(inner, dict) else []
+        waiting += inner if isinstance(inner, list) else []
+
+
+def _text(value: str, meaning: Callable[[str], Any]) -> str:
+    """A text with its references filled in, as far as it is not too large."""
+    pieces, end, size = [], 0, 0
+    for match in _REFERENCE.finditer(value):
+        pieces += [value[end : match.start()], str(meaning(match[1].strip()))]
+        end, size = match.end(), size + len(pieces[-1])
+        if size > _LARGEST:
+            break
+    return "".join([*pieces, value[end:]])
 
 
 def written(name: str) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 import yaml
 
 from ncclean.errors import InputError
+from ncclean.text_files import compose_yaml, load_yaml, read_text
+
+_LARGEST = 256 << 10  # bytes of a recipe, which takes seconds to parse
 
 Path_ = tuple[str | int, ...]
 
@@ -51,7 +54,7 @@ class Source:
         if not equals or not key:
             raise RecipeError(f"--set takes KEY=VALUE, got {assignment!r}")
         try:
-            value = yaml.safe_load(text)
+            value = load_yaml(text, f"--set {key}")
         except yaml.YAMLError as error:
             raise RecipeError(f"--set {key}: {text!r} is not YAML") from error
         first, _, rest = key.partition(".")
@@ -78,19 +81,21 @@ class Source:
 def read_source(path: Path) -> Source:
     """Raises `RecipeError` if the file is not there, is not YAML, or repeats a key."""
     try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise RecipeError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} cannot be read: {error}") from error
+        text = read_text(path, _LARGEST)
+    except InputError as error:
+        if not path.exists():
+            raise RecipeError(f"{path} does not exist") from None
+        raise RecipeError(str(error)) from error
     return parse(text, path.name)
 
 
 def parse(text: str, name: str) -> Source:
     """The source of a recipe that is called `name` in messages."""
     try:
-        node = yaml.compose(text, yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        node = compose_yaml(text, name)
+        values = load_yaml(text, name)
+    except InputError as error:
+        raise RecipeError(str(error)) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1

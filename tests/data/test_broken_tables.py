@@ -39,11 +39,10 @@ def test_lines_of_a_csv_that_are_broken(tmp_path):
 
 def test_a_quote_that_is_never_closed_costs_one_row(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"image")
-    rows = "".join(f"{number},a.jpg,caption {number}\n" for number in range(100_000))
+    rows = "".join(f"{number},a.jpg,caption {number}\n" for number in range(20_000))
     (tmp_path / "t.csv").write_text('key,file_name,text\nx,a.jpg,"open\n' + rows)
     samples, _ = read(tmp_path / "t.csv")
-    assert statuses(samples).count("ok") > 50_000
-    assert statuses(samples)[0] == "row_broken"
+    assert statuses(samples) == ["row_broken", *["ok"] * 20_000]
 
 
 def test_lines_of_a_jsonl_that_are_broken(tmp_path):

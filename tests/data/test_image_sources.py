@@ -8,14 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from ncclean import stores
-from ncclean.data.images import units
+from ncclean.data.images import files, units
 from ncclean.data.images.files import ImageRoot
 from ncclean.data.reader import read_samples
 from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import SkipReason
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError, ShardError
+from tests import object_store
 from tests.data.image_layouts import LAYOUTS, read, statuses, write_imagefolder
+from tests.hostile import JPEG
 
 PAIRS = [(f"{number:05d}", b"image %d" % number, f"caption {number}") for number in range(40)]
 
@@ -262,3 +264,31 @@ def test_a_list_without_a_text_hides_no_other_caption(tmp_path):
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
     samples, _ = read(tmp_path / "t.jsonl")
     assert [sample.caption for sample in samples] == ["fine"] * 4
+
+
+def test_an_object_that_its_store_refuses_costs_its_own_row_alone(monkeypatch):
+    """S3 answers 403 for what is not there where listing is not allowed, and 400 for a version."""
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 1.0)
+    names = ["0.jpg", "x.jpg?versionId=1", "forbidden.jpg", "gone.jpg", "k" * 1100 + ".jpg"]
+    names += ["folder", "empty.jpg", "large.jpg", "", "we ird#%41.jpg", "9.jpg"]
+    with object_store.s3(forbids=lambda method, path: "forbidden" in path) as store:
+        system = object_store.filesystem()
+        for name in ("0.jpg", "9.jpg", "we ird#%41.jpg", "folder/inside.jpg"):
+            system.pipe_file(f"corpus/d/{name}", JPEG)
+        system.pipe_file("corpus/d/empty.jpg", b"")
+        monkeypatch.setattr(files, "LARGEST_FILE", 2 * len(JPEG))
+        system.pipe_file("corpus/d/large.jpg", JPEG * 3)
+        rows = "".join(f'"{name}",caption\n' for name in names)
+        system.pipe_file("corpus/d/t.csv", f"file_name,text\n{rows}".encode())
+        samples, errors = read("s3://corpus/d/t.csv")
+        assert store.requests
+    assert errors == []
+    assert dict(zip(names, statuses(samples), strict=True)) == {
+        **dict.fromkeys(names, "image_missing"),
+        "0.jpg": "ok",
+        "9.jpg": "ok",
+        "we ird#%41.jpg": "ok",
+        "empty.jpg": "image_corrupt",
+        "large.jpg": "image_too_large",
+    }
+    assert "refuses these credentials" in samples[2].error

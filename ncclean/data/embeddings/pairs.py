@@ -161,7 +161,7 @@ def _matrices(
     if keys is None:
         raise ShardError(f"{shard.url}: --embedding-keys is not known")
     if shard.layout == "datacomp":
-        return read_npz(shard.files[0], keys), [None, None]
+        return read_npz(shard.files[0], keys, len(table)), [None, None]
     for key in keys:
         if key not in table.column_names:
             raise ShardError(f"{shard.url} has no column {key}")

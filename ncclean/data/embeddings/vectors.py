@@ -17,12 +17,16 @@ import pyarrow.compute as pc
 from numpy.lib import format as npy
 
 from ncclean import stores
+from ncclean.data.parquet_bounds import inflated_columns
 from ncclean.errors import ShardError
 from ncclean.stores import open_parquet
 
 Rows = tuple[int, int]
+# Floats that are not all alike do not shrink to a two hundredth.
+_LARGEST_RATIO = 200
+_WORTH_A_LOOK = 256 << 20
 # An npy header is rarely longer than 128 bytes.
-_HEADER_BYTES = 4096
+_HEADER_BYTES = 16 << 10
 # What NumPy and zipfile raise for a file that is broken; a broken length asks for any memory.
 _BROKEN = (
     OSError,
@@ -91,23 +95,44 @@ def npz_shapes(url: str) -> dict[str, tuple[int, ...]]:
         return shapes
 
 
-def read_npz(url: str, keys: Sequence[str]) -> list[np.ndarray]:
-    """Several (n, d) matrices of floats of one `.npz`. Raises `ShardError` if one is not there."""
+def read_npz(url: str, keys: Sequence[str], rows: int) -> list[np.ndarray]:
+    """Several (n, d) matrices of floats of one `.npz`, of `rows` rows each.
+
+    Raises `ShardError` if one is not there, or is another size than it should be: before it is
+    unpacked, as a few bytes may stand for gigabytes.
+    """
     with _npz(url) as archive:
         names = set(archive.namelist())
         matrices = []
-        for key in keys:
+        for key, what in zip(keys, ("image", "caption"), strict=True):
             if f"{key}.npy" not in names:
                 there = ", ".join(sorted(name.removesuffix(".npy") for name in names))
                 raise ShardError(f"{url} has no {key}: it has {there}")
             try:
                 with archive.open(f"{key}.npy") as member:
+                    header = _header(url, member)
+                _check_matrix(f"{key} of {url}", header.shape, header.dtype)
+                _check_size(url, key, header, archive.getinfo(f"{key}.npy"), rows, what)
+                with archive.open(f"{key}.npy") as member:
                     matrix: np.ndarray = npy.read_array(member, allow_pickle=False)
             except _BROKEN as error:
                 raise ShardError(f"{url}: {key} cannot be read: {_one_line(error)}") from error
-            _check_matrix(f"{key} of {url}", matrix.shape, matrix.dtype)
             matrices.append(matrix)
         return matrices
+
+
+def _check_size(
+    url: str, key: str, header: _Header, member: zipfile.ZipInfo, rows: int, what: str
+) -> None:
+    if header.shape[0] != rows:
+        raise ShardError(f"{url} has {rows:,} rows for {header.shape[0]:,} {what} embeddings")
+    size = header.size + header.shape[0] * header.shape[1] * header.dtype.itemsize
+    if member.file_size != size:
+        raise ShardError(f"{url}: {key} has {member.file_size:,} bytes, {size:,} were announced")
+    if size > max(_WORTH_A_LOOK, _LARGEST_RATIO * member.compress_size):
+        raise ShardError(
+            f"{url}: {key} unpacks from {member.compress_size:,} to {size:,} bytes: not read"
+        )
 
 
 def vector_columns(schema: pa.Schema) -> dict[str, int | None]:
@@ -150,6 +175,10 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
         with open_parquet(stores.location(url)) as file:
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
+            groups = range(file.num_row_groups)
+            inflated = {k: v for n in groups for k, v in inflated_columns(file, n).items()}
+            if refused := [what for name, what in inflated.items() if name in wanted]:
+                raise ShardError(f"{url}: {refused[0]}, so it is not read")
             if rows is None:
                 return _whole(url, file.read(wanted), file.metadata.num_rows)
             ends = np.cumsum(
@@ -196,6 +225,7 @@ def _npy_header(url: str) -> _Header:
             system, path = stores.filesystem(url)
             start = stores.patiently(system.cat_file, path, start=0, end=_HEADER_BYTES)
             return _header(url, io.BytesIO(start))
+        stores.check_is_file(url)
         with open(url, "rb") as file:
             return _header(url, file)
     except OSError as error:
@@ -204,12 +234,13 @@ def _npy_header(url: str) -> _Header:
 
 def _header(url: str, file: Any) -> _Header:
     try:
-        version = npy.read_magic(file)
+        start = io.BytesIO(file.read(_HEADER_BYTES))  # it may claim to have gigabytes
+        version = npy.read_magic(start)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, is_fortran, dtype = read(file)
+        shape, is_fortran, dtype = read(start)
     except _BROKEN as error:
         raise ShardError(f"{url} is not a .npy matrix: {_one_line(error)}") from error
-    return _Header(shape, is_fortran, dtype, file.tell())
+    return _Header(shape, is_fortran, dtype, start.tell())
 
 
 def _matrix_shape(url: str, header: _Header) -> tuple[int, int]:
@@ -227,6 +258,7 @@ def _npz(url: str) -> zipfile.ZipFile:
         source: str | BinaryIO = url
         if stores.is_url(url):
             source = io.BytesIO(stores.read_bytes(stores.location(url)))
+        stores.check_is_file(url)
         return zipfile.ZipFile(source)
     except _BROKEN as error:
         raise ShardError(f"{url} cannot be read as .npz: {_one_line(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Any
 
 from ncclean import stores
 from ncclean.data.member_samples import LARGEST_FILE
@@ -34,8 +35,8 @@ class ImageRoot:
     def read(self, path: str) -> bytes:
         """The bytes of a file, by its path from the folder or from the root of the file system.
 
-        Raises `UnreadableFile` for what is not a file below the folder, or is larger than 256 MiB,
-        and `ShardError` if a store does not answer.
+        Raises `UnreadableFile` for what is not a file below the folder, is larger than 256 MiB,
+        or that its store refuses, and `ShardError` if a store does not answer.
         """
         return self._read_url(path) if self._is_url else self._read_local(path)
 
@@ -60,21 +61,37 @@ class ImageRoot:
             raise self._outside(path)
         system, place = stores.filesystem(f"{self._real}/{inside}")
         try:
-            data: bytes = stores.patiently(system.cat_file, place)
+            return stores.patiently(_start, system, place, path)
         except FileNotFoundError as error:
             raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: no such object") from error
         except Exception as error:
-            if not stores.is_store_error(error):
+            if not stores.is_store_error(error) and not isinstance(error, ValueError):
                 raise
-            raise ShardError(stores.explain(path, error, "read")) from error
-        _check_size(path, len(data))
-        return data
+            if stores.is_transient(error):
+                raise ShardError(stores.explain(path, error, "read")) from error
+            # Of this one object: stores that may not be listed refuse what is not there.
+            what = stores.explain(f"{self._real}/{inside}", error, "read")
+            raise UnreadableFile(SkipReason.IMAGE_MISSING, what) from error
 
     def _outside(self, path: str) -> UnreadableFile:
         return UnreadableFile(
             SkipReason.IMAGE_MISSING,
             f"{path} is not below {self._folder}; --image-root names another folder",
         )
+
+
+def _start(system: Any, place: str, path: str) -> bytes:
+    """An object, of which not much more is read than may be used."""
+    try:
+        data: bytes = system.cat_file(place, start=0, end=LARGEST_FILE + 1)
+    except Exception as error:
+        # There is no first byte of an empty object.
+        if "range" not in str(error).lower() or system.info(place).get("size"):
+            raise
+        return b""
+    if len(data) > LARGEST_FILE:
+        _check_size(path, system.info(place).get("size") or len(data))
+    return data
 
 
 def _check_size(path: str, size: int) -> None:

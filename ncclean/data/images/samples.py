@@ -10,7 +10,8 @@ from typing import Any
 from ncclean import stores
 from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
-from ncclean.data.images.rows import BrokenRow, Row, rows_of
+from ncclean.data.images.rows import rows_of
+from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.sample_groups import is_image, may_be_caption, utf8
@@ -51,9 +52,11 @@ class TableSamples:
         first = self.shard.rows[0] if self.shard.rows is not None else 0
         place = f"{first + number:09d}"
         if isinstance(row, BrokenRow):
-            sample = Sample(row=number, key=place)
-            sample.reject(SkipReason.ROW_BROKEN, row.what)
-            return sample, None
+            return _broken(number, place, row.what), None
+        used = (*IMAGE_COLUMNS, *PATH_COLUMNS, *_KEY_COLUMNS)
+        for name in (*used, *(self._caption_keys or CAPTION_COLUMNS)):
+            if isinstance(value := row.get(name), LeftOut):
+                return _broken(number, place, value.what), None
         image, path = _image(row)
         sample = Sample(row=number, key=_key(row, path) or place, metadata=_metadata(row))
         if sample.key in self._keys:
@@ -118,6 +121,10 @@ class FolderSamples(MemberSamples):
             return Unread(error.reason if is_of_image else SkipReason.CAPTION_MISSING, str(error))
 
 
+def _broken(number: int, key: str, what: str) -> Sample:
+    return Sample(row=number, key=key, status=SkipReason.ROW_BROKEN, error=what)
+
+
 def _image(row: Row) -> tuple[bytes | None, str | None]:
     """The image of a row, and its path: Hugging Face's struct, of any name, may have both."""
     structs = (
@@ -151,6 +158,5 @@ def _key(row: Row, path: str | None) -> str | None:
 
 def _metadata(row: Row) -> dict[str, Any]:
     """The fields beside the image."""
-    return {
-        name: value for name, value in row.items() if not isinstance(value, bytes | Mapping | list)
-    }
+    unfit = (bytes, Mapping, list, LeftOut)
+    return {name: value for name, value in row.items() if not isinstance(value, unfit)}

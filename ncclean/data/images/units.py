@@ -15,8 +15,9 @@ import pyarrow as pa
 from ncclean import stores
 from ncclean.data.embeddings.vectors import table_rows, vector_columns
 from ncclean.data.images.listing import entries_of, has_image_files, subfolders
-from ncclean.data.images.rows import LINES, SEPARATED, columns_of, text_units
+from ncclean.data.images.rows import columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
+from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.shards import (
     ShardRef,
     check_named_once,
@@ -89,7 +90,7 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
 def _sources(place: str, root: str | None) -> Iterator[_Source]:
     place = place.rstrip("/")
     if place.endswith(TABLES):
-        if _holds_images(place):
+        if _holds_images(place) or _is_unreadable(place):
             yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
         return
     if stores.is_url(place) and stores.location(place).suffix:
@@ -121,6 +122,8 @@ def _tables_in(folder: str) -> list[str]:
     metadata = [url for url in tables if url.rpartition("/")[2] in _METADATA][:1]
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
     first = next((url for url in metadata or tables if _holds_images(url)), None)
+    if first is None:
+        first = next((url for url in metadata if _is_unreadable(url)), None)
     ending = first[first.rindex(".") :] if first is not None else ""
     return [url for url in metadata or tables if first is not None and url.endswith(ending)]
 
@@ -140,6 +143,20 @@ def _holds_images(url: str) -> bool:
         return True
     has_paths = any(name in kinds and _is_text(kinds[name]) for name in PATH_COLUMNS)
     return has_paths and len(vector_columns(columns)) < 2  # else embeddings
+
+
+def _is_unreadable(url: str) -> bool:
+    """Whether a table can only be of images, but cannot be read: then it is a unit that fails.
+
+    A Parquet file may hold anything, unless it has the name of an imagefolder's metadata.
+    """
+    if url.endswith(".parquet") and url.rpartition("/")[2] not in _METADATA:
+        return False
+    try:
+        columns_of(url)
+    except ShardError:
+        return True
+    return False
 
 
 def _is_image_type(kind: pa.DataType) -> bool:

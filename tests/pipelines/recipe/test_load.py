@@ -196,3 +196,38 @@ def test_a_stage_must_not_write_where_another_does_by_default():
 def test_evaluations_may_share_a_folder():
     recipe = made(WRITERS.format(ZEROSHOT, "/here", RETRIEVAL, "/here"), FOLDER)
     assert [stage.out for stage in recipe.stages.values()] == ["/here", "/here"]
+
+
+COLUMNS = HEAD + "  score:\n    shards: /s\n    columns: [os:getcwd]\n"
+
+
+def load(tmp_path, text, *changes):
+    (tmp_path / "r.yaml").write_text(text)
+    return load_recipe(tmp_path / "r.yaml", FOLDER, changes)
+
+
+def test_a_recipe_names_no_function_by_itself(tmp_path):
+    """It may be anybody's, and what it names would be imported and called."""
+    with pytest.raises(RecipeError, match=r"line 7: columns runs Python code.*--set score.columns"):
+        load(tmp_path, COLUMNS)
+    recipe = load(tmp_path, COLUMNS, "score.columns=[mine:simple]")
+    assert list(recipe.stages["score"].values["columns"]) == ["mine:simple"]
+    by_variable = COLUMNS.replace("[os:getcwd]", "${size}")
+    with pytest.raises(RecipeError, match="runs Python code"):
+        load(tmp_path, by_variable)
+    recipe = load(tmp_path, by_variable, "size=mine:simple")
+    assert list(recipe.stages["score"].values["columns"]) == ["mine:simple"]
+
+
+@pytest.mark.parametrize("value", ["${a%d}${a%d}", '["${a%d}", "${a%d}"]'])
+def test_variables_that_double_each_other_do_not_fill_the_memory(tmp_path, value):
+    lines = ["vars:", "  a0: xxxxxxxxxx"]
+    lines += [f"  a{n}: {value % (n - 1, n - 1)}" for n in range(1, 60)]
+    with pytest.raises(RecipeError, match="more than"):
+        load(tmp_path, "\n".join(lines) + "\nstages:\n  score: {shards: /s}\n")
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "a: &a [*a]", "? [a]\n: b", "stages: 2020-13-45"])
+def test_yaml_that_is_no_recipe(tmp_path, text):
+    with pytest.raises(RecipeError, match=r"r\.yaml"):
+        load(tmp_path, text)

@@ -49,7 +49,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(RecipeError, match="does not exist"):
         read_source(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecipeError, match=r"bytes\.yaml cannot be read"):
+    with pytest.raises(RecipeError, match=r"bytes\.yaml is not UTF-8 text"):
         read_source(tmp_path / "bytes.yaml")
 
 

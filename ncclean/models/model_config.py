@@ -1,0 +1,189 @@
+"""What a model's configuration may say: sizes and choices of an architecture, never code.
+
+A configuration comes with the weights, so from anybody. open_clip hands parts of it on as keyword
+arguments, of which Hugging Face's `trust_remote_code` runs a Python file of the model's folder, and
+takes some names for places to load more from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ncclean.errors import InputError, ModelError
+from ncclean.text_files import parse_json, read_text
+
+_LARGEST = 1 << 20  # bytes of a configuration
+# What the configurations of released models state. A new name is added when its use is known.
+_TOP = frozenset((
+    "embed_dim", "vision_cfg", "text_cfg", "multimodal_cfg", "custom_text", "quick_gelu",
+    "init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "output_dict",
+))  # fmt: skip
+_TOWER = frozenset((
+    "layers", "width", "mlp_ratio", "ls_init_value", "final_ln_after_pool", "pool_type",
+    "output_tokens", "act_kwargs", "norm_kwargs", "block_type", "qk_norm", "scaled_cosine_attn",
+    "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc",
+))  # fmt: skip
+_VISION = _TOWER.union((
+    "head_width", "patch_size", "image_size", "patch_dropout", "attentional_pool",
+    "attn_pooler_queries", "attn_pooler_heads", "no_ln_pre", "pos_embed_type", "timm_model_name",
+    "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
+    "timm_drop_path",
+))  # fmt: skip
+_TEXT = _TOWER.union((
+    "context_length", "vocab_size", "heads", "embed_cls", "pad_id", "eos_id", "no_causal_mask",
+    "proj_bias", "proj_type", "hf_model_name", "hf_model_pretrained", "hf_proj_type",
+    "hf_pooler_type", "hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs",
+))  # fmt: skip
+_MULTIMODAL = _TEXT.union(("dim_head", "n_queries", "attn_pooler_heads"))
+_PREPROCESSING = frozenset((
+    "size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color",
+))  # fmt: skip
+_KEYWORDS = {
+    "act_kwargs": frozenset(("approximate",)),
+    "norm_kwargs": frozenset(("eps", "elementwise_affine", "bias")),
+    "tokenizer_kwargs": frozenset(("clean", "strip_sep_token", "language", "reduction_mask")),
+}
+# A model of timm by its name alone, not `hf-hub:...`; one of Hugging Face's hub, not a folder.
+_NAMES = {
+    "timm_model_name": re.compile(r"\w[\w.-]*"),
+    "hf_model_name": re.compile(r"\w[\w.-]*(/\w[\w.-]*)?"),
+    "hf_tokenizer_name": re.compile(r"\w[\w.-]*(/\w[\w.-]*)?"),
+}
+_LARGEST_SIDE = 4096  # pixels
+_MOST_LAYERS = 1000
+
+
+def check_config(name: str) -> dict[str, Any]:
+    """The configuration of a model by its name for open_clip, if it states sizes and choices only.
+
+    A model without weights of its own is checked alike. Raises `ModelError` for anything else.
+    """
+    import open_clip
+
+    path = config_file(name)
+    if path is None:
+        config = open_clip.get_model_config(name)
+        where, preprocessing = name, {}
+    else:
+        where = str(path)
+        described = read_config(path)
+        config, preprocessing = described.get("model_cfg"), described.get("preprocess_cfg", {})
+    if not isinstance(config, Mapping) or not config:
+        raise ModelError(f"{where} describes no open_clip model: it has no model_cfg")
+    _check(where, "model_cfg", config, _TOP, ("vision_cfg", "text_cfg", "multimodal_cfg"))
+    for part, names in (
+        ("vision_cfg", _VISION),
+        ("text_cfg", _TEXT),
+        ("multimodal_cfg", _MULTIMODAL),
+    ):
+        if part in config:
+            _check(where, part, config[part], names, tuple(_KEYWORDS))
+    _check(where, "preprocess_cfg", preprocessing, _PREPROCESSING)
+    return dict(config)
+
+
+def config_file(name: str) -> Path | None:
+    """Where the configuration of a `local-dir:` or `hf-hub:` model lies, None for others."""
+    schema, _, place = name.partition(":")
+    if schema == "local-dir":
+        return Path(place) / "open_clip_config.json"
+    if schema == "hf-hub":
+        import huggingface_hub
+
+        return Path(huggingface_hub.hf_hub_download(place, "open_clip_config.json"))
+    return None
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The mapping in a configuration file. Raises `ModelError` if there is none."""
+    try:
+        config = parse_json(read_text(path, _LARGEST), path)
+    except InputError as error:
+        raise ModelError(str(error)) from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} describes no open_clip model: it is no JSON object")
+    return config
+
+
+def check_fits(name: str, weights: Path) -> None:
+    """Raise `ModelError` for an architecture that has more parameters than its weights have bytes.
+
+    It would be built in memory before anybody saw that the weights do not fit.
+    """
+    import open_clip
+
+    with torch.device("meta"):
+        model = open_clip.create_model(
+            name, load_weights=False, pretrained_text=False, device="meta"
+        )
+    parameters = sum(value.numel() for value in model.parameters())
+    size = weights.stat().st_size
+    if parameters > size:
+        raise ModelError(
+            f"{config_file(name)} describes {parameters:,} parameters, but {weights} has only "
+            f"{size:,} bytes: they do not belong together"
+        )
+
+
+@contextlib.contextmanager
+def without_remote_code() -> Iterator[None]:
+    """Have transformers refuse a model that brings Python files, rather than ask on the terminal.
+
+    It asks where nothing is said of `trust_remote_code`; a time-out of 0 s is its own way not to.
+    """
+    try:
+        from transformers import dynamic_module_utils
+    except ImportError:
+        yield
+        return
+    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
+
+
+def _check(
+    where: str, part: str, values: Any, names: frozenset[str], mappings: tuple[str, ...] = ()
+) -> None:
+    if not isinstance(values, Mapping):
+        raise ModelError(f"{where}: {part} must be an object, got {_short(values)}")
+    for name, value in values.items():
+        if name not in names:
+            raise ModelError(
+                f"{where}: {part} has {name}, which is not a setting of a released open_clip "
+                "model. It is refused, as settings can load code: take it out if the model works "
+                "without it"
+            )
+        if name in mappings:
+            if name in _KEYWORDS and value is not None:
+                _check(where, f"{part}.{name}", value, _KEYWORDS[name])
+            continue
+        several = value if isinstance(value, list) and len(value) <= 16 else [value]
+        if not all(v is None or isinstance(v, str | int | float) for v in several):
+            raise ModelError(f"{where}: {part}.{name} must be plain, got {_short(value)}")
+        _check_value(where, f"{part}.{name}", name, several)
+
+
+def _check_value(where: str, what: str, name: str, values: list[Any]) -> None:
+    for value in values:
+        if isinstance(value, str) and name in _NAMES and not _NAMES[name].fullmatch(value):
+            raise ModelError(
+                f"{where}: {what} is {_short(value)}; only the plain name of a published model is "
+                "taken, since a place to load from could bring code"
+            )
+        most = {"size": _LARGEST_SIDE, "image_size": _LARGEST_SIDE, "layers": _MOST_LAYERS}
+        if isinstance(value, int | float) and value > most.get(name, float("inf")):
+            raise ModelError(f"{where}: {what} is {value}, at most {most[name]:,} are taken")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,102 @@
+"""Small text files that somebody else may have written: read and parsed within bounds.
+
+A file may be a pipe that nobody writes to, a link to a device without an end, or a few lines that
+stand for gigabytes. Each is an `InputError` that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import yaml
+
+from ncclean import stores
+from ncclean.errors import InputError
+
+LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of nested JSON
+# Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.
+_DEEPEST = 100
+_MOST_NODES = 1_000_000  # of a YAML document, counting what an alias repeats
+
+
+def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
+    """The text of a file or an object, UTF-8 with or without a byte order mark.
+
+    Raises `InputError` if it cannot be read, is no regular file, is no UTF-8, or has more than
+    `largest` bytes.
+    """
+    name = os.fspath(path)
+    try:
+        return _bytes(name, largest).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(stores.explain(name, error, "read")) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text: {error.reason}") from None
+
+
+def parse_json(text: str | bytes, where: object) -> Any:
+    """The value of a JSON text. Raises `InputError` that begins with `where` for another text."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply to be read") from None
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from None
+
+
+def compose_yaml(text: str, where: object) -> yaml.Node | None:
+    """The nodes of a YAML text, None of an empty one.
+
+    Raises `InputError` that begins with `where` for one that is nested too deeply, or whose aliases
+    repeat so much that it would not fit into memory, and `yaml.YAMLError` for what is not YAML.
+    """
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):  # which, unlike nodes, are made without a stack
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise InputError(f"{where} is nested too deeply to be read")
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is not None:
+        _check_size(node, where)
+    return node
+
+
+def load_yaml(text: str, where: object) -> Any:
+    """The value of a YAML text. Raises as `compose_yaml` does."""
+    compose_yaml(text, where)
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, TypeError, OverflowError) as error:  # such as the 99th of a month
+        raise yaml.YAMLError(str(error)) from error
+
+
+def _check_size(root: yaml.Node, where: object) -> None:
+    """Count the nodes as if aliases were written out."""
+    waiting, count = [(root, 1)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if depth > _DEEPEST:  # which an alias of something around it reaches, too
+            raise InputError(f"{where} is nested too deeply to be read")
+        if count > _MOST_NODES:
+            raise InputError(f"{where} repeats itself by aliases more than {_MOST_NODES:,} times")
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(inner, depth + 1) for pair in node.value for inner in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(inner, depth + 1) for inner in node.value]
+
+
+def _bytes(path: str, largest: int) -> bytes:
+    if stores.is_url(path):
+        system, place = stores.filesystem(path)
+        data: bytes = stores.ask("read", path, system.cat_file, place, start=0, end=largest + 1)
+    else:
+        stores.check_is_file(path)
+        with open(path, "rb") as file:
+            data = file.read(largest + 1)
+    if len(data) > largest:
+        raise InputError(f"{path} has more than {largest:,} bytes: too many for what it should be")
+    return data

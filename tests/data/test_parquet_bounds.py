@@ -1,0 +1,112 @@
+"""Files of kilobytes that stand for gigabytes: known by their footers and headers, and not read."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.embeddings import vectors
+from ncclean.data.embeddings.pairs import read_pairs
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.data.embeddings.vectors import npy_shape
+from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
+from ncclean.errors import ShardError
+
+ROWS = 500
+# Reads a source in a process of its own, which tells its statuses and what it took.
+READ = """
+import json, resource, sys, torch
+from collections import Counter
+from tests.data.image_layouts import read, statuses
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+samples, errors = read(sys.argv[1])
+taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps([Counter(statuses(samples)), errors, taken >> 10, samples[0].error]))
+"""
+
+
+def write_dictionary(path, large, text):
+    """A column whose dictionary holds one text that all rows share."""
+    words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS, np.int32)), pa.array([text]))
+    columns = {"jpg": [b"image"] * ROWS, "caption": ["fine"] * ROWS, large: words}
+    pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+
+
+@pytest.mark.parametrize(("large", "status"), [("other", "ok"), ("caption", "row_broken")])
+def test_a_dictionary_with_one_huge_text(tmp_path, large, status):
+    path = tmp_path / "t.parquet"
+    write_dictionary(path, large, "x" * 200_000_000)
+    assert path.stat().st_size < 200_000
+    done = subprocess.run(
+        [sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60, check=True
+    )
+    found, errors, megabytes, error = json.loads(done.stdout)
+    assert found == {status: ROWS}
+    assert errors == []
+    assert megabytes < 1000
+    assert status == "ok" or "column caption unpacks from" in error
+
+
+def test_large_texts_that_are_there_are_read_a_few_at_a_time(tmp_path):
+    path = tmp_path / "t.parquet"
+    letters = np.random.default_rng(0).integers(97, 123, 32 << 20).astype(np.uint8)
+    write_dictionary(path, "other", letters.tobytes().decode())
+    with pq.ParquetFile(path) as file:
+        assert inflated_columns(file, 0) == {}
+        assert 4 <= rows_at_once(file, 0, 64) <= 16
+    write_dictionary(path, "other", "short")
+    with pq.ParquetFile(path) as file:
+        assert rows_at_once(file, 0, 64) == 64
+
+
+def npy(shape, dtype="<f4", size=0, length=None):
+    """An npy file of zeros whose header says what it likes."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    length = len(header) if length is None else length
+    return b"\x93NUMPY\x02\x00" + length.to_bytes(4, "little") + header.encode() + bytes(size)
+
+
+def write_datacomp(folder, member):
+    pq.write_table(pa.table({"uid": [f"{n}" for n in range(8)]}), folder / "a.parquet")
+    with zipfile.ZipFile(folder / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("l14_img", "l14_txt"):
+            archive.writestr(f"{name}.npy", member)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        npy((1 << 10, 64), size=1 << 18),
+        npy((8, 1 << 17), size=1 << 22),
+        npy((8, 4), size=1 << 20),
+        npy((8, 4), size=12),
+        npy((8, 1 << 60)),
+        npy((8, -4), size=128),
+        npy((8, 4), "|O", size=256),
+        npy((8, 4), size=128, length=1 << 31),
+        b"",
+    ],
+    ids=range(9),
+)
+def test_archives_that_are_not_what_their_headers_say(tmp_path, monkeypatch, member):
+    monkeypatch.setattr(vectors, "_WORTH_A_LOOK", 1 << 20)
+    write_datacomp(tmp_path, member)
+    (shard,) = resolve_embeddings([str(tmp_path)])
+    pairs = read_pairs(shard, ("l14_img", "l14_txt"))
+    assert pairs.error
+    assert "a.npz" in pairs.error
+    assert len(pairs.facts) == len(pairs.problems) == 8
+
+
+def test_a_matrix_of_another_length_of_header(tmp_path):
+    place = tmp_path / "x.npy"
+    with place.open("wb") as file:
+        file.write(npy((8, 4), length=(1 << 32) - 1))
+        file.truncate(1 << 33)
+    with pytest.raises(ShardError, match=r"x\.npy"):
+        npy_shape(str(place))

@@ -1,0 +1,68 @@
+"""Small text files of others: no end, no depth and no aliases that take more than they are."""
+
+import os
+import socket
+import time
+
+import pytest
+import yaml
+
+from ncclean.errors import InputError
+from ncclean.text_files import load_yaml, parse_json, read_text
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+)
+
+
+def test_a_text_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfgr\xc3\xbcn")
+    assert read_text(tmp_path / "x") == "grün"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "process"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, monkeypatch, kind):
+    path = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as place:
+            monkeypatch.chdir(tmp_path)  # the path of a socket has at most 108 bytes
+            place.bind("x")
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/mem")
+    begin = time.monotonic()
+    with pytest.raises(InputError, match="x"):
+        read_text(path)
+    assert time.monotonic() - begin < 2
+
+
+def test_a_file_of_holes_is_not_read(tmp_path):
+    with (tmp_path / "x").open("wb") as file:
+        os.truncate(file.fileno(), 1 << 40)
+    with pytest.raises(InputError, match="too many"):
+        read_text(tmp_path / "x")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "{", ""])
+def test_json_that_cannot_be_parsed(text):
+    with pytest.raises(InputError, match=r"^some file, line 3"):
+        parse_json(text, "some file, line 3")
+
+
+@pytest.mark.parametrize("text", [LAUGHS, "[" * 20_000, "- " * 20_000 + "x", "a: &a [*a]"])
+def test_yaml_that_would_not_fit(text):
+    begin = time.monotonic()
+    with pytest.raises(InputError, match=r"^r\.yaml "):
+        load_yaml(text, "r.yaml")
+    assert time.monotonic() - begin < 5
+
+
+def test_yaml_with_aliases_that_fit():
+    assert load_yaml("a: &a [1, 2]\nb: [*a, *a]", "x") == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
+
+
+@pytest.mark.parametrize("text", ["x: 2020-13-45", "!!python/object/apply:os.system [ls]", "a: ["])
+def test_yaml_that_is_none(text):
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(text, "x")
