@@ -118,10 +118,10 @@ def _working_folder(
 
     identity = _identity(command, shards)
     if command.overwrite:
-        RunRecord.clear(record, command.name, files=listed)
-    with RunRecord.open(record, command.name, identity) as opened:
+        RunRecord.clear(record, command.name, base=out, files=listed)
+    with RunRecord.open(record, command.name, identity, base=out) as opened:
         yield ArrayFolder(place, _run_name(opened)), opened
-    RunRecord.clear(record, command.name, files=listed)
+    RunRecord.clear(record, command.name, base=out, files=listed, says=False)
     work.remove_leftovers()
     if not stores.is_url(folder):
         with contextlib.suppress(OSError):  # a file of someone else's is in it

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ class RunFolder:
         """The log of a stage, to append to."""
         path = self.log_path(stage)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as stream:
+        with open(path, "a", encoding="utf-8", opener=_no_link) as stream:
             yield stream
 
     @contextmanager
@@ -140,7 +141,8 @@ class RunFolder:
         """Keep a second run out; a killed one leaves no lock. Raises `InputError`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "w")  # noqa: SIM115  held to the end of the run
+            # Held to the end of the run. A link would empty another file.
+            lock = open(self.path / ".lock", "a", opener=_no_link)  # noqa: SIM115
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror}") from error
         with lock:
@@ -168,6 +170,10 @@ class RunFolder:
 
     def _record_path(self, stage: str) -> UPath:
         return UPath(self.path / "stages" / f"{stage}.jsonl")
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def files_of(command: Command, result: Result[Any]) -> list[UPath]:
