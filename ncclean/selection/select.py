@@ -18,6 +18,7 @@ from ncclean import __version__
 from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,
@@ -156,7 +157,8 @@ class _Selection:
         self._connection.execute(
             f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
-            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}}})"
+            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}, "
+            f"made_by: {quoted(mark('select'))}}})"
         )
         return self._summary()
 

@@ -25,6 +25,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.output_mark import check_free
 from ncclean.storage.log import exists
 from ncclean.storage.run_record import RunRecord
 
@@ -71,6 +72,19 @@ class RunFolder:
     @property
     def page(self) -> Path:
         return self.path / "index.html"
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def versions(self) -> Path:
+        return self.path / "versions.json"
+
+    def check_free(self) -> None:
+        """Raise `InputError` for files in the folder that a run would replace and has not made."""
+        if not (self.path / "stages").is_dir():
+            check_free(map(str, (self.recipe, self.versions, self.page)), _COMMAND)
 
     def log_path(self, stage: str) -> Path:
         return self.path / "logs" / f"{stage}.log"
