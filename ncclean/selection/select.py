@@ -112,7 +112,9 @@ class _Selection:
             if columns[name] is None:
                 self._refuse(option, name, scores)
         self._weights = columns.get(policy.weights or "")
-        self._where = scores.expression(policy.where, "--where") if policy.where else None
+        self._where = (
+            scores.expression(policy.where, "--where", is_condition=True) if policy.where else None
+        )
         self._score = scores.expression(policy.score, "--score") if policy.score else None
         self._balance = (
             scores.expression(policy.balance_by, "--balance-by") if policy.balance_by else None
