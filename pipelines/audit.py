@@ -195,7 +195,9 @@ def _rule_row(rule: RuleAudit) -> tuple[str, ...]:
 
 
 def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
-    name = "the selection" if rule.name == "dropped" else f"not: {rule.name}"
+    negated = rule.name.removeprefix("not ")  # `not disncl_clean` flags what it keeps
+    name = negated if negated != rule.name else f"not: {rule.name}"
+    name = "the selection" if rule.name == "dropped" else name
     return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
 
 

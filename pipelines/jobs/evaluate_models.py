@@ -36,6 +36,7 @@ def evaluate(command: ModelEvaluation, progress: Progress) -> tuple[list[Evaluat
     sets = find_sets(command.data, kind, splits)
     total = len(sets) * len(command.model)
     check_out(command.out, total)
+    check_free_results(command.out, (), command.name, command.overwrite)
     for one in sets:  # a missing shard must not come up after an hour
         for split in splits:
             one.shards(split)

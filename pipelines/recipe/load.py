@@ -75,14 +75,20 @@ class Recipe:
         }
 
 
-def load_recipe(path: Path, folder: Path, changes: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    path: Path,
+    folder: Path,
+    changes: Sequence[str] = (),
+    given_as: Mapping[str, str] | None = None,
+) -> Recipe:
     """Read and check a recipe for a run in `folder`; `changes` are `--set` assignments.
 
+    `given_as` has the options by which a person gave them, by the key of the assignment.
     Raises `RecipeError`, with the line, for whatever is wrong with it.
     """
     source = read_source(path)
     for change in changes:
-        source.change(change)
+        source.change(change, (given_as or {}).get(change.partition("=")[0]))
     return resolve(source, path.stem, folder)
 
 

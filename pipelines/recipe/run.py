@@ -166,7 +166,7 @@ def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
     except ResumeError as difference:
         if start is Start.NEW:  # it is somebody else's
             raise
-        progress.say(f"starting again: {difference}")
+        progress.say(f"starting again: {difference.difference}")
         result = anew.run(progress)
     return result
 
