@@ -31,10 +31,12 @@ def clock(monkeypatch):
 
 def test_workers_that_only_die_end_the_run_after_two_minutes(nodes, clock):
     silence = Silence()
+    error = RuntimeError("the actor is dead")
+    for clock[0] in range(0, 120, 7):
+        silence.died(error)
+    clock[0] = 120
     with pytest.raises(InputError, match=r"no worker has answered for 120 seconds.*same command"):
-        for clock[0] in range(1000):
-            silence.died(RuntimeError("the actor is dead"))
-    assert clock[0] == 120
+        silence.died(error)
 
 
 def test_an_answer_in_between_begins_anew(nodes, clock):
