@@ -132,6 +132,7 @@ def audit(
     cannot_tell: Literal['leave-out', 'match', 'mismatch'] = 'leave-out',
     apply: bool = False,
     memory_limit: str | None = None,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Judge a sample of a corpus, and measure its noise rate and its rules."""
@@ -159,6 +160,7 @@ def select(
     audit: str | None = None,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Decide which pairs to keep, and with what weight."""
@@ -338,6 +340,7 @@ def write_report(
     audit: str | None = None,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show what a score table says about a corpus, in one HTML file."""
@@ -397,6 +400,7 @@ def evaluate_noise(
     seed: int = 0,
     plot: str | None = None,
     memory_limit: str | None = None,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare scores and rules with the truth: what was found of each kind of noise."""
@@ -411,6 +415,7 @@ def evaluate_zeroshot(
     decode_threads: int = ...,
     precision: str = 'auto',
     device: str = 'auto',
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Classify images by the prompts of each class: accuracy and mean recall per class."""
@@ -425,6 +430,7 @@ def evaluate_retrieval(
     decode_threads: int = ...,
     precision: str = 'auto',
     device: str = 'auto',
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10."""
@@ -439,6 +445,7 @@ def evaluate_linear_probe(
     decode_threads: int = ...,
     precision: str = 'auto',
     device: str = 'auto',
+    overwrite: bool = False,
     solver: Literal['lbfgs', 'adamw'] = 'lbfgs',
     epochs: int = 60,
     learning_rate: float = 0.0003,
@@ -453,6 +460,7 @@ def evaluate_compare(
     *,
     draws: int = 2000,
     seed: int = 0,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare two models on the same data: each metric's difference with its 95 % interval."""
@@ -467,6 +475,7 @@ def evaluate_similarity(
     decode_threads: int = ...,
     precision: str = 'auto',
     device: str = 'auto',
+    overwrite: bool = False,
     against: str | None = None,
     plot: str | None = None,
     progress: _Progress = None,
@@ -481,6 +490,7 @@ def evaluate_disentanglement(
     precision: str = 'auto',
     device: str = 'auto',
     seed: int = 0,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Measure how far a disncl model keeps apart what is shared and what is not."""
@@ -492,6 +502,7 @@ def evaluate_weights(
     precision: str = 'auto',
     device: str = 'auto',
     seed: int = 0,
+    overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Compare what the methods believe about each training pair with the truth and one another."""

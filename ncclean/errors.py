@@ -17,7 +17,14 @@ class ModelError(NccleanError):
 
 
 class ResumeError(NccleanError):
-    """The output holds results of another input, model or set of options."""
+    """The output holds results of another input, model or set of options.
+
+    `difference` says which; the message goes on with what to do about it.
+    """
+
+    def __init__(self, difference: str, advice: str = "") -> None:
+        super().__init__(f"{difference}{advice}")
+        self.difference = difference
 
 
 class ShardError(NccleanError):

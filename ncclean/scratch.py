@@ -26,6 +26,11 @@ def scratch_folder() -> Iterator[Path]:
             lock = _locked(folder)
         except FileNotFoundError:
             continue
+        except OSError:  # no locks on this file system: nobody takes it for left either
+            with contextlib.ExitStack() as held:
+                held.callback(shutil.rmtree, folder, ignore_errors=True)
+                yield folder
+            return
         if lock is None:  # another process takes it for left
             continue
         if os.fstat(lock).st_nlink:

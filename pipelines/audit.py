@@ -13,7 +13,7 @@ from ncclean.options import Option, Reads, check_unset
 from .command import Command, Result
 from .display import Note, Shown, Table, file_size, share
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Scores
+from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.intervals import Estimate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .jobs.audit import WrittenAudit
 
-_OF_PAGE = ("out", "shards", "image_root", "pairs", "seed", "title")
+_OF_PAGE = ("out", "shards", "image_root", "pairs", "seed", "title", "overwrite")
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
 
@@ -87,6 +87,7 @@ class Audit(Command):
         Option("Move the table's calibration to the answers, like `score --calibrate-with`."),
     ] = False
     memory_limit: MemoryLimit = None
+    overwrite: Replace = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,7 +195,9 @@ def _rule_row(rule: RuleAudit) -> tuple[str, ...]:
 
 
 def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
-    name = "the selection" if rule.name == "dropped" else f"not: {rule.name}"
+    negated = rule.name.removeprefix("not ")  # `not disncl_clean` flags what it keeps
+    name = negated if negated != rule.name else f"not: {rule.name}"
+    name = "the selection" if rule.name == "dropped" else name
     return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
 
 

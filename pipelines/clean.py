@@ -105,7 +105,11 @@ class Clean(Command):
             for target, option in _targets()
             if options[option] is not None or option == "pretrained"
         ]
-        loaded = load_recipe(recipe, Path(self.out), changes)
+        flags = {
+            target: option if option == "source" else f"--{option.replace('_', '-')}"
+            for target, option in _targets()
+        }
+        loaded = load_recipe(recipe, Path(self.out), changes, flags)
         if self.dry_run:
             return planned(self, plan(loaded))
         summary = run(loaded, progress)

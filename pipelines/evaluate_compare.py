@@ -12,7 +12,7 @@ from .command import Command, Result
 from .display import Shown, Table
 from .evaluate_models import LEADING_METRICS, percentage
 from .progress import SILENT, Progress
-from .shared_options import json_option
+from .shared_options import Replace, json_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.comparison import Comparison
@@ -47,14 +47,17 @@ class EvaluateCompare(Command):
     out: Annotated[str | None, json_option("comparison.json")] = None
     draws: Annotated[int, Option("Bootstrap resamples.", low=1)] = 2000
     seed: Seed = 0
+    overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
         """Compare what both have; see `ncclean.evaluation.comparison`."""
         from ncclean.evaluation.comparison import compare_results
         from ncclean.evaluation.results import read_results
+        from ncclean.output_mark import check_free
 
         from .jobs.outputs import write_json
 
+        check_free([self.out], self.name, self.overwrite)
         progress.say(f"comparing {self.a} and {self.b}")
         compared = compare_results(
             read_results(self.a), read_results(self.b), self.draws, self.seed
@@ -63,7 +66,7 @@ class EvaluateCompare(Command):
             "comparisons": [comparison.to_json() for comparison in compared],
             "draws": self.draws,
         }
-        files = [write_json(self.out, values)] if self.out is not None else []
+        files = [write_json(self.out, values, self.name)] if self.out is not None else []
         figures = dict(map(_difference, compared))
         return self.result(compared, _summary(compared), figures=figures, made=files, values=values)
 

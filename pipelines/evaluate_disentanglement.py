@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads, Seed
 from .command import Command, Result
 from .display import Shown, Table, share
 from .progress import SILENT, Progress
-from .shared_options import Device, Precision, plot_option
+from .shared_options import Device, Precision, Replace, plot_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.disentanglement import DisentanglementReport
@@ -46,6 +46,7 @@ class EvaluateDisentanglement(Command):
     precision: Precision = "auto"
     device: Device = "auto"
     seed: Seed = 0
+    overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[DisentanglementReport]:
         """Encode, measure and draw; see `ncclean_pipelines.jobs.evaluate_disentanglement`."""

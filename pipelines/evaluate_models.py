@@ -15,7 +15,7 @@ from .command import Command, Result
 from .display import Shown, Table
 from .inputs import DEFAULT_PRETRAINED
 from .progress import SILENT, Progress
-from .shared_options import Device, Precision
+from .shared_options import Device, Precision, Replace
 
 if TYPE_CHECKING:
     from ncclean.evaluation.results import Evaluation
@@ -64,6 +64,7 @@ class ModelOptions(Command):
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     precision: Precision = "auto"
     device: Device = "auto"
+    overwrite: Replace = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

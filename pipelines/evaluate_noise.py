@@ -15,7 +15,7 @@ from ncclean.options import Option, Options, check_unset, parameters
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Scores, json_option, plot_option
+from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
@@ -125,6 +125,7 @@ class EvaluateNoise(Command):
     trial: TrialOptions = field(default_factory=TrialOptions)
     plot: Annotated[str | None, plot_option("noise.pdf")] = None
     memory_limit: MemoryLimit = None
+    overwrite: Replace = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,13 +149,16 @@ class EvaluateNoise(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
         """Evaluate, draw and write; see `ncclean_pipelines.jobs.evaluate_noise`."""
+        from ncclean.output_mark import check_free
+
         from .jobs.evaluate_noise import evaluate
         from .jobs.outputs import write_json
 
+        check_free([self.out, self.plot], self.name, self.overwrite)
         evaluation = evaluate(self, progress)
         files = []
         if self.out is not None:
-            files.append(write_json(self.out, dataclasses.asdict(evaluation)))
+            files.append(write_json(self.out, dataclasses.asdict(evaluation), self.name))
         if self.plot is not None:
             files.append(self.plot)
         noisy = sum(evaluation.noisy.values())

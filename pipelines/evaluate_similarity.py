@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
@@ -87,18 +86,21 @@ class EvaluateSimilarity(ModelOptions):
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
         from ncclean.evaluation.similarity_figure import save_similarity_figure
+        from ncclean.output_mark import check_free
 
         from .jobs.outputs import write_json
 
+        out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None
+        check_free([out, self.plot], self.name, self.overwrite)
         results = list(self._measure(progress))
         values = {"models": [result.to_json() for result in results]}
         files = []
         if self.plot is not None:
             models = [(result.model, result.cosines) for result in results]
-            save_similarity_figure(models, Path(self.plot))
+            save_similarity_figure(models, self.plot)
             files.append(self.plot)
-        if self.out is not None:
-            files.append(write_json(f"{self.out.rstrip('/')}/similarity.json", values))
+        if out is not None:
+            files.append(write_json(out, values, self.name))
         return self.result(results, _summary(results, files), made=files, values=values)
 
     def _measure(self, progress: Progress) -> Iterator[ModelSimilarity]:

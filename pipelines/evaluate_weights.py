@@ -11,7 +11,7 @@ from ncclean.options import Option, Reads, Seed
 from .command import Command, Result
 from .display import Shown, Table, decimal
 from .progress import SILENT, Progress
-from .shared_options import Device, Precision
+from .shared_options import Device, Precision, Replace
 
 if TYPE_CHECKING:
     from ncclean.evaluation.pair_weights import WeightReport
@@ -48,6 +48,7 @@ class EvaluateWeights(Command):
     precision: Precision = "auto"
     device: Device = "auto"
     seed: Seed = 0
+    overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[WeightReport]:
         """Compute, write and compare; see `ncclean_pipelines.jobs.evaluate_weights`."""

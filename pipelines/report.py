@@ -12,7 +12,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Note, Shown, interval, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, MemoryLimit, PageTitle, PictureShards, Scores
+from .shared_options import ImageRoot, Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
     from .jobs.report import WrittenReport
@@ -56,6 +56,7 @@ class Report(Command):
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
+    overwrite: Replace = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -139,6 +139,10 @@ def _plan(stages: Sequence[PlannedStage]) -> Iterator[Shown]:
     ]
     heads = ("stage", "command", "", "pairs", "hours", "")
     yield Table("", heads, tuple(rows), left=3, last_left=True)
+    for stage in stages:
+        yield from (
+            f"{stage.name} writes outside of the run's folder: {path}" for path in stage.elsewhere
+        )
     hours = [stage.hours for stage in stages if stage.hours is not None]
     if hours:
         yield f"about {sum(hours):,.2f} hours for the stages with an estimate"

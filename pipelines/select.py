@@ -13,7 +13,7 @@ from ncclean.selection.policy import Policy
 from .command import Command, Result
 from .display import Note, Shown, Table, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Scores
+from .shared_options import Join, MemoryLimit, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.selection.select import SelectionSummary
@@ -61,19 +61,23 @@ class Select(Command):
     ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
+    overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
         """Write the selection; see `ncclean.selection.select.select`.
 
-        Raises `InputError` if it would take the place of a table that it reads.
+        Raises `InputError` if it would take the place of a table that it reads, or of a file that
+        another command wrote.
         """
         from ncclean import stores
+        from ncclean.output_mark import check_free
         from ncclean.selection.select import select
         from ncclean.storage.column_names import JoinedFile
         from ncclean.storage.tables import check_apart, table_files
 
         beside = [JoinedFile.parse(table).path for table in self.join]
         beside += [self.dedup] if self.dedup is not None else []
+        check_free([self.out], self.name, self.overwrite)
         check_apart(self.out, table_files([*self.scores, *beside]))
         progress.say("selecting")
         selected = select(

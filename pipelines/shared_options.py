@@ -111,6 +111,9 @@ MemoryLimit = Annotated[
     str | None, Option("Memory that DuckDB may use, such as `4GB`.", is_idle=True)
 ]
 Overwrite = Annotated[bool, Option("Start over instead of resuming.", in_recipes=False)]
+Replace = Annotated[
+    bool, Option("Replace files that another command or program wrote.", in_recipes=False)
+]
 
 
 def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:

@@ -1,5 +1,7 @@
 """Temporary folders, and what killed processes left of theirs."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -40,3 +42,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(place):
     (place / "others").mkdir()
     with scratch_folder() as folder:
         assert {*place.iterdir()} == {folder, place / "others"}
+
+
+def test_where_there_are_no_locks_a_folder_is_there_nevertheless(place, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with scratch_folder() as folder, scratch_folder():
+        assert folder.is_dir()
+    assert not [*place.iterdir()]

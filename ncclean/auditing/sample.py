@@ -15,6 +15,7 @@ from ncclean.atomic import published
 from ncclean.auditing.answers import Design
 from ncclean.auditing.table import AuditTable
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json
 
@@ -43,6 +44,7 @@ class Sample:
             _DESIGN: json.dumps(self.design.to_json()),
             "seed": str(seed),
             "ncclean_version": __version__,
+            "made_by": mark("audit"),
         }
         table = self.rows.select(COLUMNS).replace_schema_metadata(metadata)
         with published(out) as aside:

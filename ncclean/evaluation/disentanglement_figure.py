@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ def projected(
     return dict(zip(_NAMES, np.split(plane, len(_NAMES)), strict=True))
 
 
-def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], path: Path) -> None:
+def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], path: str) -> None:
     """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -57,4 +56,4 @@ def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], 
             figure.colorbar(image, ax=right)
         else:
             right.set_axis_off()
-    write_figure(figure, path)
+    write_figure(figure, path, "evaluate disentanglement")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncclean import stores
+from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +27,24 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write_figure(figure: Figure, path: Path) -> None:
-    """Write to a file; its ending is the format. Raises `InputError` if it cannot be written."""
-    if path.suffix.lower() not in FORMATS:
+def marked(kind: str, command: str) -> dict[str, str | None]:
+    """Metadata with the command that drew a figure of the format `kind`.
+
+    No time of writing is among it: the same numbers give the same bytes.
+    """
+    no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+    return {"Software" if kind == "png" else "Creator": mark(command), **no_date}
+
+
+def write_figure(figure: Figure, path: str, command: str) -> None:
+    """Write to a file or an object; its ending is the format.
+
+    Raises `InputError` if it cannot be written.
+    """
+    place = stores.location(path)
+    kind = place.suffix.lower()
+    if kind not in FORMATS:
         raise InputError(f"--plot takes a file ending in {', '.join(FORMATS)}, got {path}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    with published(place) as aside:
+        metadata = marked(kind[1:], command)
+        figure.savefig(aside, format=kind[1:], dpi=200, metadata=metadata)

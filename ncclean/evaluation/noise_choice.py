@@ -80,5 +80,7 @@ class NoiseChoice:
 
     def _add_rule(self, rule: Rule) -> None:
         what = f"the rule {rule.title!r}"
-        self.conditions[rule.condition] = self.table.expression(rule.condition, what)
+        self.conditions[rule.condition] = self.table.expression(
+            rule.condition, what, is_condition=True
+        )
         self.rules.append(rule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclean.evaluation.figure_files import STYLE, write_figure
@@ -23,9 +22,9 @@ _CLEAN = "#7F7F7F"
 _HISTOGRAM_OF = "similarity"
 
 
-def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: Path) -> None:
+def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: str) -> None:
     """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
-    write_figure(draw(evaluation, scores), path)
+    write_figure(draw(evaluation, scores), path, "evaluate noise")
 
 
 def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:

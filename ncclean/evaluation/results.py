@@ -20,6 +20,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.evaluation.outcomes import TASKS
 from ncclean.text_files import parse_json, read_text
+from ncclean.output_mark import check_free, mark
 
 LANGUAGE = "en"
 _NAMED = ("dataset", "model", "pretrained", "task")
@@ -56,9 +57,8 @@ class Evaluation:
 
     @property
     def file_name(self) -> str:
-        """As clip_benchmark's own results are named."""
-        parts = (self.dataset, self.pretrained, self.model, LANGUAGE, self.task)
-        return "_".join(re.sub(r"[^\w.+-]+", "-", part).strip("-.") for part in parts) + ".json"
+        """See `file_name`."""
+        return file_name(self.dataset, self.pretrained, self.model, self.task)
 
     def to_json(self) -> dict[str, Any]:
         """clip_benchmark's fields, then ours."""
@@ -79,12 +79,14 @@ class Evaluation:
             "ncclean_version": ncclean.__version__,
         }
 
-    def write(self, path: UPath) -> None:
+    def write(self, path: UPath, command: str) -> None:
         """Write the outcomes first, so that they exist wherever the JSON does."""
+        made_by = {"made_by": mark(command)}
         with published(_outcomes_of(path)) as aside:
-            pq.write_table(self.outcomes, aside, compression="zstd")
+            table = self.outcomes.replace_schema_metadata(made_by)
+            pq.write_table(table, aside, compression="zstd")
         with published(path) as aside:
-            aside.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+            aside.write_text(json.dumps({**self.to_json(), **made_by}, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
@@ -118,34 +120,41 @@ class Evaluation:
         )
 
 
-def write_results(results: Sequence[Evaluation], out: str) -> list[str]:
-    """Write each to a file of its own; returns the JSON files.
+def file_name(dataset: str, pretrained: str, model: str, task: str) -> str:
+    """The name of a result as clip_benchmark gives it."""
+    parts = (dataset, pretrained, model, LANGUAGE, task)
+    return "_".join(re.sub(r"[^\w.+-]+", "-", part).strip("-.") for part in parts) + ".json"
+
+
+def check_free_results(
+    out: str | None, names: Sequence[str], command: str, overwrite: bool
+) -> None:
+    """Raise `InputError` if files of anything but the command are where results will be."""
+    for path in _places(out, names) if out is not None else ():
+        check_free([str(path), str(_outcomes_of(path))], command, overwrite)
+
+
+def write_results(results: Sequence[Evaluation], out: str, command: str) -> list[str]:
+    """Write each to a file of its own, as made by `command`; returns the JSON files.
 
     `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for one file
     and several results, and for two results of the same name.
     """
-    if out.endswith(".json"):
-        check_out(out, len(results))
-        paths = [stores.location(out)]
-    else:
-        paths = [stores.location(out) / result.file_name for result in results]
+    check_out(out, len(results))
+    paths = _places(out, [result.file_name for result in results])
     names = [path.name for path in paths]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"two results would have the name {twice}: write them to different --out")
     for result, path in zip(results, paths, strict=True):
-        result.write(path)
+        result.write(path, command)
     return [str(path) for path in paths]
 
 
 def check_out(out: str | None, count: int) -> None:
-    """Raise `InputError` if `out` is one file for several results, or a file of something else."""
-    if out is None or not out.endswith(".json"):
-        return
-    if count != 1:
+    """Raise `InputError` if `out` is one file for several results."""
+    if out is not None and out.endswith(".json") and count != 1:
         raise InputError(f"--out {out} is one file, but there are {count} results: name a folder")
-    if Path(out).is_file() and not _is_result(Path(out)):
-        raise InputError(f"--out {out} exists and is not a result of `ncclean evaluate`")
 
 
 def read_results(source: str) -> list[Evaluation]:
@@ -167,6 +176,11 @@ def read_results(source: str) -> list[Evaluation]:
             f"{source} names no result of `ncclean evaluate` (a JSON file or a folder)"
         )
     return results
+
+
+def _places(out: str, names: Sequence[str]) -> list[UPath]:
+    place = stores.location(out)
+    return [place] if out.endswith(".json") else [place / name for name in names]
 
 
 def _outcomes_of(path: UPath) -> UPath:

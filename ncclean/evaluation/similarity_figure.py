@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +22,9 @@ _SERIES = (
 )
 
 
-def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: Path) -> None:
+def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: str) -> None:
     """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
-    write_figure(draw_similarities(models), path)
+    write_figure(draw_similarities(models), path, "evaluate similarity")
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:

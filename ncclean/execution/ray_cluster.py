@@ -17,11 +17,17 @@ from ncclean.errors import InputError, NccleanError
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10.0
+_RESTART = (
+    "what is done is kept: start the cluster again (`ray stop`, `ray start`), and give the same "
+    "command"
+)
 _CONNECT_HINT = (
     "start one with `ray start --head`; a cluster with tokens needs RAY_AUTH_MODE=token and its "
     "token here; or take --engine ray without --ray-address for this machine"
 )
 _GONE_SECONDS = 5.0
+# Workers that die one after the other, without an answer of any in between, end a run then.
+SILENT_SECONDS = 120.0
 _CPUS_PER_CPU_WORKER = 4
 
 
@@ -49,9 +55,11 @@ def connect(address: str | None) -> bool:
 def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
     """GPUs and CPUs of a worker: one GPU and its share of the cores, or a few cores.
 
-    Raises `InputError` if no node is that large.
+    Raises `InputError` if no node is alive.
     """
     alive = [node["Resources"] for node in nodes()]
+    if not alive:
+        raise InputError(f"the Ray cluster has no node that is alive; {_RESTART}")
     largest = max(alive, key=lambda node: (node.get("GPU", 0), node.get("CPU", 0)))
     gpus = cluster.gpus_per_worker
     if gpus is None:
@@ -67,6 +75,36 @@ def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
             "no node has %g GPUs and %g CPUs now; waiting for one to join", gpus, cpus
         )  # an autoscaler may bring it
     return gpus, cpus
+
+
+class Silence:
+    """How long no worker of a cluster has answered, while some have died."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def answered(self) -> None:
+        self._since = None
+
+    def died(self, error: BaseException) -> None:
+        """A worker died. Raises `InputError` where none can be expected to answer any more."""
+        check_own_node()
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since >= SILENT_SECONDS:
+            raise InputError(
+                f"no worker has answered for {SILENT_SECONDS:g} seconds, and they die "
+                f"({one_line(error)}); {_RESTART}"
+            )
+
+
+def check_own_node() -> None:
+    """Raise `InputError` if the node through which this process takes part has died."""
+    listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    own = ray.get_runtime_context().get_node_id()
+    if any(node["NodeID"] == own and not node["Alive"] for node in listed):
+        raise InputError(f"Ray has died on this machine; {_RESTART}")
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ computed. Ray restarts workers; this module decides what to do with a shard whos
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import statistics
 import time
@@ -22,7 +21,7 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ModelError
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.ray_cluster import get, is_gone, one_line
+from ncclean.execution.ray_cluster import check_own_node, get, is_gone, one_line
 from ncclean.execution.ray_workers import SHARDS_PER_WORKER, TICK_SECONDS, Call, Worker, WorkerPool
 from ncclean.execution.task import failed_result
 from ncclean.models.estimator import ModelIdentity
@@ -73,7 +72,10 @@ class ShardRun:
             if not pending:
                 time.sleep(TICK_SECONDS)
                 continue
-            for reference in ray.wait(pending, timeout=TICK_SECONDS)[0]:
+            ready = ray.wait(pending, timeout=TICK_SECONDS)[0]
+            if not ready:
+                check_own_node()
+            for reference in ready:
                 if reference in self._questions:
                     self._learn_node(reference)
                 else:
@@ -113,8 +115,11 @@ class ShardRun:
 
     def _learn_node(self, reference: Any) -> None:
         worker = self._questions.pop(reference)
-        with contextlib.suppress(RayError):
+        try:
             worker.node = ray.get(reference)
+            self._pool.silence.answered()
+        except RayError as error:
+            self._pool.silence.died(error)
 
     def _submit(self, worker: Worker, task: ShardTask, alone: bool = False) -> None:
         assert worker.node is not None
@@ -143,6 +148,7 @@ class ShardRun:
     def _worker_died(self, call: Call, error: RayActorError | ObjectLostError) -> None:
         number = call.task.number
         call.worker.node = None  # Ray may restart it elsewhere
+        check_own_node()
         if number not in self._left:
             return
         if is_gone(call.node):

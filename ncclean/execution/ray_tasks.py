@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ncclean.errors import InputError
-from ncclean.execution.ray_cluster import connect, get, nodes, one_line
+from ncclean.execution.ray_cluster import check_own_node, connect, get, nodes, one_line
 from ncclean.execution.ray_workers import GROW_SECONDS, TICK_SECONDS
 from ncclean.runner import Tasks
 
@@ -71,6 +71,8 @@ class RayTasks:
                     return
                 ready, _ = ray.wait(list(running), timeout=TICK_SECONDS)
                 idle = 0.0 if ready else idle + TICK_SECONDS
+                if not ready:
+                    check_own_node()
                 if idle == GROW_SECONDS and not ray.cluster_resources().get("CPU"):  # type: ignore[no-untyped-call]
                     logger.warning("no node has a core free; waiting for one to join")
                 for reference in ready:

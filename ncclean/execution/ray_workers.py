@@ -28,7 +28,7 @@ from ncclean.execution.engine import (
     Speed,
 )
 from ncclean.execution.further_columns import FurtherColumns
-from ncclean.execution.ray_cluster import get, nodes
+from ncclean.execution.ray_cluster import Silence, check_own_node, get, nodes
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
 
@@ -131,6 +131,7 @@ class WorkerPool:
         self.workers: list[Worker] = []
         self._grown = 0.0
         self._load_errors: list[ModelError] = []
+        self.silence = Silence()
 
     @property
     def usable(self) -> list[Worker]:
@@ -214,16 +215,22 @@ class WorkerPool:
         since, warned = time.monotonic(), False
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=TICK_SECONDS)
+            if not ready:
+                check_own_node()
             if not ready and not warned and time.monotonic() - since > GROW_SECONDS:
                 warned = True
                 self._warn_if_none_started(list(calls.values()))
             for reference in ready:
                 waiting.discard(reference)
                 try:
-                    return get(reference)
+                    result = get(reference)
+                    self.silence.answered()
+                    return result
                 except ModelError as error:
+                    self.silence.answered()
                     self.park(calls[reference], error)
-                except RayActorError:  # it is restarted
+                except RayActorError as error:  # it is restarted
+                    self.silence.died(error)
                     logger.warning("a worker died; Ray restarts it")
                     time.sleep(TICK_SECONDS)
         return None

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from upath import UPath
@@ -21,6 +22,7 @@ from ncclean.atomic import published, remove_leftovers
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 from ncclean.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
     WRITTEN,
@@ -193,13 +195,26 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
         with open(aside, "wb") as stream:
             header = {"descr": [("f0", "<u8"), ("f1", "<u8")], "fortran_order": False,
                       "shape": (count,)}  # fmt: skip
-            np.lib.format.write_array_header_1_0(stream, header)
+            _write_header(stream, header)
             for batch in reader:
                 rows = np.empty(len(batch), dtype="<u8,<u8")
                 rows["f0"], rows["f1"] = (batch.column(name).to_numpy() for name in ("f0", "f1"))
                 stream.write(rows.tobytes())
         size = aside.stat().st_size
     return ExportSummary(shards=0, samples=count, bytes=size, out=str(out))
+
+
+def _write_header(stream: BinaryIO, header: dict[str, Any]) -> None:
+    """A header of `.npy` with the mark as a comment: it is a literal of Python, padded with spaces.
+
+    Its length stays a multiple of 64, so that the array can be mapped.
+    """
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, header)
+    text = buffer.getvalue()[10:].decode("latin1").rstrip() + f"  # {mark(_COMMAND)}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    stream.write(np.lib.format.magic(1, 0) + len(text).to_bytes(2, "little"))
+    stream.write(text.encode("latin1"))
 
 
 def clear_export(out: UPath) -> None:

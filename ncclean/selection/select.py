@@ -20,6 +20,7 @@ from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
 from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
+from ncclean.output_mark import mark
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,
@@ -134,7 +135,9 @@ class _Selection:
             if columns[name] is None:
                 self._refuse(option, name, scores)
         self._weights = columns.get(policy.weights or "")
-        self._where = scores.expression(policy.where, "--where") if policy.where else None
+        self._where = (
+            scores.expression(policy.where, "--where", is_condition=True) if policy.where else None
+        )
         self._score = scores.expression(policy.score, "--score") if policy.score else None
         self._balance = (
             scores.expression(policy.balance_by, "--balance-by") if policy.balance_by else None
@@ -179,7 +182,8 @@ class _Selection:
         self._connection.execute(
             f"COPY (SELECT {columns} FROM ({kept}) {drawn} {order}) TO {quoted(str(aside))} "
             "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, "
-            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}}})"
+            f"KV_METADATA {{policy: {quoted(policy)}, ncclean_version: {quoted(__version__)}, "
+            f"made_by: {quoted(mark('select'))}}})"
         )
         return self._summary()
 

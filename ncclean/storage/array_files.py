@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,8 @@ class ArrayFolder:
         copy = self._cache() / path.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            aside = copy.with_name(f".{copy.name}.{os.getpid()}")
+            # Containers may share the folder, and their processes have one number.
+            aside = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
             with contextlib.ExitStack() as stack:
                 stack.callback(aside.unlink, missing_ok=True)
                 stores.ask("read", path, path.fs.get_file, path.path, str(aside))

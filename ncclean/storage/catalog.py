@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
-import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ import fsspec
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.scratch import scratch_folder
 from ncclean.storage.tables import table_files
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
@@ -94,23 +93,17 @@ def temporary_folder() -> Path:
     """A path for what does not fit in memory, which nobody else uses; nothing is there yet.
 
     DuckDB removes what it put there when its connection is closed, the end of the process what is
-    left.
+    left, and the next process what a killed one left.
     """
-    return Path(f"{_temporary_prefix()}{uuid.uuid4().hex}")
+    return _process_folder() / uuid.uuid4().hex
 
 
 @functools.cache
-def _temporary_prefix() -> str:
+def _process_folder() -> Path:
     # DuckDB's own choice is a folder in the current one, which may be slow, full or read-only.
-    prefix = f"ncclean-{os.getpid()}-"
-    parent = Path(tempfile.gettempdir())
-
-    def remove() -> None:
-        for folder in parent.glob(f"{prefix}*"):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return str(parent / prefix)
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(scratch_folder())
 
 
 def _listed(files: Iterable[str]) -> str:

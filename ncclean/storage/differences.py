@@ -32,8 +32,8 @@ def check_same(place: object, clauses: Sequence[str]) -> None:
     if not clauses:
         return
     raise ResumeError(
-        f"{place} was made by another run: {spelled_out(clauses)}. Use --overwrite to start "
-        "again, or another --out"
+        f"{place} was made by another run: {spelled_out(clauses)}",
+        ". Use --overwrite to start again, or another --out",
     )
 
 

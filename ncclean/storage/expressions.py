@@ -5,7 +5,9 @@ DuckDB parses it. What is changed is its tree, so quotes, comments and nesting n
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,13 @@ from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.column_names import ColumnNames
 
 Node = dict[str, Any]
+
+_CONDITIONS = ("BOOLEAN", '"NULL"')  # and integers, which tables of others have for them
+_MISSING = re.compile(
+    r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
+)
+_MEANT = re.compile(r'^Did you mean "([^"]+)"', re.MULTILINE)
+_KIND = re.compile(r"^(Binder|Catalog|Parser) Error: ")
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,17 @@ def parse_expression(
 
 
 def bind_expression(
-    connection: duckdb.DuckDBPyConnection, text: str, option: str, names: ColumnNames
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    option: str,
+    names: ColumnNames,
+    *,
+    is_condition: bool = False,
 ) -> Expression:
     """Read an expression and check that DuckDB can compute it; no table is read.
 
-    Raises `InputError`, in one sentence that begins with the option, if it cannot be computed.
+    Raises `InputError`, in one sentence that begins with the option, if it cannot be computed, has
+    more or fewer values than there are pairs, or is a condition that is neither true nor false.
     """
     expression = parse_expression(connection, text, option, names)
     columns = ", ".join(f"NULL::{kind} AS {identifier(n)}" for n, kind in names.types.items())
@@ -85,17 +100,105 @@ def bind_expression(
         for argument in expression.ranks
     )
     try:
-        connection.execute(
-            f"WITH scores AS (SELECT {columns}) "
-            # Beside a column, so that an aggregate over all pairs is refused.
-            f"SELECT *, {expression.sql} FROM (SELECT *{ranks} FROM scores) AS scores LIMIT 0"
+        kind = type_per_pair(
+            connection,
+            f"WITH scores AS (SELECT {columns})",
+            f"(SELECT *{ranks} FROM scores) AS scores",
+            expression.sql,
         )
     except duckdb.Error as error:
-        reason = missing_column_hint(text, names.types) or first_line(error)
+        reason = missing_column_hint(text, names.types) or explain(error, names.types)
         if text.isidentifier() and names.named(text) is None:
             reason = missing_column(text, names.types)
         raise InputError(f"{option}: {reason}") from error
+    except NotPerPair as error:
+        raise InputError(f"{option}: {error}") from None
+    if is_condition and kind not in _CONDITIONS and "INT" not in kind:
+        raise InputError(f"{option} takes a condition, and {text} is {kind}: compare it")
     return expression
+
+
+class NotPerPair(ValueError):
+    """An expression without exactly one value for each row."""
+
+
+def type_per_pair(
+    connection: duckdb.DuckDBPyConnection,
+    common: str,
+    source: str,
+    sql: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """The type of an expression that has one value for each row of `source`; nothing is read.
+
+    Window functions and subqueries have: a subquery is one value, or asked whether it holds one.
+    With `alone`, window functions are refused too: they look at other pairs.
+    Raises `NotPerPair` for aggregates, `unnest` and what stands for several columns, and
+    `duckdb.Error` for what cannot be computed.
+    """
+    try:
+        # Beside a column, so that an aggregate over all pairs is refused.
+        described = connection.execute(f"DESCRIBE {common} SELECT *, {sql} FROM {source}")
+        kinds = [str(row[1]) for row in described.fetchall()][_width(connection, common, source) :]
+    except duckdb.BinderException as error:
+        if "GROUP BY" in str(error):
+            raise NotPerPair(
+                "an aggregate has one value for all pairs: put it in a subquery, as in "
+                "similarity > (SELECT avg(similarity) FROM scores)"
+            ) from None
+        raise
+    if len(kinds) != 1:
+        raise NotPerPair(f"it stands for {len(kinds)} columns, and takes one value for each pair")
+    # DuckDB knows what an aggregate is and what unnests, by whatever name: in WHERE it refuses
+    # both. Window functions as well, which are looked at without what is inside of them.
+    tested = sql if alone else _without_windows(connection, sql)
+    try:
+        connection.execute(f"{common} SELECT 1 FROM {source} WHERE ({tested}) IS NULL LIMIT 0")
+    except duckdb.BinderException as error:
+        if "UNNEST" in str(error):
+            raise NotPerPair("unnest gives several rows for a pair, or none") from None
+        if "window functions" in str(error):
+            raise NotPerPair("a window function looks at other pairs of the shard") from None
+        raise
+    return kinds[0]
+
+
+def _width(connection: duckdb.DuckDBPyConnection, common: str, source: str) -> int:
+    return len(connection.execute(f"DESCRIBE {common} SELECT * FROM {source}").fetchall())
+
+
+def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The expression with NULL for its window functions."""
+    tree = _parse(connection, f"SELECT {sql}")
+    null = _parse(connection, "SELECT NULL")
+    if tree is None or null is None:
+        return sql
+    constant = null["statements"][0]["node"]["select_list"][0]
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, list):
+            return [replaced(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if value.get("class") == "WINDOW":
+            return {**constant, "alias": value.get("alias", "")}
+        return {key: replaced(inner) for key, inner in value.items()}
+
+    select = tree["statements"][0]["node"]
+    select["select_list"] = replaced(select["select_list"])
+    return _written(connection, tree).removeprefix("SELECT ")
+
+
+def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
+    """What DuckDB says on one line; of a column that is not there, which there are."""
+    text = str(error)
+    missing = _MISSING.search(text)
+    if missing is not None:
+        return missing_column(missing[1] or missing[2], columns)
+    meant = _MEANT.search(text)
+    reason = _KIND.sub("", first_line(error))
+    return f"{reason.rstrip('!.')} (did you mean {meant[1]}?)" if meant else reason
 
 
 def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
@@ -112,7 +215,9 @@ def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
 def missing_column(name: str, there: Iterable[str]) -> str:
     """That there is no such column, and what to do about it."""
     columns = list(there)
-    sentence = f"there is no column {name!r}; there are {', '.join(columns)}"
+    close = difflib.get_close_matches(name, columns, n=1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    sentence = f"there is no column {name!r}{meant}; there are {', '.join(columns)}"
     return missing_column_hint(name, columns) or sentence
 
 

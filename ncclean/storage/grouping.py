@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ncclean import schema
 from ncclean.errors import InputError
+from ncclean.storage.expressions import NotPerPair, explain, one_expression, type_per_pair
 
 # More of them in one shard are no groups: the column has another value for every pair.
 _MOST_GROUPS = 200
@@ -33,6 +34,7 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
     What is not a column of the table is null: a field that only some shards have. Raises
     `InputError` for an expression that cannot be evaluated, or with hundreds of values.
     """
+    one_expression(sql, "--calibrate-by")
     there = {name.lower() for name in table.column_names}
     missing = sorted(name for name in names_in(sql) if name.lower() not in there)
     for name in missing:
@@ -42,14 +44,13 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
         connection.register("pairs", table)
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
+        type_per_pair(connection, "", "pairs", f"({sql}\n)", alone=True)
         query = f"SELECT ({sql}\n)::VARCHAR AS label FROM pairs"
-        statements = connection.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise InputError("--calibrate-by takes a column or one expression of SQL")
         labels = connection.sql(query).to_arrow_table().column("label").combine_chunks()
     except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"--calibrate-by {sql}: {reason}") from error
+        raise InputError(f"--calibrate-by {sql}: {explain(error, ())}") from error
+    except NotPerPair as error:
+        raise InputError(f"--calibrate-by {sql}: {error}") from None
     finally:
         connection.close()
     if isinstance(labels, pa.ChunkedArray):

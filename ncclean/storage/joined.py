@@ -104,13 +104,13 @@ class JoinedScores:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def expression(self, text: str, option: str) -> Expression:
+    def expression(self, text: str, option: str, *, is_condition: bool = False) -> Expression:
         """Read SQL over the columns, with `rank(x)` for the percent rank over the scored pairs.
 
         Raises `InputError`, in one sentence with the name of the option, for what is not one
-        expression over the columns that there are.
+        expression over the columns that there are, with one value for each pair.
         """
-        return bind_expression(self.connection, text, option, self.names)
+        return bind_expression(self.connection, text, option, self.names, is_condition=is_condition)
 
     def prepare(self, columns: Iterable[str], expressions: Iterable[Expression] = ()) -> list[str]:
         """Compute the joins and ranks, once; returns the files that hold the scores from now on.

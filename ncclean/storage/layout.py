@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
@@ -81,6 +82,17 @@ class ScoreLayout:
                 )
             tables = tables_at(self.out)
         return tables[0] if tables else None
+
+    def has_rows(self) -> bool:
+        """Whether there is a table at `out` with rows, or one that cannot be read."""
+        for path in stores.ask("list", self.out, tables_at, self.out):
+            try:
+                with stores.open_parquet(path) as table:
+                    if table.metadata.num_rows:
+                        return True
+            except (OSError, pa.ArrowException):
+                return True
+        return False
 
     def check_usable(self) -> None:
         """Raise `InputError` if something is in the way that no scoring run made."""

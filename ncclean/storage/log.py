@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +61,8 @@ def read_log(path: UPath) -> Iterator[dict[str, Any]]:
     if stores.is_url(path):
         return _records_of(_objects(path))
     try:
+        if not path.is_file() and path.exists():
+            raise InputError(f"{path} is not a file: choose another --out")
         return _records_in(open(str(path), "rb"))
     except FileNotFoundError:
         return iter(())
@@ -85,6 +89,11 @@ class _File:
                 f"another run is writing to {path.parent}: wait for it, or use another --out"
             ) from error
         except OSError as error:
+            if error.errno == errno.ELOOP:  # to write to it is to change a file elsewhere
+                raise InputError(
+                    f"{path} is a link, and a record is a file of its own: remove the link, or "
+                    "choose another --out"
+                ) from error
             raise InputError(stores.explain(path, error)) from error
         self._is_torn = False  # whether the last line has no end
 
@@ -131,8 +140,11 @@ class _File:
 
     def _locked(self) -> int:
         while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(self._path, flags, 0o666)
             try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise InputError(f"{self._path} is not a file: choose another --out")
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):

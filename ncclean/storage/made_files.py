@@ -1,10 +1,15 @@
-"""The files that a run has made, under names that stay right when its output is moved."""
+"""The files that a run has made, and removing them: never outside of the run's output.
+
+A record is a file that anybody may have written. What it lists is therefore only removed where the
+run itself would have put it: below the output, and through no link.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from upath import UPath
@@ -13,46 +18,80 @@ from ncclean import stores
 from ncclean.atomic import remove_leftovers
 
 
-class MadeFiles:
-    """Files by their names relative to `base`, a folder or a file; others by their whole path."""
+@dataclass(frozen=True)
+class OwnPlace:
+    """Where a run may remove files: at or below `base`, its output, and in the folder `work`."""
 
-    def __init__(self, base: UPath) -> None:
-        self._base = base
-        self._names: dict[str, None] = {}
+    base: UPath
+    work: UPath
+
+    def holds(self, path: UPath) -> bool:
+        """Whether `path` lies there, and is no link and behind none."""
+        place = absolute(path)
+        if ".." in str(path).split("/") or not any(
+            is_within(place, absolute(owned)) for owned in (self.base, self.work)
+        ):
+            return False
+        return stores.is_url(place) or not self._is_behind_link(place)
+
+    def _is_behind_link(self, place: str) -> bool:
+        base, work = absolute(self.base), absolute(self.work)
+        # The output itself may be a link: that is its owner's choice.
+        root = base if is_within(work, base) and place != base else os.path.dirname(base)
+        while place != root:
+            if os.path.islink(place):
+                return True
+            place = os.path.dirname(place)
+        return False
+
+
+@dataclass
+class MadeFiles:
+    """Files below `base`, a folder or a file, by names that stay right when it is moved."""
+
+    base: UPath
+    _names: dict[str, None] = field(default_factory=dict)
 
     def add(self, names: Iterable[str]) -> None:
         self._names.update(dict.fromkeys(names))
 
     def new_names(self, paths: Iterable[UPath | Path]) -> list[str]:
-        """The names of those paths that are not in the list."""
-        names = dict.fromkeys(map(self._name, paths))
+        """The names of those paths that are not in the list; those outside of `base` have none."""
+        base = absolute(self.base)
+        places = [place for place in map(absolute, paths) if is_within(place, base)]
+        names = dict.fromkeys(place[len(base) :].lstrip("/") or "." for place in places)
         return [name for name in names if name not in self._names]
 
     def paths(self) -> Iterator[UPath]:
+        """The listed files; a name may lead anywhere, see `OwnPlace`."""
         for name in self._names:
             if name == ".":
-                yield self._base
-            elif stores.is_url(name) or os.path.isabs(name):
-                yield stores.location(name)
-            elif ".." not in name.split("/"):
-                yield self._base / name
-
-    def _name(self, path: UPath | Path) -> str:
-        place, base = absolute(path), absolute(self._base)
-        return "." if place == base else place.removeprefix(base.rstrip("/") + "/")
+                yield self.base
+            elif not stores.is_url(name) and not os.path.isabs(name):
+                yield self.base / name
 
 
-def absolute(path: UPath | Path) -> str:
+def absolute(path: UPath | Path | str) -> str:
     """One spelling for each place, with or without a file."""
-    return str(path) if stores.is_url(str(path)) else os.path.abspath(str(path))
+    return str(path).rstrip("/") if stores.is_url(str(path)) else os.path.abspath(str(path))
 
 
-def remove_with_leftovers(paths: Iterable[UPath]) -> None:
-    """Remove files, and what killed processes left of them. Folders stay."""
+def remove_with_leftovers(paths: Iterable[UPath]) -> int:
+    """Remove files, and what killed processes left of them; returns how many there were.
+
+    Folders stay.
+    """
     files = list(paths)
-    stores.remove_files(files)
+    present = stores.present_files(files)
+    stores.remove_files(present)
     folders: dict[UPath, set[str]] = defaultdict(set)
     for path in files:
         folders[path.parent].add(path.name)
     for folder, names in folders.items():
         remove_leftovers(folder, names)
+    return len(present)
+
+
+def is_within(place: str, folder: str) -> bool:
+    """Whether an `absolute` place is a folder or lies below it."""
+    return place == folder or place.startswith(folder.rstrip("/") + "/")

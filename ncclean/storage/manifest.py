@@ -117,7 +117,7 @@ class Manifest:
                 on_entry=manifest._read,
             )
         except ResumeError:
-            if any(stats.rows for stats in manifest.done.values()):
+            if any(stats.rows for stats in manifest.done.values()) or layout.has_rows():
                 raise
             return cls.open(layout, identity, overwrite=True)
         if not manifest._record.resumed:
@@ -147,8 +147,9 @@ class Manifest:
         if record is None:
             return None
         manifest._record = record
-        manifest._take_list(record.identity)
-        identity = RunIdentity.from_json(record.identity)
+        with record.reading():
+            manifest._take_list(record.identity)
+            identity = RunIdentity.from_json(record.identity)
         manifest.identity = dataclasses.replace(identity, shards=manifest._list.shards)
         return manifest
 

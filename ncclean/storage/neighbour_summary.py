@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 import ncclean
 from ncclean import schema
+from ncclean.output_mark import mark
 from ncclean.scoring.neighbours.lemon import LemonParameters
 from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.scoring.neighbours.result import CorpusNeighbours
@@ -122,6 +123,7 @@ def neighbour_metadata(options: NeighbourOptions, summary: NeighboursSummary) ->
         **{f"lemon_{name}": value for name, value in lemon.items() if name != "k"},
         **figures,
         "ncclean_version": ncclean.__version__,
+        "made_by": mark("neighbours"),
         "schema_version": schema.SCHEMA_VERSION,
     }
     return {name: str(value) for name, value in fields.items() if value is not None}

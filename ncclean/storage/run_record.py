@@ -6,12 +6,15 @@ exists already:
 
 - A run with the same identity resumes; another one is refused with every difference spelled out.
 - Files in the way that no record lists are refused.
-- `--overwrite` removes the files that the record lists, and nothing else.
+- `--overwrite` removes the files that the record lists and that lie in the output, nothing else,
+  and says how many.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +26,14 @@ from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.log import Log, exists, open_log, read_log
-from ncclean.storage.made_files import MadeFiles, absolute, remove_with_leftovers
+from ncclean.storage.made_files import MadeFiles, OwnPlace, absolute, remove_with_leftovers
+
+logger = logging.getLogger(__name__)
 
 Identity = Mapping[str, Any]
 Files = Callable[[Identity], Iterable[UPath]]
 OnEntry = Callable[[dict[str, Any]], None]
+_FIRST = b'{"kind": "run"'  # of every record
 
 
 def no_files(identity: Identity) -> Iterable[UPath]:
@@ -98,10 +104,14 @@ class RunRecord:
                 record._begin()
             elif overwrite or record._is_cleared:
                 record._check_free(None, before)
+                if not overwrite:
+                    record._check_removed(before)
                 record._remove(before)
                 record._begin()
             else:
-                check_same(record.base, compare(before, now))
+                with record.reading():
+                    clauses = compare(before, now)
+                check_same(record.base, clauses)
                 record.resumed = True
         except BaseException:
             record.close()
@@ -140,15 +150,24 @@ class RunRecord:
 
     @classmethod
     def clear(
-        cls, path: UPath, command: str, *, base: UPath | None = None, files: Files = no_files
+        cls,
+        path: UPath,
+        command: str,
+        *,
+        base: UPath | None = None,
+        files: Files = no_files,
+        says: bool = True,
     ) -> None:
-        """Remove what the record lists, and the record. Without a record, nothing is removed."""
+        """Remove what the record lists, and the record. Without a record, nothing is removed.
+
+        `says` logs how many files of an earlier run these were; a run that ends needs not.
+        """
         if not exists(path):
             return
         with cls(path, command, {}, base or path.parent, files) as record:
             before = record._read(lambda entry: None)
             if before is not None:
-                record._remove(before)
+                record._remove(before, says)
             record._open_log.remove()
 
     def append(self, kind: str, /, **fields: Any) -> None:
@@ -166,10 +185,6 @@ class RunRecord:
     def listed(self) -> Iterator[UPath]:
         """The files of this run, written yet or not."""
         return self._listed(self.identity)
-
-    def remove_made(self) -> None:
-        """Remove the listed files. The record then holds no run: the next one begins anew."""
-        self._remove(self.identity)
 
     def flush(self) -> None:
         """Make sure that every entry outlives a crash."""
@@ -200,14 +215,13 @@ class RunRecord:
         else:
             self._log, lines = open_log(self.path)
         first = next(lines, None)
+        if first is None and not stores.is_url(self.path):
+            self._check_torn()
         if first is None or (stores.is_url(self.path) and first.get("kind") != "run"):
             return None  # nothing, or what is left of objects that were being cleared
         identity = first.get("identity")
         if first.get("kind") != "run" or not isinstance(identity, dict):
-            raise InputError(
-                f"{self.path} is not a record that this version of ncclean can read; choose "
-                "another --out, or remove it with its output"
-            )
+            raise self._unreadable()
         if first.get("command") != self.command:
             raise InputError(
                 f"{self.base} belongs to `ncclean {first.get('command')}`; choose another --out"
@@ -215,28 +229,75 @@ class RunRecord:
         for entry in lines:
             kind = entry.get("kind")
             if kind == "made":
-                self._made.add(entry["files"])
+                names = entry.get("files")
+                if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                    raise self._unreadable()
+                self._made.add(names)
             elif kind == "cleared":
                 self._is_cleared = True
+            elif not isinstance(kind, str):
+                raise self._unreadable()
             elif on_entry is not None:
-                on_entry(entry)
+                with self.reading():
+                    on_entry(entry)
             else:
                 self.entries.append(entry)
         return identity
+
+    def _check_torn(self) -> None:
+        """Raise for a file without records, unless a crash cut the first line short."""
+        with open(str(self.path), "rb") as file:
+            begin = file.read(len(_FIRST)).strip(b"\0")  # a power cut may leave these
+        if not _FIRST.startswith(begin):
+            raise self._unreadable()
 
     def _begin(self) -> None:
         self._open_log.clear()
         self.entries, self._made, self._is_cleared = [], MadeFiles(self.base), False
         self.append("run", command=self.command, identity=self.identity)
 
-    def _remove(self, identity: Identity) -> None:
+    def _remove(self, identity: Identity, says: bool = True) -> None:
+        own = list(self._listed(identity))
         self.append("cleared")  # a run killed from here on leaves nothing to resume
         self.flush()
-        remove_with_leftovers(self._listed(identity))
+        count = remove_with_leftovers(own)
+        if count and says:
+            logger.warning(
+                "removed %s of an earlier `ncclean %s` from %s",
+                f"{count:,} file{'s' * (count != 1)}",
+                self.command,
+                self.base,
+            )
 
     def _listed(self, identity: Identity) -> Iterator[UPath]:
-        yield from self.files(identity)
-        yield from self._made.paths()
+        """What the record lists in its own place. Raises `InputError` for an odd identity."""
+        place = OwnPlace(self.base, self.path.parent)
+        with self.reading():
+            yield from filter(place.holds, self.files(identity))
+        yield from filter(place.holds, self._made.paths())
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise `InputError` where the values of a record are not those of any run."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._unreadable() from error
+
+    def _unreadable(self) -> InputError:
+        return InputError(
+            f"{self.path} is not a record that this version of ncclean can read; choose another "
+            "--out, or remove it with its output"
+        )
+
+    def _check_removed(self, before: Identity) -> None:
+        """Raise `InputError` if an interrupted removal has left files: to go on is to remove."""
+        left = stores.present_files(self._listed(before))
+        if left:
+            raise InputError(
+                f"{self.base} is half removed: {left[0]} is among {len(left):,} files that its "
+                "record is to remove. Use --overwrite to remove them, or choose another --out"
+            )
 
     def _check_free(
         self, taken: Callable[[], UPath | None] | None, before: Identity | None = None

@@ -12,6 +12,7 @@ from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
 from ncclean.data.sources import resolve_pairs
+from ncclean.output_mark import check_free
 from ncclean.report.audit_page import AuditPair, read_pictures, render_audit
 from ncclean.storage.same_corpus import check_same_corpus
 
@@ -51,6 +52,8 @@ def write_audit(command: Audit, progress: Progress) -> WrittenAudit:
     shard that breaks off does not raise: it is named in the result.
     """
     assert command.out is not None
+    folder = stores.location(command.out)
+    check_free([str(folder / PAGE), str(folder / SAMPLE)], command.name, command.overwrite)
     shards = resolve_pairs(command.shards, command.image_root) if command.shards else None
     progress.say("drawing the sample")
     with AuditTable.open(command.scores, memory_limit=command.memory_limit) as table:
@@ -63,7 +66,6 @@ def write_audit(command: Audit, progress: Progress) -> WrittenAudit:
         pictures = read_pictures(pairs, shards)
     title = command.title or command.scores[0].rstrip("/").rsplit("/", 1)[-1]
     html = render_audit(sample, pairs, pictures, title).encode()
-    folder = stores.location(command.out)
     with published(folder / PAGE) as aside:
         aside.write_bytes(html)
     sample.write(folder / SAMPLE, command.seed)

@@ -20,6 +20,7 @@ from ncclean.evaluation.disentanglement_figure import projected, save_figure
 from ncclean.evaluation.scene_facts import scene_facts
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import read_heads
+from ncclean.output_mark import check_free
 from ncclean.training.feature_cache import encode_features
 
 from ..evaluate_disentanglement import EvaluateDisentanglement
@@ -35,6 +36,7 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
     Raises `ModelError` if the run has no heads, `InputError` if pairs are too few.
     """
     folder = Path(command.run_folder.removeprefix("local-dir:"))
+    check_free([command.plot], command.name, command.overwrite)
     heads = read_heads(folder)
     estimator = Estimator.load(
         f"local-dir:{folder}", None, precision=command.precision, device=command.device
@@ -49,7 +51,7 @@ def measure(command: EvaluateDisentanglement, progress: Progress) -> Disentangle
         parts, [scene_facts(record) for record in metadata], command.seed
     )
     if command.plot is not None:
-        save_figure(report, projected(parts, seed=command.seed), Path(command.plot))
+        save_figure(report, projected(parts, seed=command.seed), command.plot)
     return report
 
 

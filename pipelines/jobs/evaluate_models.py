@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ncclean.data.benchmark_sets import CLASSIFICATION, RETRIEVAL, BenchmarkSet, find_sets
-from ncclean.evaluation import model_tasks
-from ncclean.evaluation.results import Evaluation, check_out, write_results
+from ncclean.evaluation import model_tasks, outcomes
+from ncclean.evaluation.results import (
+    Evaluation,
+    check_free_results,
+    check_out,
+    file_name,
+    write_results,
+)
 from ncclean.execution.engine import ModelRequest
 from ncclean.models.estimator import Estimator
 
@@ -26,10 +32,11 @@ def evaluate(command: ModelEvaluation, progress: Progress) -> tuple[list[Evaluat
     Raises `InputError` for a set that lacks a file or has a label without a class, `ModelError` for
     a model that cannot be loaded.
     """
-    kind, splits, measure = _task(command)
+    kind, splits, task, measure = _task(command)
     sets = find_sets(command.data, kind, splits)
     total = len(sets) * len(command.model)
     check_out(command.out, total)
+    check_free_results(command.out, (), command.name, command.overwrite)
     for one in sets:  # a missing shard must not come up after an hour
         for split in splits:
             one.shards(split)
@@ -37,11 +44,16 @@ def evaluate(command: ModelEvaluation, progress: Progress) -> tuple[list[Evaluat
     for model in requested_models(command):
         progress.say(f"loading {model.model}")
         estimator = model.load()
+        about = estimator.identity
+        names = [file_name(one.name, about.pretrained, about.model, task) for one in sets]
+        check_free_results(command.out, names, command.name, command.overwrite)
         for one in sets:
             progress.say(f"{estimator.identity.model}: {one.name}")
             results.append(measure(estimator, one))
             progress.advance(len(results), total, "results")
-    files = write_results(results, command.out) if command.out is not None else []
+    files = []
+    if command.out is not None:
+        files = write_results(results, command.out, command.name)
     return results, files
 
 
@@ -60,13 +72,18 @@ def requested_models(command: ModelOptions) -> Iterator[ModelRequest]:
 Measure = Callable[[Estimator, BenchmarkSet], Evaluation]
 
 
-def _task(command: ModelEvaluation) -> tuple[str, Sequence[str], Measure]:
-    """The kind of sets, their splits, and what is measured on one."""
+def _task(command: ModelEvaluation) -> tuple[str, Sequence[str], str, Measure]:
+    """The kind of sets, their splits, the task, and what is measured on one."""
     options = command.embedding
     if isinstance(command, EvaluateRetrieval):
-        return RETRIEVAL, ("test",), lambda m, one: model_tasks.retrieval_of(m, m, one, options)
+        return (
+            RETRIEVAL,
+            ("test",),
+            outcomes.RETRIEVAL,
+            lambda m, one: model_tasks.retrieval_of(m, m, one, options),
+        )
     if isinstance(command, EvaluateLinearProbe):
         probe = command.probe_options
         measure = partial(model_tasks.linear_probe, probe, options)
-        return CLASSIFICATION, ("train", "test"), measure
-    return CLASSIFICATION, ("test",), partial(model_tasks.zeroshot, options)
+        return CLASSIFICATION, ("train", "test"), outcomes.LINEAR_PROBE, measure
+    return CLASSIFICATION, ("test",), outcomes.ZEROSHOT, partial(model_tasks.zeroshot, options)

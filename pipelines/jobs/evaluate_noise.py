@@ -113,5 +113,5 @@ def _evaluate(
             f"{command.scores[0]} has no score to evaluate: name one with --score or --column"
         )
     if command.plot is not None:
-        save_figure(evaluation, figures, Path(command.plot))
+        save_figure(evaluation, figures, command.plot)
     return dataclasses.replace(evaluation, trial=trial)

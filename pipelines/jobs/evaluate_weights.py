@@ -21,6 +21,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
 from ncclean.evaluation.pair_weights import WeightReport, compare_beliefs
 from ncclean.models.estimator import Estimator
+from ncclean.output_mark import check_free, mark
 from ncclean.storage.catalog import connect
 from ncclean.text_files import load_yaml, read_text
 from ncclean.training.block_weights import training_beliefs
@@ -53,6 +54,7 @@ def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
     folder = Path(command.run_folder.removeprefix("local-dir:"))
     if not (folder / PARAMS).is_file():
         raise InputError(f"{folder} has no {PARAMS}: name the run folder of `ncclean finetune`")
+    check_free([str(folder / BELIEFS)], command.name, command.overwrite)
     params = _params(folder / PARAMS)
     trained = build(Finetune, {**params, "out": str(folder)})
     progress.say("encoding the training pairs")
@@ -67,7 +69,8 @@ def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
                 name: pa.array(values.astype(np.float32), mask=np.isnan(values))
                 for name, values in beliefs.items()
             },
-        }
+        },
+        metadata={"made_by": mark(command.name)},
     )
     with published(UPath(folder / BELIEFS)) as aside:
         pq.write_table(table, str(aside), compression="zstd")

@@ -7,6 +7,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_pairs
 from ncclean.execution.tasks import open_runner
 from ncclean.options import usable_cores
+from ncclean.output_mark import check_free
 from ncclean.selection.export import ExportSummary, export_shards, export_uids
 from ncclean.selection.export_shard import ShardReport
 from ncclean.storage.same_corpus import check_same_corpus
@@ -24,6 +25,7 @@ def export(command: Export, progress: Progress) -> ExportSummary:
     progress.say(f"writing to {command.out}")
     out = stores.location(command.out)
     if command.is_uid_file:
+        check_free([command.out], command.name, command.overwrite)
         return export_uids(command.selection, out)
     shards = selected_shards(command)
     written = samples = size = 0

@@ -24,6 +24,7 @@ from ncclean.execution.neighbours.sources import embedded_blocks, read_reference
 from ncclean.execution.processes import processes_worth
 from ncclean.execution.tasks import open_runner
 from ncclean.options import total_memory
+from ncclean.output_mark import check_free
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.neighbour_summary import NeighboursSummary, neighbour_metadata, summarize
 from ncclean.storage.neighbour_table import write_neighbours
@@ -46,7 +47,9 @@ def find_all(command: Neighbours, progress: Progress) -> NeighboursSummary:
     """
     begin = time.perf_counter()
     out = stores.location(command.out)
-    _check_writable(out, command.overwrite or _is_being_written(out, command))
+    if not _is_being_written(out, command):  # else a table there is this search's own
+        check_free([command.out], command.name, command.overwrite)
+    _check_writable(out)
     tasks = 0
 
     def start(text: str, total: int) -> None:
@@ -118,10 +121,10 @@ def _working_folder(
 
     identity = _identity(command, shards)
     if command.overwrite:
-        RunRecord.clear(record, command.name, files=listed)
-    with RunRecord.open(record, command.name, identity) as opened:
+        RunRecord.clear(record, command.name, base=out, files=listed)
+    with RunRecord.open(record, command.name, identity, base=out) as opened:
         yield ArrayFolder(place, _run_name(opened)), opened
-    RunRecord.clear(record, command.name, files=listed)
+    RunRecord.clear(record, command.name, base=out, files=listed, says=False)
     work.remove_leftovers()
     if not stores.is_url(folder):
         with contextlib.suppress(OSError):  # a file of someone else's is in it
@@ -158,14 +161,10 @@ def _identity(command: Neighbours, shards: Sequence[ShardRef]) -> dict[str, Any]
     }
 
 
-def _check_writable(out: UPath, overwrite: bool) -> None:
+def _check_writable(out: UPath) -> None:
     """Hours of searching must not end with a path that cannot be written."""
-    if not overwrite and stores.ask("read", out, out.exists):
-        raise InputError(f"{out} exists; use --overwrite to replace it, or another --out")
     if stores.is_url(out):
         return
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: --out takes a Parquet file")
     stores.ask("write", out, out.parent.mkdir, parents=True, exist_ok=True)
     if not os.access(str(out.parent), os.W_OK):
         raise InputError(f"cannot write {out}: the folder {out.parent} is not writable")

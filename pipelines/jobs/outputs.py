@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, raise_if_full
+from ncclean.output_mark import mark
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
 
@@ -76,8 +77,9 @@ def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
             os.replace(aside / file, folder / file)
 
 
-def write_json(path: str, value: Any) -> str:
-    """Publish a result as a file, without NaN and infinity; returns its path."""
+def write_json(path: str, values: Mapping[str, Any], command: str) -> str:
+    """Publish a command's result as a file, without NaN and infinity; returns its path."""
+    marked = {"made_by": mark(command), **finite(dict(values))}
     with published(stores.location(path)) as aside:
-        aside.write_text(json.dumps(finite(value), indent=1) + "\n")
+        aside.write_text(json.dumps(marked, indent=1) + "\n")
     return path

@@ -13,6 +13,8 @@ from ncclean.atomic import published
 from ncclean.auditing.measure import Audit, measure
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
+from ncclean.evaluation.figure_files import marked
+from ncclean.output_mark import check_free
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
@@ -68,6 +70,7 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     would be too large. A shard that breaks off does not raise: it is named in the result.
     """
     begin = time.perf_counter()
+    check_free([command.out, *_figure_paths(command.figures)], command.name, command.overwrite)
     shards = resolve_pairs(command.shards, command.image_root) if command.shards else None
     progress.say("reading the score table")
     table = ScoreTable.open(command.scores, command.memory_limit, command.join)
@@ -106,6 +109,12 @@ def write_report(command: Report, progress: Progress) -> WrittenReport:
     )
 
 
+def _figure_paths(folder: str | None) -> list[str]:
+    """Every file that may be drawn."""
+    names = [f"{name}.{kind}" for name in FIGURES for kind in _FORMATS]
+    return [str(stores.location(folder) / name) for name in names] if folder else []
+
+
 def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> list[str]:
     """Every figure that the table has numbers for, in every format; returns the paths."""
     progress.say(f"drawing the figures in {folder}")
@@ -119,8 +128,8 @@ def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> li
         for kind in _FORMATS:
             target = where / f"{name}.{kind}"
             with published(target) as aside:
-                # No time of writing inside: the same table gives the same bytes.
-                metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
-                figure.savefig(aside, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+                figure.savefig(
+                    aside, format=kind, dpi=_DOTS_PER_INCH, metadata=marked(kind, Report.name)
+                )
             written.append(str(target if stores.is_url(folder) else Path(folder) / target.name))
     return written

@@ -94,7 +94,10 @@ def _check_named(
             text = named_score(text)[1] if is_named else text
             with duckdb.connect(config={"enable_external_access": False}) as connection:
                 try:
-                    bind_expression(connection, text, parameter.name, names)
+                    is_condition = parameter.name in ("where", "rule")
+                    bind_expression(
+                        connection, text, parameter.name, names, is_condition=is_condition
+                    )
                 except InputError as error:
                     raise recipe.source.error(where, str(error)) from error
             continue

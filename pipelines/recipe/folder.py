@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.output_mark import check_free
 from ncclean.storage.log import exists
 from ncclean.storage.run_record import RunRecord
 
@@ -70,6 +72,19 @@ class RunFolder:
     @property
     def page(self) -> Path:
         return self.path / "index.html"
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def versions(self) -> Path:
+        return self.path / "versions.json"
+
+    def check_free(self) -> None:
+        """Raise `InputError` for files in the folder that a run would replace and has not made."""
+        if not (self.path / "stages").is_dir():
+            check_free(map(str, (self.recipe, self.versions, self.page)), _COMMAND)
 
     def log_path(self, stage: str) -> Path:
         return self.path / "logs" / f"{stage}.log"
@@ -132,7 +147,7 @@ class RunFolder:
         """The log of a stage, to append to."""
         path = self.log_path(stage)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as stream:
+        with open(path, "a", encoding="utf-8", opener=_no_link) as stream:
             yield stream
 
     @contextmanager
@@ -140,7 +155,8 @@ class RunFolder:
         """Keep a second run out; a killed one leaves no lock. Raises `InputError`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "w")  # noqa: SIM115  held to the end of the run
+            # Held to the end of the run. A link would empty another file.
+            lock = open(self.path / ".lock", "a", opener=_no_link)  # noqa: SIM115
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror}") from error
         with lock:
@@ -168,6 +184,10 @@ class RunFolder:
 
     def _record_path(self, stage: str) -> UPath:
         return UPath(self.path / "stages" / f"{stage}.jsonl")
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def files_of(command: Command, result: Result[Any]) -> list[UPath]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ncclean.errors import InputError
 from ncclean.options import OptionError, parameters
+from ncclean.storage.made_files import absolute, is_within
 from ncclean.stores import is_url
 
 from ..command import Command, accept, build, check_known, closest
@@ -29,7 +30,8 @@ class Stage:
     """A stage: its command, ready to run, and its options as text that names other stages.
 
     `values` are the options that it was given, `symbolic` the same with references to stages left
-    in. `uses` are the earlier stages that it refers to. `pairs_per_second` is the stated speed.
+    in. `uses` are the earlier stages that it refers to, `elsewhere` the places outside of the run's
+    folder that it writes to. `pairs_per_second` is the stated speed.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Stage:
     values: dict[str, Any]
     symbolic: dict[str, Any]
     uses: tuple[str, ...]
+    elsewhere: tuple[str, ...]
     about: str | None
     pairs_per_second: float | None
 
@@ -72,14 +75,20 @@ class Recipe:
         }
 
 
-def load_recipe(path: Path, folder: Path, changes: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    path: Path,
+    folder: Path,
+    changes: Sequence[str] = (),
+    given_as: Mapping[str, str] | None = None,
+) -> Recipe:
     """Read and check a recipe for a run in `folder`; `changes` are `--set` assignments.
 
+    `given_as` has the options by which a person gave them, by the key of the assignment.
     Raises `RecipeError`, with the line, for whatever is wrong with it.
     """
     source = read_source(path)
     for change in changes:
-        source.change(change)
+        source.change(change, (given_as or {}).get(change.partition("=")[0]))
     return resolve(source, path.stem, folder)
 
 
@@ -168,6 +177,7 @@ def _stage(
         values=values,
         symbolic=symbolic,
         uses=tuple(dict.fromkeys(reference for reference in uses if reference != RUN)),
+        elsewhere=tuple(_elsewhere(source, name, kind, symbolic, values, folder)),
         about=common.about,
         pairs_per_second=common.pairs_per_second,
     )
@@ -213,6 +223,37 @@ def _accepted(kind: type[Command], filled: Mapping[str, Any], place: Path) -> di
         inside = declared["out"].option.inside
         values["out"] = str(place / inside) if inside else str(place)
     return values
+
+
+def _elsewhere(
+    source: Source,
+    stage: str,
+    kind: type[Command],
+    symbolic: Mapping[str, Any],
+    values: Mapping[str, Any],
+    folder: Path,
+) -> Iterator[str]:
+    """The outputs of a stage outside of the run's folder.
+
+    Raises `RecipeError` for one that is not stated as absolute: a recipe from somebody else must
+    not write where its reader does not expect it.
+    """
+    for option, parameter in parameters(kind).items():
+        place = values.get(option)
+        if parameter.option.inside is None or not isinstance(place, str):
+            continue
+        if is_within(absolute(place), os.path.abspath(folder)):
+            continue
+        text = str(symbolic.get(option))
+        # Of `${stage}/x`, the stage has stated it; `${stage}/../x` is another place.
+        is_stated = os.path.isabs(text) or ".." not in text.split("/")
+        if not is_url(place) and not (os.path.isabs(place) and is_stated):
+            raise source.error(
+                ("stages", stage, option),
+                f"{option}: {text} is outside of the run's folder: write {written(RUN)}/NAME, or "
+                "an absolute path to mean another folder",
+            )
+        yield place
 
 
 def _check_outputs(source: Source, stages: Mapping[str, Stage]) -> None:

@@ -40,7 +40,7 @@ def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRec
             for name, record in records.items()
             for what, reason in record.failures.items()
         ],
-        text=(folder.path / "recipe.yaml").read_text("utf-8"),
+        text=folder.recipe.read_text("utf-8"),
         versions=versions(),
         style=Markup(style),
         policy=f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "

@@ -37,7 +37,8 @@ _PROBED_BATCH = 64
 @dataclass(frozen=True)
 class PlannedStage:
     """A stage of a plan. `action` is `run`, `resume` or `skip`; `pairs` and `hours` are None where
-    they are not known; `basis` says where the hours come from, or why there are none."""
+    they are not known; `basis` says where the hours come from, or why there are none. `elsewhere`
+    are the places outside of the run's folder that it writes to."""
 
     name: str
     command: str
@@ -46,6 +47,7 @@ class PlannedStage:
     pairs: int | None = None
     hours: float | None = None
     basis: str = ""
+    elsewhere: tuple[str, ...] = ()
 
 
 def plan(
@@ -71,13 +73,22 @@ def plan(
 def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage:
     stage = decision.stage
     if not decision.runs:
-        return PlannedStage(stage.name, stage.command.name, "skip", decision.reason)
+        return PlannedStage(
+            stage.name, stage.command.name, "skip", decision.reason, elsewhere=stage.elsewhere
+        )
     action = "resume" if decision.reason == "interrupted" else "run"
     hours, basis = None, ""
     if isinstance(stage.command, Score | Finetune):
         hours, basis = _hours(stage, pairs, probe)
     return PlannedStage(
-        stage.name, stage.command.name, action, decision.reason, pairs, hours, basis
+        stage.name,
+        stage.command.name,
+        action,
+        decision.reason,
+        pairs,
+        hours,
+        basis,
+        stage.elsewhere,
     )
 
 

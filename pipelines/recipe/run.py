@@ -18,6 +18,7 @@ import yaml
 from ncclean.atomic import reported
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.options import parameters
+from ncclean.output_mark import mark
 
 from ..command import Command, Result
 from ..display import Table
@@ -153,31 +154,31 @@ def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
     """Run a stage's command where an earlier start of the stage may have left something.
 
     A command with a record of its own knows best what is still good: of a score table of another
-    shift, all parts are. It is told to start over where it finds that nothing is.
+    shift, all parts are. It is told to start over where it finds that nothing is. One without
+    replaces what it wrote, and nothing else.
     """
     if "overwrite" not in parameters(type(command)):
         return command.run(progress)
     anew: Any = dataclasses.replace(command, overwrite=True)  # type: ignore[call-arg]
-    result: Result[Any]
-    if not command.has_record:
-        result = (command if start is Start.NEW else anew).run(progress)
-        return result
+    is_again = start is Start.AGAIN and command.has_record
     try:
-        result = (anew if start is Start.AGAIN else command).run(progress)
+        result: Result[Any] = (anew if is_again else command).run(progress)
     except ResumeError as difference:
         if start is Start.NEW:  # it is somebody else's
             raise
-        progress.say(f"starting again: {difference}")
+        progress.say(f"starting again: {difference.difference}")
         result = anew.run(progress)
     return result
 
 
 def _write_start(recipe: Recipe, folder: RunFolder) -> None:
-    """What is run, and with what."""
+    """What is run, and with what. Raises `InputError` for files of something else in the way."""
     plain = json.loads(json.dumps(recipe.resolved()))
     resolved = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    folder.write(folder.path / "recipe.yaml", resolved)
-    folder.write(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
+    ran_with = {"made_by": mark("run"), **versions()}
+    folder.check_free()
+    folder.write(folder.recipe, f"# {mark('run')}\n{resolved}")
+    folder.write(folder.versions, json.dumps(ran_with, indent=1) + "\n")
 
 
 @contextmanager

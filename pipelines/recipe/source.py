@@ -15,6 +15,7 @@ from ncclean.text_files import compose_yaml, load_yaml, read_text
 _LARGEST = 256 << 10  # bytes of a recipe, which takes seconds to parse
 
 Path_ = tuple[str | int, ...]
+_MOST_VALUES = 10_000
 
 
 class RecipeError(InputError):
@@ -25,15 +26,15 @@ class RecipeError(InputError):
 class Source:
     """The values of a recipe, where each came from, and the text for the record.
 
-    `lines` are counted from 1, by the keys that lead to a value; `changed` are those given by
-    `--set`.
+    `lines` are counted from 1, by the keys that lead to a value; `changed` are those that were
+    given beside it, with the option that a person knows: `--set model.epochs`, or `--model`.
     """
 
     name: str
     text: str
     values: dict[str, Any]
     lines: dict[Path_, int]
-    changed: set[Path_] = field(default_factory=set)
+    changed: dict[Path_, str] = field(default_factory=dict)
 
     def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
         """The error for a value: the line of it, or of the nearest thing around it."""
@@ -41,14 +42,15 @@ class Source:
         while at and at not in self.lines and at not in self.changed:
             at = at[:-1]
         if at in self.changed:
-            return RecipeError(f"--set {'.'.join(map(str, _shown(at)))}: {sentence}")
+            return RecipeError(f"{self.changed[at]}: {sentence}")
         return RecipeError(f"{self.name}, line {self.lines.get(at, 1)}: {sentence}")
 
-    def change(self, assignment: str) -> None:
+    def change(self, assignment: str, given_as: str | None = None) -> None:
         """Apply one `--set KEY=VALUE`; the value is YAML.
 
-        `stage.option=2` sets an option of a stage, `name=/data` one of `vars`. Raises
-        `RecipeError` for a stage or a variable that the recipe does not have.
+        `stage.option=2` sets an option of a stage, `name=/data` one of `vars`. `given_as` is what
+        errors call it, `--set KEY` if left out. Raises `RecipeError` for a stage or a variable that
+        the recipe does not have.
         """
         key, equals, text = assignment.partition("=")
         if not equals or not key:
@@ -64,10 +66,10 @@ class Source:
             if not isinstance(variables, dict) or rest not in variables:
                 raise RecipeError(f"--set {key}: {self.name} has no variable {rest!r}")
             variables[rest] = value
-            self.changed.add(("vars", rest))
+            self.changed["vars", rest] = given_as or f"--set {rest}"
         elif first == "engine":
             self.values.setdefault("engine", {})[rest] = value
-            self.changed.add(("engine", rest))
+            self.changed["engine", rest] = given_as or f"--set engine.{rest}"
         else:
             if not isinstance(stages, dict) or first not in stages:
                 names = ", ".join(stages) if isinstance(stages, dict) else "none"
@@ -75,7 +77,7 @@ class Source:
             if stages[first] is None:
                 stages[first] = {}
             stages[first][rest] = value
-            self.changed.add(("stages", first, rest))
+            self.changed["stages", first, rest] = given_as or f"--set {first}.{rest}"
 
 
 def read_source(path: Path) -> Source:
@@ -102,6 +104,8 @@ def parse(text: str, name: str) -> Source:
         raise RecipeError(f"{name}, line {line}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise RecipeError(f"{name} is not YAML: {error}") from error
+    except RecursionError:
+        raise RecipeError(f"{name} is nested too deep for a recipe") from None
     lines: dict[Path_, int] = {}
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{name}, line 1: a recipe is a mapping with the key `stages`")
@@ -111,6 +115,8 @@ def parse(text: str, name: str) -> Source:
 
 def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> None:
     """Note the line of every value. PyYAML takes the last of two equal keys, we neither."""
+    if len(lines) > _MOST_VALUES:  # aliases of aliases: a few lines can stand for billions
+        raise RecipeError(f"{name} has more than {_MOST_VALUES:,} values, its aliases counted")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*at, key.value)
@@ -125,7 +131,3 @@ def _number(node: yaml.Node, at: Path_, lines: dict[Path_, int], name: str) -> N
         for number, value in enumerate(node.value):
             lines[(*at, number)] = value.start_mark.line + 1
             _number(value, (*at, number), lines, name)
-
-
-def _shown(at: Path_) -> Path_:
-    return at[1:] if at[0] in ("stages", "vars") else at

@@ -182,7 +182,7 @@ def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
     mine = tmp_path / "mine.json"
     mine.write_text('{"a": 1}')
     in_the_way = on(EvaluateZeroshot, nobody, data=[heldout / "zeroshot-count"], out=str(mine))
-    with pytest.raises(InputError, match="exists and is not a result"):
+    with pytest.raises(InputError, match="is in the way"):
         in_the_way.run()
     assert mine.read_text() == '{"a": 1}'
     lacking = tmp_path / "lacking"

@@ -1,5 +1,10 @@
 """SQL over score files, and nothing but over score files."""
 
+import functools
+import os
+import subprocess
+import sys
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,3 +80,36 @@ def test_missing_unfinished_and_foreign_files(tmp_path):
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         query("SELECT 1", [str(tmp_path / "text.parquet")])
+
+
+_ONE_OF_MANY = """
+import os, sys
+os.getpid = lambda: 7  # as in every container
+from ncclean.storage.catalog import temporary_folder
+
+folder = temporary_folder()
+folder.mkdir()
+print(folder, flush=True)
+sys.stdin.readline()
+print(folder.is_dir(), flush=True)
+"""
+
+
+def test_processes_of_one_number_keep_their_temporary_folders(tmp_path):
+    """Containers that share a folder: the end of one removes nothing of the other."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    start = functools.partial(
+        subprocess.Popen,
+        [sys.executable, "-c", _ONE_OF_MANY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    with start() as first, start() as second:
+        for process in (first, second):
+            process.stdout.readline()
+        second.communicate("\n")
+        answer, _ = first.communicate("\n")
+    assert answer.strip() == "True"
+    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ NAMES = ColumnNames.of(SCORES, [(JoinedFile("dfn", "dfn.parquet"), DFN)])
 
 @pytest.fixture(scope="module")
 def connection():
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
         yield connection
 
 
@@ -97,3 +97,63 @@ def test_what_cannot_be_computed_is_one_sentence(connection, text, message):
 )
 def test_whole_queries(connection, sql, columns):
     assert parse_query(connection, sql, NAMES).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("unnest([true, true])", "unnest gives several rows"),
+        ("unnest([true])", "unnest gives several rows"),
+        ("unlist([blur > 1])", "unnest gives several rows"),
+        ("generate_subscripts([1, 2], 1) > 0", "unnest gives several rows"),
+        ("CASE WHEN blur > 1 THEN unnest([true]) END", "unnest gives several rows"),
+        ("row_number() OVER () > 1 AND unnest([true])", "unnest gives several rows"),
+        ("blur > avg(blur)", "an aggregate has one value for all pairs"),
+        ("count(*) > 1", "an aggregate has one value for all pairs"),
+        ("COLUMNS('blur|similarity') > 0", "stands for"),
+        ("blur", "takes a condition, and blur is"),
+        ("uid", "takes a condition, and uid is VARCHAR"),
+        ("bluur > 1", r"there is no column 'bluur' \(did you mean blur\?\); there are "),
+        ("flor(blur) > 1", r"flor does not exist \(did you mean floor\?\)"),
+    ],
+)
+def test_a_condition_is_one_boolean_for_each_pair(connection, text, reason):
+    with pytest.raises(InputError, match=f"--where.*{reason}") as raised:
+        bind_expression(connection, text, "--where", NAMES, is_condition=True)
+    assert "\n" not in str(raised.value)
+    assert "Binder" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "blur > 1",
+        "blur > (SELECT avg(blur) FROM scores)",
+        "uid IN (SELECT unnest(['a', 'b']))",
+        "EXISTS (SELECT 1 FROM scores)",
+        "row_number() OVER (ORDER BY blur) < 9",
+        "rank(blur) > .5",
+        "NULL",
+        "meta.a",
+    ],
+)
+def test_what_does_not_change_the_number_of_rows_is_a_condition(connection, text):
+    bind_expression(connection, text, "--where", NAMES, is_condition=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(SELECT content FROM read_text('/etc/passwd')) = ''",
+        "(SELECT count(*) FROM read_csv('/etc/passwd')) > 0",
+        "(SELECT count(*) FROM '/etc/passwd') > 0",
+        "(SELECT count(*) FROM glob('/etc/*')) > 0",
+        "getenv('HOME') = ''",
+        "true; COPY scores TO '/tmp/x'",
+        "true; ATTACH '/tmp/x'",
+        "(COPY scores TO '/tmp/x')",
+    ],
+)
+def test_sql_of_a_recipe_reaches_no_file_and_no_variable(connection, text):
+    with pytest.raises(InputError, match="--where"):
+        bind_expression(connection, text, "--where", NAMES, is_condition=True)

@@ -137,7 +137,7 @@ def test_overwrite_stops_at_a_file_of_the_users_before_it_removes_anything(out):
         assert record.resumed
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_next_run(out, monkeypatch):
+def test_a_removal_that_was_killed_is_finished_by_the_same_command(out, monkeypatch):
     """Without it, the old run would go on, though its files are gone."""
     with begin(out) as record:
         record.append("shard", shard="a")
@@ -148,9 +148,19 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_run(out, monkeypatch)
         with pytest.raises(ZeroDivisionError):
             begin(out, {"seed": 1, "shards": []}, overwrite=True)
     (out / "a.tar").unlink()
-    with begin(out, {"seed": 2, "shards": []}) as record:
+    with pytest.raises(InputError, match=r"half removed: .*b\.tar is among 1 files.*--overwrite"):
+        begin(out, {"seed": 1, "shards": []})
+    assert present(out) == {str(out / "b.tar")}
+    with begin(out, {"seed": 2, "shards": []}, overwrite=True) as record:
         assert not record.resumed
     assert present(out) == set()
+
+
+def test_a_removal_that_was_killed_at_its_end_leaves_room_for_any_run(out):
+    with begin(out) as record:
+        record.append("cleared")
+    with begin(out, {"seed": 2, "shards": []}) as record:
+        assert not record.resumed
 
 
 def test_made_files_are_listed_once_and_before_they_are_there(out):
@@ -188,7 +198,8 @@ def test_a_single_file_is_its_own_base(tmp_path):
     for path in (out, tmp_path / "elsewhere.txt", tmp_path / "mine.parquet"):
         path.write_text("x")
     RunRecord.clear(tmp_path / "table.parquet.work" / "r.jsonl", "sum", base=out)
-    assert [path.name for path in tmp_path.glob("*.*") if path.is_file()] == ["mine.parquet"]
+    left = sorted(path.name for path in tmp_path.glob("*.*") if path.is_file())
+    assert left == ["elsewhere.txt", "mine.parquet"]
     assert list((tmp_path / "table.parquet.work").iterdir()) == []
 
 
@@ -201,6 +212,134 @@ def test_a_record_names_no_file_outside_by_dots(tmp_path):
     RunRecord.clear(UPath(path), "copy")
     assert (tmp_path / "precious.txt").exists()
     assert not path.exists()
+
+
+def plant(folder, names, identity=None, *, is_cleared=False):
+    """A record that somebody else wrote."""
+    folder.mkdir(exist_ok=True)
+    entries = [
+        {"kind": "run", "command": "copy", "identity": identity or {"seed": 0, "shards": []}},
+        {"kind": "made", "files": names},
+        *([{"kind": "cleared"}] if is_cleared else []),
+    ]
+    path = folder / "r.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return UPath(path)
+
+
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_planted_record_removes_nothing_outside_and_nothing_behind_a_link(tmp_path, is_cleared):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "a.txt").write_text("x")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "photos").symlink_to(precious)
+    (out / "link.txt").symlink_to(precious / "a.txt")
+    names = [str(precious / "a.txt"), "../precious/a.txt", "photos/a.txt", "link.txt"]
+    names += ["photos/../../precious/a.txt", f"file://{precious}/a.txt", "//" + str(precious)]
+    path = plant(out, names, is_cleared=is_cleared)
+    RunRecord.open(path, "copy", {"seed": 1, "shards": []}, overwrite=True).close()
+    RunRecord.clear(plant(out, names, is_cleared=is_cleared), "copy")
+    assert (precious / "a.txt").read_text() == "x"
+    assert all((out / name).is_symlink() for name in ("link.txt", "photos"))
+
+
+def test_a_planted_identity_leads_nowhere_else_either(tmp_path):
+    """Names of shards become names of files: `/home/me/notes` is one too."""
+    (tmp_path / "precious.tar").write_text("x")
+    out = UPath(tmp_path / "out")
+
+    def files(run):
+        return [out / f"{shard['name']}.tar" for shard in run["shards"]]
+
+    for name in (str(tmp_path / "precious"), "../precious"):
+        path = plant(tmp_path / "out", [], {"seed": 0, "shards": [{"name": name}]})
+        RunRecord.clear(path, "copy", files=files)
+    assert (tmp_path / "precious.tar").read_text() == "x"
+
+
+def test_keys_of_a_store_outside_of_the_output_stay(tmp_path):
+    place = UPath(f"memory://{tmp_path.name}")
+    write(place / "other" / "a.tar")
+    out = place / "out"
+    with begin(out) as record:
+        record.append(
+            "made",
+            files=["../other/a.tar", f"memory://{tmp_path.name}/other/a.tar", "/other/a.tar"],
+        )
+    begin(out, overwrite=True).close()
+    assert (place / "other" / "a.tar").exists()
+    place.fs.store.clear()
+
+
+def test_a_planted_record_that_was_cleared_removes_nothing_unasked(tmp_path):
+    path = plant(tmp_path / "out", ["mine.txt"], is_cleared=True)
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    with pytest.raises(InputError, match="half removed"):
+        RunRecord.open(path, "copy", {"seed": 1})
+    assert (tmp_path / "out" / "mine.txt").exists()
+
+
+def test_what_is_removed_is_said(out, caplog):
+    with begin(out) as record:
+        record.made(out / "log.txt")
+    write(out / "a.tar")
+    write(out / "log.txt")
+    begin(out, overwrite=True).close()
+    assert caplog.messages == [f"removed 2 files of an earlier `ncclean copy` from {out}"]
+    begin(out, overwrite=True).close()
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("content", ["my notes\n", "hello", "[1]\n", '{"kind": "walk"}\n'])
+def test_a_file_of_the_same_name_that_is_no_record_stays(tmp_path, content):
+    path = UPath(tmp_path / "r.jsonl")
+    path.write_text(content)
+    with pytest.raises(InputError, match="is not a record"):
+        RunRecord.open(path, "copy", {}, overwrite=True)
+    assert path.read_text() == content
+
+
+def test_a_record_behind_a_link_is_not_written(tmp_path):
+    """It would be emptied, whatever it is."""
+    (tmp_path / "precious.txt").write_text("x")
+    (tmp_path / "r.jsonl").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(InputError, match="is a link"):
+        RunRecord.open(UPath(tmp_path / "r.jsonl"), "copy", {}, overwrite=True)
+    assert (tmp_path / "precious.txt").read_text() == "x"
+
+
+def test_a_pipe_is_no_record(tmp_path):
+    os.mkfifo(tmp_path / "r.jsonl")
+    for read in (RunRecord.open, RunRecord.load):
+        arguments = [UPath(tmp_path / "r.jsonl"), "copy"] + [{}] * (read == RunRecord.open)
+        with pytest.raises(InputError, match="is not a file"):
+            read(*arguments)
+    with pytest.raises(InputError, match="is not a file"):
+        RunRecord.load(UPath(tmp_path / "r.jsonl"), "copy", read_only=True)
+
+
+@pytest.mark.parametrize("shards", [None, 3, [1], [{"size": 1}], [{"name": {"a": 1}}]])
+def test_odd_values_of_a_planted_record_are_a_sentence(tmp_path, shards):
+    path = plant(tmp_path / "out", [], {"seed": 0, "shards": shards})
+
+    def files(run):
+        return [UPath(tmp_path) / "out" / (shard["name"] + ".tar") for shard in run["shards"]]
+
+    with pytest.raises(InputError, match="is not a record"):
+        RunRecord.clear(path, "copy", files=files)
+    path = plant(tmp_path / "out", 5)
+    with pytest.raises(InputError, match="is not a record"):
+        RunRecord.load(path, "copy")
+
+
+def test_nesting_without_end_is_no_record(tmp_path):
+    path = plant(tmp_path / "out", [])
+    with path.open("a") as file:
+        file.write("[" * 100_000 + "\n")
+    with RunRecord.load(path, "copy") as record:
+        assert record.entries == []
 
 
 def test_folders_are_never_removed(tmp_path):
@@ -231,7 +370,7 @@ def test_load_gives_the_record_as_it_is(out):
     with RunRecord.load(path, "copy", base=out) as record:
         assert record.identity == IDENTITY
         assert record.entries == [{"kind": "shard", "shard": "a"}]
-        record.remove_made()
+        record.append("cleared")
     assert RunRecord.load(path, "copy") is None
 
 

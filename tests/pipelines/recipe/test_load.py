@@ -231,3 +231,31 @@ def test_variables_that_double_each_other_do_not_fill_the_memory(tmp_path, value
 def test_yaml_that_is_no_recipe(tmp_path, text):
     with pytest.raises(RecipeError, match=r"r\.yaml"):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize("folder", [FOLDER, Path("/data/runs/r")])
+@pytest.mark.parametrize(
+    "place",
+    ["../../x", "x", "runs/other", "${run}/../x", "${run}/a/../../r2/x", "${v}/x", "~/x", "."],
+)
+def test_a_relative_place_outside_of_the_run_is_refused_with_the_line(folder, place):
+    for option in (
+        f"{EXPORT}\n    out: {place}",
+        f"command: report\n    scores: s\n    figures: {place}",
+    ):
+        with pytest.raises(RecipeError, match="outside of the run's folder") as raised:
+            made(f"vars:\n  v: ../o\nstages:\n  one:\n    {option}\n", folder)
+        line = 4 + option.count("\n") + 1
+        assert str(raised.value).startswith(f"r.yaml, line {line}: ")
+
+
+def test_absolute_places_are_meant_and_named():
+    text = (
+        f"vars:\n  v: /big\nstages:\n  one:\n    {EXPORT}\n    out: ${{v}}/x\n"
+        f"  two:\n    {EXPORT}\n    out: ${{one}}/y\n  three:\n    {EXPORT}\n    out: s3://b/x\n"
+        f"  four:\n    {EXPORT}\n    out: ${{run}}/a/../b\n"
+    )
+    stages = made(text, FOLDER).stages
+    assert [stage.elsewhere for stage in stages.values()] == [
+        ("/big/x",), ("/big/x/y",), ("s3://b/x",), ()
+    ]  # fmt: skip

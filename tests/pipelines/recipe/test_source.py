@@ -85,3 +85,23 @@ def test_a_change_that_fits_nothing_is_refused(change, message):
     with pytest.raises(RecipeError) as raised:
         parse(TEXT, "r.yaml").change(change)
     assert message in str(raised.value)
+
+
+def test_what_a_person_gave_is_named_as_they_gave_it():
+    source = parse(TEXT, "r.yaml")
+    source.change("score.model=x", "--model")
+    source.change("score.seed=1")
+    assert str(source.error(("stages", "score", "model"), "wrong")) == "--model: wrong"
+    assert str(source.error(("stages", "score", "seed"), "wrong")) == "--set score.seed: wrong"
+
+
+def test_aliases_of_aliases_are_a_sentence_and_not_a_billion_values():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(RecipeError, match="its aliases counted"):
+        parse("\n".join(lines), "r.yaml")
+
+
+def test_nesting_without_end_is_a_sentence():
+    with pytest.raises(RecipeError, match="nested too deep"):
+        parse("stages: " + "[" * 5_000 + "]" * 5_000, "r.yaml")

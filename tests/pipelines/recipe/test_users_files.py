@@ -96,7 +96,7 @@ class Stops:
 
 def recipe(case, data, tmp_path, *, changed=False):
     text = case.text.replace("{}", str(data)).replace(case.old, case.new if changed else case.old)
-    return made(f"stages:\n  stage:\n    {text}    out: {tmp_path}/out\n", tmp_path / "run")
+    return made(f"stages:\n  stage:\n    {text}    out: ${{run}}/out\n", tmp_path)
 
 
 def put_notes(tmp_path):
@@ -191,14 +191,15 @@ def test_a_run_that_was_interrupted_while_it_replaced_another(data, first_start,
 def test_two_evaluations_in_one_folder_keep_their_results(data, tmp_path):
     text = (
         "stages:\n  a:\n    command: evaluate retrieval\n    model: {}\n    data: {}/r\n"
-        "    out: {}/out\n  b:\n    command: evaluate zeroshot\n    model: demo\n    data: {}/z\n"
-        "    out: {}/out\n"
+        "    out: ${{run}}/out\n  b:\n    command: evaluate zeroshot\n    model: demo\n"
+        "    data: {}/z\n"
+        "    out: ${{run}}/out\n"
     )
     put_notes(tmp_path)
-    places = (data, tmp_path, data, tmp_path)
-    run(made(text.format("demo", *places), tmp_path / "run"))
+    places = (data, data)
+    run(made(text.format("demo", *places), tmp_path))
     first = own_files(tmp_path)
-    changed = run(made(text.format("demo-noisy", *places), tmp_path / "run"))
+    changed = run(made(text.format("demo-noisy", *places), tmp_path))
     assert changed.ran == ("a",)
     assert_notes_are_there(tmp_path)
     second = own_files(tmp_path)
@@ -217,7 +218,7 @@ def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path):
             f"    data: {data}/z\n    out: {notes}\n"
         )
         for start_from in (None, "z"):
-            with pytest.raises(InputError, match="is not a result of"):
+            with pytest.raises(InputError, match="is in the way"):
                 run(made(text, tmp_path / "run"), start_from=start_from)
             assert notes.read_text() == '{"mine": 1}'
 
@@ -226,8 +227,8 @@ def test_results_that_were_half_written_are_replaced(data, first_start, tmp_path
     """Ctrl-C between the first result and the last, then another model."""
     write, case = evaluate_models.write_results, CASES["retrieval"]
 
-    def write_some(results, out):
-        write(results, out)
+    def write_some(*arguments):
+        write(*arguments)
         raise KeyboardInterrupt
 
     put_notes(tmp_path)

@@ -1,0 +1,59 @@
+"""A cluster that has died ends a run, and does not keep it waiting for ever."""
+
+import pytest
+import ray
+
+from ncclean.config import ClusterOptions
+from ncclean.errors import InputError
+from ncclean.execution import ray_cluster
+from ncclean.execution.ray_cluster import Silence, worker_size
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    listed = [{"NodeID": "own", "Alive": True, "Resources": {"CPU": 4}}]
+
+    class Context:
+        def get_node_id(self):
+            return "own"
+
+    monkeypatch.setattr(ray, "nodes", lambda: listed)
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    return listed
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_workers_that_only_die_end_the_run_after_two_minutes(nodes, clock):
+    silence = Silence()
+    error = RuntimeError("the actor is dead")
+    for clock[0] in range(0, 120, 7):
+        silence.died(error)
+    clock[0] = 120
+    with pytest.raises(InputError, match=r"no worker has answered for 120 seconds.*same command"):
+        silence.died(error)
+
+
+def test_an_answer_in_between_begins_anew(nodes, clock):
+    silence = Silence()
+    for clock[0] in range(0, 1000, 100):
+        silence.died(RuntimeError("the actor is dead"))
+        silence.answered()
+
+
+def test_the_end_of_the_node_of_this_process_is_said_at_once(nodes, clock):
+    nodes[0]["Alive"] = False
+    with pytest.raises(InputError, match="Ray has died on this machine"):
+        Silence().died(RuntimeError("x"))
+
+
+def test_a_cluster_without_nodes_is_a_sentence(nodes):
+    """A node ends with its agent: `max() arg is an empty sequence` is no sentence."""
+    nodes[0]["Alive"] = False
+    with pytest.raises(InputError, match="no node that is alive"):
+        worker_size(ClusterOptions(), "cpu")

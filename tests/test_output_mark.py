@@ -1,0 +1,114 @@
+"""Which command wrote a file, in every format that commands write."""
+
+import json
+import os
+
+import matplotlib.figure
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.jobs.outputs import write_json
+from upath import UPath
+
+from ncclean.errors import InputError
+from ncclean.evaluation.figure_files import FORMATS, write_figure
+from ncclean.output_mark import check_free, mark, was_made_by
+from ncclean.selection.export import export_uids
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_figures(tmp_path, kind):
+    path = str(tmp_path / f"f{kind}")
+    figure = matplotlib.figure.Figure()
+    figure.subplots().plot(range(1000))
+    write_figure(figure, path, "evaluate noise")
+    first = UPath(path).read_bytes()
+    assert was_made_by(path, "evaluate noise")
+    assert not was_made_by(path, "evaluate similarity")
+    write_figure(figure, path, "evaluate noise")
+    if kind != ".svg":  # its ids are drawn by chance
+        assert UPath(path).read_bytes() == first
+
+
+def test_json_keeps_its_values(tmp_path):
+    path = write_json(str(tmp_path / "r.json"), {"auroc": 0.5, "x": float("nan")}, "evaluate noise")
+    assert was_made_by(path, "evaluate noise")
+    assert json.loads(UPath(path).read_text()) == {
+        "made_by": "made by ncclean evaluate noise", "auroc": 0.5, "x": None
+    }  # fmt: skip
+
+
+def test_parquet_of_many_columns_and_groups(tmp_path):
+    """The mark stands behind the descriptions of all groups, at the end of the file."""
+    path = str(tmp_path / "t.parquet")
+    table = pa.table({f"column_{n}": range(2000) for n in range(60)})
+    pq.write_table(
+        table.replace_schema_metadata({"made_by": mark("select")}), path, row_group_size=20
+    )
+    assert os.path.getsize(path) > 1 << 18
+    assert was_made_by(path, "select")
+
+
+def test_uids_can_be_mapped_and_say_who_wrote_them(tmp_path):
+    uids = [f"{n:032x}" for n in (3, 1, 2)]
+    columns = {
+        "uid": uids,
+        "shard": ["a"] * 3,
+        "key": uids,
+        "weight": [1.0] * 3,
+        "split": ["train"] * 3,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    path = str(tmp_path / "u.npy")
+    export_uids(str(tmp_path / "s.parquet"), UPath(path))
+    assert was_made_by(path, "export")
+    for mapped in (None, "r"):
+        assert np.load(path, mmap_mode=mapped).tolist() == [(0, 1), (0, 2), (0, 3)]
+    with open(path, "rb") as file:
+        header = file.read(10)
+        assert (10 + int.from_bytes(header[8:], "little")) % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "is_own"),
+    [
+        (b"made by ncclean report", True),
+        (b"x" * (1 << 20) + b"made by ncclean report" + b"x" * 9, True),
+        (b"<i>made by ncclean report</i>", True),
+        (b"made by ncclean reporter", False),
+        (b"made by ncclean audit", False),
+        (b"", False),
+        (b"my notes", False),
+    ],
+)
+def test_anything_else_is_refused_unless_asked_for(tmp_path, content, is_own):
+    path = tmp_path / "page.html"
+    path.write_bytes(content.replace(b"x" * 9, b"\n"))
+    if is_own:
+        check_free([str(path)], "report")
+    else:
+        with pytest.raises(InputError, match=r"page\.html is in the way: .*ncclean report"):
+            check_free([None, str(path)], "report")
+    check_free([str(path)], "report", overwrite=True)
+
+
+def test_folders_and_devices_are_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place, what in (
+        (tmp_path, "a folder"),
+        (tmp_path / "pipe", "not a file"),
+        ("/dev/null", "not a file"),
+    ):
+        with pytest.raises(InputError, match=what):
+            check_free([str(place)], "report", overwrite=True)
+
+
+def test_objects_of_a_store():
+    place = UPath("memory://marks/page.html")
+    check_free([str(place)], "report")
+    place.write_text("<p>made by ncclean report</p>")
+    check_free([str(place)], "report")
+    with pytest.raises(InputError, match="in the way"):
+        check_free([str(place)], "audit")
+    place.fs.store.clear()
