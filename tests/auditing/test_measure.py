@@ -230,3 +230,17 @@ def test_all_matched_and_all_mismatched(tmp_path, rate):
     recalls = [rule.recall.value for rule in audit.rules if rule.flagged]
     assert all(recall is None if rate == 0 else 0 <= recall <= 1 for recall in recalls)
     json.dumps(audit.to_json())
+
+
+def test_a_pair_at_a_bound_is_in_the_stratum_above(tmp_path):
+    """A probability of exactly one half, where a bound always lies."""
+    rows = [{"noise_probability": p, "similarity": 0.1} for p in (0.49, 0.5, 0.9) for _ in range(9)]
+    table = write_scores(tmp_path / "s.parquet", rows)
+    with AuditTable.open([str(table)]) as opened:
+        strata = opened.strata()
+        assert 0.5 in strata.bounds
+        pairs = opened.counts(strata.bounds)[0].pairs.sum(axis=1)
+        drawn = draw_sample(opened, 27, 0)
+    assert pairs.tolist() == strata.pairs.tolist() == drawn.design.pairs.tolist()
+    below = np.searchsorted(strata.bounds, 0.5)
+    assert pairs[: below + 1].sum() == 9
