@@ -106,3 +106,18 @@ def test_an_exported_image_has_the_scores_of_its_best_caption(tmp_path):
         ("w", ["w", "v"], 0.5),
         ("x", ["x", "y"], 0.75),
     ]
+
+
+def test_the_best_caption_is_that_of_an_image_of_one_shard(tmp_path):
+    """Rows begin anew in every shard."""
+    table = pa.table({
+        "uid": list("aabb"), "shard": ["s", "s", "t", "t"], "key": list("aabb"),
+        "caption_number": pa.array([0, 1, 0, 1], pa.int16()), "row": pa.array([0] * 4, pa.int32()),
+        "status": ["ok"] * 4, "similarity": pa.array([0.1, 0.2, 0.9, 0.8], pa.float32()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "s.parquet")
+    out = tmp_path / "selection.parquet"
+    select([str(tmp_path / "s.parquet")], UPath(out), Policy(best_caption=True))
+    kept = pq.read_table(out)
+    assert kept["uid"].to_pylist() == ["a", "b"]
+    assert kept["caption_number"].to_pylist() == [1, 0]
