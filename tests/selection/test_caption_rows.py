@@ -121,3 +121,15 @@ def test_the_best_caption_is_that_of_an_image_of_one_shard(tmp_path):
     kept = pq.read_table(out)
     assert kept["uid"].to_pylist() == ["a", "b"]
     assert kept["caption_number"].to_pylist() == [1, 0]
+
+
+def test_near_duplicate_pairs_are_captions_of_their_own(tmp_path):
+    """The first caption of `a` and the second of `b` are one pair; the others have no copy."""
+    groups = ["g", None, None, "g", None, None, None, None]
+    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "pair_group": groups})
+    pq.write_table(neighbours, tmp_path / "n.parquet")
+    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"))
+    assert summary.dropped_by_reason == {"near-duplicate": 1}
+    places = set(zip(kept["key"].to_pylist(), kept["caption_number"].to_pylist(), strict=True))
+    assert len({("a", 0), ("b", 1)} & places) == 1
+    assert {("a", 1), ("b", 0)} <= places

@@ -296,25 +296,3 @@ def test_to_and_from_an_object_store(corpus, selected, exported):
         system.get("corpus/out", str(local), recursive=True)
     assert members(local) == members(exported[0])
     assert os.path.exists(local / "sizes.json")
-
-
-def test_of_a_key_that_occurs_twice_the_first_row_has_the_scores(tmp_path):
-    """As scoring has it: the second sample is a row without them."""
-    twice = [one for _ in range(2) for one in hostile.sample("a", hostile.JPEG)]
-    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(twice))
-    rows = {
-        "uid": ["a", "a"], "shard": ["0"] * 2, "key": ["a"] * 2,
-        "row": pa.array([0, 1], pa.int32()), "status": ["ok", "duplicate_key"],
-        "similarity": pa.array([0.5, None], pa.float32()),
-    }  # fmt: skip
-    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
-    scores = [str(tmp_path / "s.parquet")]
-    select(scores, UPath(tmp_path / "selection.parquet"), Policy(where="true"))
-    export(
-        tmp_path / "0.tar", tmp_path / "selection.parquet", tmp_path / "out",
-        scores=scores, columns=["similarity", "status"],
-    )  # fmt: skip
-    records = [
-        json.loads(data) for name, data in members(tmp_path / "out") if name.endswith(".json")
-    ]
-    assert [(r["similarity"], r["status"]) for r in records] == [(0.5, "ok")]

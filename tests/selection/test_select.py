@@ -247,3 +247,20 @@ def test_ties_that_are_left_out_are_expected_among_the_dropped(tmp_path):
     assert summary.expected_mismatched_dropped == pytest.approx(0.3 + 0.4 + 0.5)
     assert (summary.weight_sum, summary.forget) == (35.0, 1)
     assert summary.dropped_by_reason == {"keep-fraction": 3}
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "values"),
+    [
+        ("osa", "osa_weight", [0.5, None]),
+        ("ncu", "ncu_split", ["retain", None]),
+        ("disncl", "disncl_clean", [True, None]),
+        ("noise-probability", "noise_probability", [0.1, None]),
+    ],
+)
+def test_what_a_method_knows_nothing_about_is_dropped(tmp_path, method, column, values):
+    kind = table(1).schema.field(column).type
+    scores = table(2, **{column: pa.array(values, kind)})
+    summary, selection = run(tmp_path, scores, method=method)
+    assert selection["key"].to_pylist() == ["0000"]
+    assert summary.dropped_by_reason == {method: 1}
