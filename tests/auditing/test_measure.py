@@ -116,9 +116,12 @@ def test_everything_judged_gives_the_truth(tmp_path):
     assert rule.kept.value == pytest.approx(
         np.mean([row["is_noisy"] for row in rows if not row["osa_noisy"]])
     )
-    assert rule.expected_precision == pytest.approx(
-        np.mean([row["noise_probability"] for row in rows if row["osa_noisy"]])
-    )
+    probability = np.array([row["noise_probability"] for row in rows])
+    is_flagged = np.array([row["osa_noisy"] for row in rows])
+    assert rule.expected_precision == pytest.approx(probability[is_flagged].mean())
+    assert rule.expected_kept == pytest.approx(probability[~is_flagged].mean())
+    caught = probability[is_flagged].sum() / probability.sum()
+    assert rule.expected_recall == pytest.approx(caught)
 
 
 def test_a_right_calibration_agrees_and_near_misses_do_not(table, tmp_path):
@@ -158,6 +161,7 @@ def test_partly_and_cannot_tell_count_as_one_says(table, tmp_path):
 
     def counted(**options):
         audit = measure([str(table)], str(path), **options)
+        assert audit.unknown == 0  # what is left out is known all the same
         return audit.counted, int(audit.judged.mismatched.sum())
 
     assert counted() == (225, 75)
