@@ -32,7 +32,7 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS / "benchmarks"))
 
 from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_libraries  # noqa: E402
-from records import make_record, write_record  # noqa: E402
+from records import CODE_VERSION, make_record, write_record  # noqa: E402
 
 BREAKS = TESTS / "semantic_breaks.yaml"
 _USAGE_ERROR = 4  # of pytest: a test that has another name now
@@ -79,12 +79,16 @@ class Break:
 
 @dataclass
 class Outcome:
-    """What the tests said about a break: `by` is the one that failed. `first` is kept for good."""
+    """What the tests of a commit said about a break; `by` is the one that failed.
+
+    `first` is the verdict of the first run, which later ones keep.
+    """
 
     verdict: str
     first: str
     by: str = ""
     seconds: float = 0.0
+    commit: str | None = CODE_VERSION["commit"]
 
 
 def read_breaks() -> list[Break]:
