@@ -87,6 +87,7 @@ FIGURES = {
         ("real-clip", "weak-estimators"),
         tables.calibrated_on_table,
     ),
+    "breaks": Figure(("breaks",), reliability.breaks_table),
     "captions": Figure(("captions",), tables.benchmark_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "cost-of-noise": Figure(("cost",), repair),

@@ -15,13 +15,11 @@ import argparse
 import ast
 import contextlib
 import copy
-import importlib
 import json
 import os
 import random
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections import deque
@@ -29,7 +27,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_libraries
+
 # The tests of a package, those that break soonest first.
 TESTS = {
     "ncclean/training": ["tests/training"],
@@ -39,14 +38,7 @@ TESTS = {
     ],
     "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
 }  # fmt: skip
-PRELOADED = (
-    "torch", "torch.distributed", "torch.utils.tensorboard", "open_clip", "pytest",
-    "sklearn.mixture",
-    "scipy.optimize", "ot", "pyarrow.dataset", "duckdb", "upath", "numpy", "PIL.Image",
-)  # fmt: skip
-LOG = "tests.log"
 _SECONDS = 300.0
-_COPIED = ("ncclean", "cli", "pipelines", "tests", "docs", "pyproject.toml", "README.md")
 
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -173,30 +165,10 @@ def _replaced(text: str, node: ast.AST, new: str) -> str:
 
 
 def begin(place: Break, text: str, tree: Path) -> int:
-    """Fork a process that makes the break in a tree and runs the tests there; its number.
-
-    It has torch and its like loaded already, which takes longer than most tests.
-    """
+    """Make the break in a tree, and begin the tests there; the number of their process."""
     package = next(name for name in TESTS if place.path.startswith(name))
-    words = ["-x", "-q", "-p", "no:cacheprovider", *_first(place), *TESTS[package]]
     (tree / place.path).write_text(text, "utf-8")
-    child = os.fork()
-    if child:
-        return child
-    os.setsid()  # so that it can be stopped with the processes that its tests start
-    with open(tree / LOG, "w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    os.chdir(tree)
-    sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
-    sys.path_importer_cache.clear()
-    code = 1
-    try:
-        import pytest
-
-        code = int(pytest.main(words))
-    finally:
-        os._exit(code)
+    return begin_tests(tree, [*_first(place), *TESTS[package]])
 
 
 def finish(place: Break, tree: Path, code: int | None, seconds: float) -> None:
@@ -204,9 +176,7 @@ def finish(place: Break, tree: Path, code: int | None, seconds: float) -> None:
     shutil.copy(ROOT / place.path, tree / place.path)
     place.seconds = round(seconds, 1)
     place.caught = None if code is None else code != 0
-    lines = (tree / LOG).read_text("utf-8", errors="replace").splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    place.by = "took too long" if code is None else failed[0][:160] if failed else ""
+    place.by = "took too long" if code is None else first_failure(tree)[:160]
     verdict = {True: "caught", False: "MISSED", None: "slow"}[place.caught]
     print(
         f"{verdict} {place.path}:{place.line} {place.what}\n    {place.source}\n"
@@ -276,17 +246,11 @@ def main() -> None:
     else:
         drawn = _not_caught(everything, arguments.again)
     print(f"{len(everything):,} breaks, {len(drawn)} drawn", flush=True)
-    for name in PRELOADED:
-        importlib.import_module(name)
-    torch = importlib.import_module("torch")
-    torch.set_num_threads(1)
+    load_libraries()
     with tempfile.TemporaryDirectory() as scratch:
         trees = [Path(scratch) / str(number) for number in range(arguments.jobs)]
         for tree in trees:
-            tree.mkdir()
-            for name in _COPIED:
-                source = ROOT / name
-                (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / name)
+            copy_tree(tree)
         run_all(drawn, trees)
     caught = sum(place.caught is True for place, _ in drawn)
     print(f"{caught} of {len(drawn)} caught")

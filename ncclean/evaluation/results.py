@@ -19,8 +19,8 @@ from ncclean import schema, stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.evaluation.outcomes import TASKS
-from ncclean.text_files import parse_json, read_text
 from ncclean.output_mark import check_free, mark
+from ncclean.text_files import parse_json, read_text
 
 LANGUAGE = "en"
 _NAMED = ("dataset", "model", "pretrained", "task")

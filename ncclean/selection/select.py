@@ -19,8 +19,8 @@ from ncclean import __version__
 from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
-from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.output_mark import mark
+from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
 from ncclean.selection.chain_steps import (
     among,

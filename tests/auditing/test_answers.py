@@ -104,3 +104,9 @@ def test_the_digest_is_of_the_answers(tmp_path):
     first, second = read(tmp_path, LIST), read(tmp_path, LIST[::-1])
     assert first.digest() == second.digest()
     assert first.digest() != read(tmp_path, LIST[:1]).digest()
+
+
+def test_an_answer_on_a_caption_goes_before_one_by_uid(tmp_path):
+    found = read(tmp_path, "uid,caption_number,answer\na,,match\na,1,mismatch\n", "a.csv")
+    assert found.key_of("a", 1) == ("a", 1)
+    assert found.key_of("a", 0) == ("a", None)

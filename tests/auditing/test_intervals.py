@@ -169,3 +169,11 @@ def test_intervals_cover_in_simulated_audits(rate):
         covered = ((figures.low <= truth) & (truth <= figures.high)).mean()
         # Of 1,000 draws at 95 %, one count in ten thousand lies below 92.2 %.
         assert covered >= 0.922
+
+
+@pytest.mark.parametrize(("judged", "others"), [(900, 30), (950, 30), (980, 100)])
+def test_a_cell_that_is_nearly_all_judged_adds_no_doubt(judged, others):
+    """The end is that of the other cell, at half its weight."""
+    alone = share_of(cells((1_000, others, 0)))
+    both = share_of(cells((1_000, judged, judged / 2), (1_000, others, 0)))
+    assert both.high == pytest.approx((0.5 + alone.high) / 2, abs=0.003)

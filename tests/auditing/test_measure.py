@@ -116,9 +116,12 @@ def test_everything_judged_gives_the_truth(tmp_path):
     assert rule.kept.value == pytest.approx(
         np.mean([row["is_noisy"] for row in rows if not row["osa_noisy"]])
     )
-    assert rule.expected_precision == pytest.approx(
-        np.mean([row["noise_probability"] for row in rows if row["osa_noisy"]])
-    )
+    probability = np.array([row["noise_probability"] for row in rows])
+    is_flagged = np.array([row["osa_noisy"] for row in rows])
+    assert rule.expected_precision == pytest.approx(probability[is_flagged].mean())
+    assert rule.expected_kept == pytest.approx(probability[~is_flagged].mean())
+    caught = probability[is_flagged].sum() / probability.sum()
+    assert rule.expected_recall == pytest.approx(caught)
 
 
 def test_a_right_calibration_agrees_and_near_misses_do_not(table, tmp_path):
@@ -158,6 +161,7 @@ def test_partly_and_cannot_tell_count_as_one_says(table, tmp_path):
 
     def counted(**options):
         audit = measure([str(table)], str(path), **options)
+        assert audit.unknown == 0  # what is left out is known all the same
         return audit.counted, int(audit.judged.mismatched.sum())
 
     assert counted() == (225, 75)
@@ -230,3 +234,17 @@ def test_all_matched_and_all_mismatched(tmp_path, rate):
     recalls = [rule.recall.value for rule in audit.rules if rule.flagged]
     assert all(recall is None if rate == 0 else 0 <= recall <= 1 for recall in recalls)
     json.dumps(audit.to_json())
+
+
+def test_a_pair_at_a_bound_is_in_the_stratum_above(tmp_path):
+    """A probability of exactly one half, where a bound always lies."""
+    rows = [{"noise_probability": p, "similarity": 0.1} for p in (0.49, 0.5, 0.9) for _ in range(9)]
+    table = write_scores(tmp_path / "s.parquet", rows)
+    with AuditTable.open([str(table)]) as opened:
+        strata = opened.strata()
+        assert 0.5 in strata.bounds
+        pairs = opened.counts(strata.bounds)[0].pairs.sum(axis=1)
+        drawn = draw_sample(opened, 27, 0)
+    assert pairs.tolist() == strata.pairs.tolist() == drawn.design.pairs.tolist()
+    below = np.searchsorted(strata.bounds, 0.5)
+    assert pairs[: below + 1].sum() == 9

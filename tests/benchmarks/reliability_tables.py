@@ -85,6 +85,28 @@ def attacks_table(record: Record) -> Iterator[str]:
         )  # fmt: skip
 
 
+def breaks_table(record: Record) -> Iterator[str]:
+    """How many breaks of meaning the tests notice, by package."""
+    yield from heading("breaks of", "breaks", "noticed at first", "noticed now")
+    planted = [row for row in record["rows"] if row["set"] == "planted"]
+    for name in sorted({_package(row) for row in planted}):
+        yield _noticed(f"`{name}`", [row for row in planted if _package(row) == name])
+    yield _noticed("**all**", planted)
+    reviewed = [row for row in record["rows"] if row["set"] == "reviewed"]
+    yield _noticed("found unnoticed by a review", reviewed)
+
+
+def _package(row: Row) -> str:
+    """`scoring` of `ncclean/scoring/...`, `pipelines` of `pipelines/...`."""
+    first, second, *_ = row["file"].split("/")
+    return str(second if first == "ncclean" else first)
+
+
+def _noticed(name: str, rows: Sequence[Row]) -> str:
+    counts = (sum(row[when] == "caught" for row in rows) for when in ("first", "verdict"))
+    return line(name, f"{len(rows)}", *map(str, counts))
+
+
 def _mutated(name: str, counts: Mapping[str, int], row: Row) -> str:
     known = ("mutations", "rows", "failed unit", "refused", "crash", "hang")
     cells = [f"{counts.get(one, 0):,}" for one in known]

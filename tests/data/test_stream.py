@@ -79,3 +79,23 @@ def test_a_shard_that_vanishes_is_an_error_of_its_stream_only(shards, tmp_path):
         errors = [(list(stream), stream.error)[1] for stream in streams]
     assert errors[:2] == [None, None]
     assert "No such file" in str(errors[2])
+
+
+def test_a_rejected_image_keeps_the_size_of_its_header(tmp_path):
+    """As far as the header tells one; the others go on."""
+    members = [
+        *hostile.sample("good", hostile.JPEG),
+        *hostile.sample("large", hostile.png_header(5000, 4000), ext="png"),
+        *hostile.sample("cut", hostile.JPEG[: len(hostile.JPEG) // 2]),
+        *hostile.sample("none", b"no image"),
+    ]
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+    decoder = ImageDecoder(SPEC, max_pixels=1_000_000)
+    with StreamReader(resolve_shards([str(tmp_path)]), decoder, threads=1, prefetch=8) as streams:
+        found = [(d.sample.status.value, d.width, d.height) for stream in streams for d in stream]
+    assert found == [
+        ("ok", 90, 70),
+        ("image_too_large", 5000, 4000),
+        ("image_corrupt", 90, 70),
+        ("image_corrupt", None, None),
+    ]

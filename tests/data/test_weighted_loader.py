@@ -105,7 +105,7 @@ def test_facts_belong_to_their_sample(shards, selection, rows):
     for shard in resolve_shards([str(shards)]):
         for sample in TarSamples(shard):
             pictures[sample.metadata["uid"]] = ImageDecoder(SPEC)(sample.image).pixels
-    for batch in loader(shards, selection).epoch(1):
+    for batch in loader(shards, selection, drop_last=False, batch_size=21, chunk=63).epoch(1):
         assert batch.pixels.dtype == torch.uint8
         for row, uid in enumerate(batch.uids):
             index, caption = known[uid]
@@ -280,3 +280,39 @@ def test_the_truth_travels_where_the_json_has_it(shards, tmp_path):
                     tar.addfile(info, io.BytesIO(data))
     (batch, *_) = loader(tmp_path / "bare.tar").epoch(0)
     assert batch.is_noisy.tolist() == [-1] * 20
+
+
+def test_each_chunk_and_epoch_and_rank_has_an_order_of_its_own(shards):
+    """Places of the samples of three chunks of a shard, in two epochs of two ranks."""
+    (tar, *_) = resolve_shards([str(shards)])
+    places = {sample.metadata["uid"]: row for row, sample in enumerate(TarSamples(tar))}
+    orders = set()
+    for rank in range(2):
+        made = loader(tar.url, None, rank, 2, batch_size=15, chunk=15, drop_last=False)
+        for epoch in range(2):
+            for number, batch in enumerate(made.epoch(epoch)):
+                first = rank * 45 + number * 15
+                order = tuple(places[uid] - first for uid in batch.uids)
+                assert sorted(order) == list(range(15))
+                orders.add(order)
+    assert len(orders) == 12
+
+
+def test_each_batch_has_its_noise_in_other_places(shards):
+    made = loader(shards, None, batch_noise=0.4, shuffle=False)
+    captions = {
+        sample.metadata["uid"]: sample.caption
+        for shard in resolve_shards([str(shards)])
+        for sample in TarSamples(shard)
+    }
+
+    def moved(epoch):
+        return [
+            tuple(captions[uid] != text for uid, text in zip(b.uids, b.captions, strict=True))
+            for b in made.epoch(epoch)
+        ]
+
+    first, second = moved(0), moved(1)
+    assert moved(0) == first
+    assert len({*first, *second}) == 2 * made.steps_per_epoch
+    assert all(4 <= sum(batch) <= 8 for batch in (*first, *second))

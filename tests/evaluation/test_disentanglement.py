@@ -108,6 +108,9 @@ def test_a_map_finds_what_cosines_of_halves_that_were_never_aligned_do_not():
     assert fitted_recall(image, turned) > 0.95
     assert fitted_recall(image, torch.randn(400, 6, generator=generator)) < 0.05
     assert fitted_recall(torch.zeros(400, 6), turned) < 0.05
+    # With as many dimensions as pairs a map fits anything, and tells nothing of other pairs.
+    many, others = torch.randn(2, 120, 60, generator=generator)
+    assert fitted_recall(many, others) < 0.1
 
 
 def test_probe_scale():

@@ -21,6 +21,7 @@ from ncclean.errors import InputError
 from ncclean.report.run_facts import read_facts
 from ncclean.selection.policy import Policy
 from tests.auditing.audited import judge, truth_of
+from tests.report.tables import graded, write_scores
 
 ANSWERS = 200
 
@@ -218,3 +219,20 @@ def test_the_command_line(run):
     assert printed["noise_rate_low"] < printed["noise_rate"] < printed["noise_rate_high"]
     shown = CliRunner().invoke(app, ["audit", str(scores), "--answers", answers])
     assert "less than the audit measures" in shown.output.replace("\n", " ")
+
+
+def test_what_answers_count_as_is_what_was_asked_for(tmp_path):
+    """All pairs are judged: a quarter of them each way."""
+    scores = write_scores(tmp_path / "s.parquet", graded(40))
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps({f"u{n}": n % 4 for n in range(40)}))
+
+    def rate(**options):
+        audit = Audit(scores=[str(scores)], answers=str(path), **options).run()
+        return audit["answers"], audit["noise_rate"]
+
+    count, _ = rate()
+    assert count == 30
+    assert rate(cannot_tell="match") == (40, pytest.approx(0.25))
+    assert rate(cannot_tell="mismatch") == (40, pytest.approx(0.5))
+    assert rate(cannot_tell="mismatch", partly="mismatch") == (40, pytest.approx(0.75))

@@ -45,3 +45,19 @@ def test_of_too_many_the_most_unusual(table):
     assert shards.total == 20
     assert {row.shard for row in shards.rows} == {"00007", "00011"}
     assert shards.rows[0].unusual >= shards.rows[1].unusual
+
+
+def test_a_shard_that_is_too_clean_is_unusual_too(tmp_path):
+    """30 pairs of a corpus of which half are noisy; in one shard none is."""
+    rows = [
+        {"shard": f"{shard}", "row": n, "similarity": 0.2, "noise_probability": float(n % 2)}
+        for shard in range(5)
+        for n in range(30)
+    ]
+    for row in rows[:30]:
+        row["noise_probability"] = 0.0
+    table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", rows))])
+    (first,) = shard_table(table, most=1).rows
+    p = 60 / 150
+    assert (first.shard, first.noise_rate) == ("0", 0.0)
+    assert first.unusual == pytest.approx(p / (p * (1 - p) / 30) ** 0.5)

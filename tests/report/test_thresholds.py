@@ -69,3 +69,16 @@ def test_start_is_one_half_or_what_is_expected_to_be_right(tmp_path):
     assert probability.grid.text(probability.start) == "0.500"
     similarity = by_name["similarity"]  # 20 of 40 are expected to match
     assert similarity.kept(similarity.pairs)[similarity.start] == 20
+
+
+@pytest.mark.parametrize(
+    ("metadata", "follows"), [({}, True), ({"calibrated_on": "similarity"}, True),
+                              ({"calibrated_on": "neg_clip_loss"}, False)],
+)  # fmt: skip
+def test_a_probability_follows_the_cosine_if_it_is_of_the_cosine(tmp_path, metadata, follows):
+    path = write_scores(tmp_path / "s.parquet", graded(), metadata)
+    by_name = {curve.column: curve for curve in score_curves(ScoreTable.open([str(path)]))}
+    probability = by_name["noise_probability"]
+    assert probability.score.follows_cosine == follows
+    assert (probability.cutoff(probability.start) is not None) == follows
+    assert by_name["similarity"].cutoff(0) == pytest.approx(-0.5)

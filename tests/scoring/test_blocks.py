@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.scoring.blocks import BlockStatistics, block_ids, partner_ranks
+from ncclean.scoring.blocks import BlockStatistics, block_ids, known_mismatches, partner_ranks
 from ncclean.scoring.null import Histogram
 
 
@@ -59,3 +59,19 @@ def test_statistics_of_a_block_against_plain_torch(size):
     others = Histogram.of(cosines[~torch.eye(size, dtype=torch.bool)])
     assert (block.mismatches.mismatched.counts == others.counts).all()
     assert abs(block.mismatches.mismatched.units - others.units) <= 2 + size / 64
+
+
+@pytest.mark.parametrize(
+    "of", [known_mismatches, lambda c, i: BlockStatistics.of(c, 1.0, i).mismatches]
+)
+def test_an_image_of_several_captions_counts_once_among_the_means(of):
+    """Images by row, captions by column; the two captions of image 0 are no mismatches of it."""
+    cosines = torch.tensor(
+        [[0.9, 0.8, 0.1, 0.3], [0.9, 0.8, 0.2, 0.4], [0.0, 0.4, 0.7, 0.2], [-0.3, 0.1, 0.5, 0.6]]
+    )
+    known = of(cosines, torch.tensor([0, 0, 1, 2]))
+    image_means = torch.tensor([0.2, 0.2, 0.1])
+    caption_means = torch.tensor([-0.15, 0.25, 0.8 / 3, 0.3])
+    for found, means in ((known.image_means, image_means), (known.caption_means, caption_means)):
+        assert found.size == len(means)
+        assert found.mean == pytest.approx(means.mean().item(), abs=1e-4)

@@ -185,3 +185,14 @@ def test_tiny_shards(n):
     assert scores.i2t_rank.tolist() == [0] * n
     assert scores.ncu_confidence.tolist() == [1.0] * n
     assert not scores.ncu_forget.any()
+
+
+def test_groups_are_those_of_the_pairs_whatever_block_they_are_in():
+    image, text = embeddings(300)
+    names = np.array([("a", "b", None)[n % 3] for n in range(300)], dtype=object)
+    scores = score(image, text, groups=names)
+    assert scores.block.max() > 0
+    for name in ("a", "b"):
+        own = torch.from_numpy(scores.similarity[names == name])
+        found = scores.distributions.groups[name].matched
+        assert np.array_equal(found.counts, Histogram.of(own).counts)

@@ -179,3 +179,26 @@ def test_variance_of_a_histogram():
     counts[[1000, 3000]] = 1.0, 3.0
     values = np.repeat(_CENTRES[[1000, 3000]], [1, 3])
     assert _variance(counts) == pytest.approx(values.var())
+
+
+def test_p_values_by_hand():
+    """Four mismatches in bins 1000 to 1003: within a bin the tail falls evenly."""
+    null, pairs = np.zeros(BINS), np.zeros(BINS)
+    null[1000:1004], pairs[3000] = 1, 10
+    model = NullModel.fit(pairs, null)
+    bins = torch.tensor([999.0, 1000.0, 1001.5, 1002.0, 1004.0, 1005.0], dtype=torch.float64)
+    found = model.p_value(bins * 2 / BINS - 1)
+    assert found.tolist() == pytest.approx([1.0, 1.0, 0.625, 0.5, 0.0, 0.0], abs=1e-6)
+
+
+def test_means_of_few_independent_mismatches_do_not_widen_the_interval():
+    """Of one mismatch an image the means scatter as the mismatches do: nothing is shared."""
+    rng = np.random.default_rng(0)
+    known = torch.from_numpy(rng.normal(0.0, 0.1, 2000)).float()
+    cosines = torch.from_numpy(rng.normal(0.0, 0.1, 2000)).float()
+    cosines[1600:] += 0.3
+    own, means = Histogram.of(cosines), Histogram.of(known)
+    alone = NullModel.fit(own, means)
+    both = NullModel.fit(own, means, (means, means))
+    assert both.noise_rate_low == pytest.approx(alone.noise_rate_low, abs=1e-3)
+    assert both.noise_rate_high == pytest.approx(alone.noise_rate_high, abs=1e-3)

@@ -1,6 +1,8 @@
 """Selections of images with two captions: near-duplicates, draws, and exports of one of several."""
 
 import io
+import json
+import tarfile
 from collections import Counter
 
 import numpy as np
@@ -77,3 +79,57 @@ def test_a_caption_of_another_name_is_exported_from_a_table(tmp_path, repeat):
         UPath(tmp_path / "out"), caption_key=("alt",), repeat=repeat,
     )  # fmt: skip
     assert (summary.samples, summary.missing) == (4, {})
+
+
+def test_an_exported_image_has_the_scores_of_its_best_caption(tmp_path):
+    """Caption 1 of the first image and caption 0 of the second are the best."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "JPEG")
+    columns = {"image": [buffer.getvalue()] * 2, "alt": [["v", "w"], ["x", "y"]], "key": ["a", "b"]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    rows = {
+        "uid": ["a", "a", "b", "b"], "shard": ["t"] * 4, "key": ["a", "a", "b", "b"],
+        "caption_number": pa.array([0, 1, 0, 1], pa.int16()),
+        "row": pa.array([0, 0, 1, 1], pa.int32()), "status": ["ok"] * 4,
+        "similarity": pa.array([0.25, 0.5, 0.75, 0.125], pa.float32()),
+    }  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
+    scores, selection = [str(tmp_path / "s.parquet")], tmp_path / "selection.parquet"
+    select(scores, UPath(selection), Policy(where="true"))
+    export_shards(
+        str(selection), resolve_pairs([str(tmp_path / "t.parquet")]), UPath(tmp_path / "out"),
+        scores=scores, columns=["similarity"], caption_key=("alt",),
+    )  # fmt: skip
+    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
+        records = [json.load(tar.extractfile(m)) for m in tar if m.name.endswith(".json")]
+    assert [(r["caption"], r["captions"], r["similarity"]) for r in records] == [
+        ("w", ["w", "v"], 0.5),
+        ("x", ["x", "y"], 0.75),
+    ]
+
+
+def test_the_best_caption_is_that_of_an_image_of_one_shard(tmp_path):
+    """Rows begin anew in every shard."""
+    table = pa.table({
+        "uid": list("aabb"), "shard": ["s", "s", "t", "t"], "key": list("aabb"),
+        "caption_number": pa.array([0, 1, 0, 1], pa.int16()), "row": pa.array([0] * 4, pa.int32()),
+        "status": ["ok"] * 4, "similarity": pa.array([0.1, 0.2, 0.9, 0.8], pa.float32()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "s.parquet")
+    out = tmp_path / "selection.parquet"
+    select([str(tmp_path / "s.parquet")], UPath(out), Policy(best_caption=True))
+    kept = pq.read_table(out)
+    assert kept["uid"].to_pylist() == ["a", "b"]
+    assert kept["caption_number"].to_pylist() == [1, 0]
+
+
+def test_near_duplicate_pairs_are_captions_of_their_own(tmp_path):
+    """The first caption of `a` and the second of `b` are one pair; the others have no copy."""
+    groups = ["g", None, None, "g", None, None, None, None]
+    neighbours = pa.table({"uid": KEYS, "caption_number": NUMBERS, "pair_group": groups})
+    pq.write_table(neighbours, tmp_path / "n.parquet")
+    summary, kept = chosen(tmp_path, str(tmp_path / "n.parquet"))
+    assert summary.dropped_by_reason == {"near-duplicate": 1}
+    places = set(zip(kept["key"].to_pylist(), kept["caption_number"].to_pylist(), strict=True))
+    assert len({("a", 0), ("b", 1)} & places) == 1
+    assert {("a", 1), ("b", 0)} <= places

@@ -106,3 +106,15 @@ def test_weights_of_nothing_and_tables_that_are_no_selection_are_refused(tmp_pat
     pq.write_table(pa.table({"uid": ["1"], "shard": ["a"], "key": ["k"]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="is not a selection: it has no column weight"):
         open_selection(str(tmp_path / "t.parquet"))
+
+
+def test_an_image_has_the_weight_and_the_uid_of_its_best_caption(tmp_path):
+    columns = {
+        "key": ["x", "x", "y"],
+        "caption_number": pa.array([0, 1, 0], pa.int16()),
+        "caption_rank": pa.array([1, 0, 0], pa.int16()),
+        "shard": ["a"] * 3,
+    }
+    connection = open_selection(selection(tmp_path / "s.parquet", [3.0, 1.0, 2.0], **columns))
+    rows = connection.execute("SELECT key, uid, weight, captions FROM scores ORDER BY key")
+    assert rows.fetchall() == [("x", f"{1:032x}", 1.0, [1, 0]), ("y", f"{2:032x}", 2.0, [0])]

@@ -217,3 +217,50 @@ def test_from_and_to_an_object_store(tmp_path):
         summary = select(["s3://corpus/scores.parquet"], out, Policy(method="disncl"))
         system.get_file("corpus/selection.parquet", str(tmp_path / "selection.parquet"))
     assert summary.kept == len(pq.read_table(tmp_path / "selection.parquet")) == 25
+
+
+def test_of_near_duplicates_the_best_that_the_condition_leaves_is_kept(tmp_path):
+    uids = [f"{n:032x}" for n in range(3)]
+    scores = table(3, uid=uids, similarity=pa.array([0.1, 0.5, 0.9], pa.float32()))
+    pq.write_table(pa.table({"uid": uids, "pair_group": uids[:1] * 3}), tmp_path / "n.parquet")
+    summary, selection = run(
+        tmp_path, scores, where="similarity < 0.8", dedup=str(tmp_path / "n.parquet")
+    )
+    assert selection["uid"].to_pylist() == [uids[1]]
+    assert summary.dropped_by_reason == {"where": 1, "near-duplicate": 1}
+
+
+def test_ties_that_are_left_out_are_expected_among_the_dropped(tmp_path):
+    """Of five equal pairs two stay, by uid; the sixth is better."""
+    probability = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    scores = table(
+        6, uid=list("abcdef"), similarity=pa.array([0.5] * 5 + [0.9], pa.float32()),
+        noise_probability=pa.array(probability, pa.float32()),
+        osa_weight=pa.array([1, 2, 4, 8, 16, 32], pa.float32()),
+        ncu_split=["retain", "forget", "forget", "retain", "retain", "retain"],
+    )  # fmt: skip
+    summary, selection = run(
+        tmp_path, scores, score="similarity", keep_fraction=0.5, weights="osa_weight"
+    )
+    assert selection["uid"].to_pylist() == ["a", "b", "f"]
+    assert summary.expected_mismatched_kept == pytest.approx(0.1 + 0.2 + 0.6)
+    assert summary.expected_mismatched_dropped == pytest.approx(0.3 + 0.4 + 0.5)
+    assert (summary.weight_sum, summary.forget) == (35.0, 1)
+    assert summary.dropped_by_reason == {"keep-fraction": 3}
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "values"),
+    [
+        ("osa", "osa_weight", [0.5, None]),
+        ("ncu", "ncu_split", ["retain", None]),
+        ("disncl", "disncl_clean", [True, None]),
+        ("noise-probability", "noise_probability", [0.1, None]),
+    ],
+)
+def test_what_a_method_knows_nothing_about_is_dropped(tmp_path, method, column, values):
+    kind = table(1).schema.field(column).type
+    scores = table(2, **{column: pa.array(values, kind)})
+    summary, selection = run(tmp_path, scores, method=method)
+    assert selection["key"].to_pylist() == ["0000"]
+    assert summary.dropped_by_reason == {method: 1}

@@ -12,8 +12,18 @@ from ncclean.errors import InputError, ResumeError
 from ncclean.storage import finalize as stage
 from ncclean.storage import parts
 from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
 from ncclean.storage.merge import merge
-from tests.storage.scored_runs import EMPTY, Killed, assert_same_table, killed_at, read, score
+from tests.storage.scored_runs import (
+    EMPTY,
+    Killed,
+    assert_same_table,
+    identity,
+    killed_at,
+    read,
+    refs,
+    score,
+)
 
 CORPUS = sorted(["a", "b", "c", "d", "e", "f", "g", "h", "i", EMPTY])
 SETTINGS = {"shift": 0.2}
@@ -180,3 +190,16 @@ def test_killed_at_some_changes_of_files(tmp_path, monkeypatch, name):
             merge(runs, str(out), **SETTINGS)
         merge(runs, str(out), **SETTINGS)
         assert_same_table(read(out), expected)
+
+
+def test_a_merged_shard_has_the_version_that_was_scored(tmp_path):
+    """Its repaired version is in the list of the run already, and not scored yet."""
+    out = UPath(tmp_path / "piece.parquet")
+    score(out, ["a", "b"], broken=("b",))
+    repaired = identity([*refs("a"), *refs("b", "v2")], embeddings=None)
+    Manifest.open(ScoreLayout(out), repaired).close()
+    (other,) = scored(tmp_path, [["c"]])
+    merge([str(out), other], str(tmp_path / "s.parquet"), **SETTINGS)
+    merged = Manifest.load(ScoreLayout(UPath(tmp_path / "s.parquet")).manifest, read_only=True)
+    assert merged.scored_versions["b"] == (10, "v1")
+    assert [shard.name for shard in merged.pending()] == ["b"]

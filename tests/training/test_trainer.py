@@ -1,5 +1,6 @@
 """The loop: resuming, pieces, ranks and checks change nothing but what they are for."""
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -9,10 +10,20 @@ from open_clip.model import CLIP
 
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.training.checkpoint import load_checkpoint
+from ncclean.training.objectives import disncl
 from ncclean.training.objectives.base import PairObjective, Phase, shared_out, whole_model
+from ncclean.training.objectives.options import DisnclOptions
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
-from tests.training.batches import LINEAR, start_joined_ranks, tiny_estimator, train, train_as_rank
+from ncclean.training.trainer import Trainer, TrainOptions
+from tests.training.batches import (
+    LINEAR,
+    FixedBatches,
+    start_joined_ranks,
+    tiny_estimator,
+    train,
+    train_as_rank,
+)
 
 
 def largest_difference(a, b):
@@ -231,3 +242,54 @@ def test_moving_average(tmp_path):
 def test_options_out_of_range(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         train(tmp_path, **options)
+
+
+def averaged_after(folder, resume=False, stop_after=None):
+    """The moving average of the text projection, and its values after each step."""
+    estimator = tiny_estimator()
+    options = TrainOptions(tensorboard=False, ema_decay=0.5, save_steps=1)
+    batches = FixedBatches(size=16)
+    objective = Clip(whole_model(1e-3, 1))
+    trainer = Trainer(estimator, objective, batches, options, folder)
+    projection = estimator.model.text_projection
+    values = [projection.detach().clone()]
+
+    def note(report):
+        values.append(projection.detach().clone())
+        if report.step == stop_after:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        trainer.run(resume, note)
+    return trainer.averaged.module.text_projection.detach(), values
+
+
+def test_the_moving_average_halves_what_is_past_and_goes_on_after_a_stop(tmp_path):
+    average, values = averaged_after(tmp_path / "whole")
+    expected = values[1]  # torch begins with the model after the first step
+    for value in values[2:]:
+        expected = (expected + value) / 2
+    assert len(values) == 5
+    assert torch.allclose(average, expected, atol=1e-7)
+    averaged_after(tmp_path / "broken", stop_after=3)
+    resumed, _ = averaged_after(tmp_path / "broken", resume=True)
+    assert torch.equal(resumed, average)
+
+
+def test_adversaries_go_on_where_they_stopped(tmp_path, monkeypatch):
+    """Their optimiser remembers earlier gradients, on which their next step depends."""
+    # A random model takes no pair for clean, and adversaries see clean pairs alone.
+    monkeypatch.setattr(disncl, "mutual_match", lambda cosines: cosines.diagonal() > -2)
+    sizes = DisnclOptions(warmup_epochs=0, hidden_dim=16, dim=12)
+    options = {"method": "disncl", "epochs": 1, "save_steps": 1, "settings": {"disncl": sizes}}
+
+    train(tmp_path / "whole", keep=4, **options)
+    train(tmp_path / "broken", stop_after=3, **options)
+    train(tmp_path / "broken", resume=True, **options)
+    first, whole, resumed = (
+        torch.load(tmp_path / run / "checkpoints" / f"step_{step:08d}.pt", weights_only=True)
+        for run, step in (("whole", 1), ("whole", 4), ("broken", 4))
+    )
+    before, after, again = (state["own"]["discriminators"] for state in (first, whole, resumed))
+    assert largest_difference(before, after) > 1e-4
+    assert largest_difference(after, again) == 0

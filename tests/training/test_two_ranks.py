@@ -35,6 +35,7 @@ class SteepForTheLast(PairObjective):
 def run_rank(ranks: Ranks, folder: str) -> None:
     overflow(ranks, Path(folder))
     save_by_the_clock(ranks, Path(folder))
+    draws(ranks, Path(folder))
 
 
 def overflow(ranks: Ranks, folder: Path) -> None:
@@ -98,3 +99,34 @@ def test_the_first_rank_saves_by_its_clock(folder):
     assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == [
         "step_00000004.pt"
     ]
+
+
+class Drawing(PairObjective):
+    """Notes what the towers would draw in each step, such as dropout."""
+
+    name = "drawing"
+
+    def __init__(self) -> None:
+        super().__init__(whole_model(1e-3, 1))
+        self.drawn: list[float] = []
+
+    def encode(self, model, pixels, tokens, phase):
+        self.drawn.append(float(torch.rand(())))
+        return super().encode(model, pixels, tokens, phase)
+
+    def terms(self, embeddings, scale, batch, phase):
+        return {"cosine": (embeddings["image"] * embeddings["text"]).sum()}
+
+
+def draws(ranks: Ranks, folder: Path) -> None:
+    objective = Drawing()
+    batches = FixedBatches(ranks=ranks, size=16)
+    options = TrainOptions(tensorboard=False)
+    Trainer(tiny_estimator(), objective, batches, options, None, ranks).run()
+    (folder / f"drawn-{ranks.rank}.json").write_text(json.dumps(objective.drawn))
+
+
+def test_ranks_and_steps_draw_for_themselves(folder):
+    first, second = (json.loads((folder / f"drawn-{rank}.json").read_text()) for rank in range(2))
+    assert len(first) == len(second) == 4
+    assert len({*first, *second}) == 8

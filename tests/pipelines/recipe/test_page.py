@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timezone
 
+import pytest
 from ncclean_pipelines.recipe.folder import RunFolder, StageRecord
 from ncclean_pipelines.recipe.page import duration, write_page
 from ncclean_pipelines.recipe.tables import result_tables
@@ -73,3 +74,31 @@ def test_models_are_columns_named_after_their_stages(tmp_path):
 
 def test_durations():
     assert [duration(s) for s in (4.21, 725, 12_000)] == ["4.2 s", "12 min 5 s", "3 h 20 min"]
+
+
+def test_noise_is_shown_by_kind_and_what_is_flagged_of_the_clean_pairs(tmp_path):
+    def of_kind(kind, auroc):
+        return {"kind": kind, "report": {"auroc": auroc}}
+
+    found = {
+        "noisy": {"all": 1200, "ncr": 1000, "hard": 200},
+        "scores": [
+            {"column": "similarity", "kinds": [of_kind("all", 0.75), of_kind("ncr", 0.875)]}
+        ],
+        "rules": [
+            {"rule": "osa_noisy", "noise_caught": {"all": 0.5, "ncr": 0.75}, "clean_kept": 0.9},
+            {"rule": "none", "noise_caught": {}, "clean_kept": None},
+        ],
+    }
+    records = {"n": record("n", "evaluate noise", result=found)}
+    scores, rules = result_tables(made(TEXT, tmp_path), records)
+    kinds = ("all noise (1,200)", "permuted caption (1,000)", "one wrong word (200)")
+    assert scores.heads == ("score", *kinds)
+    (row,) = scores.rows
+    assert row[0] == "similarity"
+    assert [float(cell) for cell in row[1:3]] == pytest.approx([0.75, 0.875], abs=0.001)
+    assert rules.heads == ("rule", *kinds, "clean pairs")
+    first, second = rules.rows
+    percent = [float(cell.rstrip(" %")) for cell in (first[1], first[2], first[4])]
+    assert percent == [50.0, 75.0, 10.0]
+    assert second[4] == first[3]  # nothing is known of either

@@ -57,3 +57,12 @@ def test_without_a_stated_speed_the_model_is_tried(tmp_path):
     assert stages["score"].basis.startswith("a batch here: ")
     assert stages["a"].basis.startswith("3 passes, a forward pass here, times 3: ")
     assert stages["b"].basis == "the model is not made yet: state pairs_per_second"
+
+
+def test_steps_go_through_a_batch_each(tmp_path):
+    text = TEXT.replace(
+        "    epochs: 3\n    prompt_epochs: 1\n", "    steps: 100\n    batch_size: 90\n"
+    )
+    stages = {stage.name: stage for stage in plan(made(text, tmp_path / "run"), probe=False)}
+    assert stages["a"].hours == pytest.approx(100 * 90 / 10 / 3600)
+    assert stages["a"].basis == "0.5 passes, stated speed 10 pairs/s"

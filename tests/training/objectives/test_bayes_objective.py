@@ -104,3 +104,21 @@ def test_decl_averages_with_what_it_remembers():
     loss_of(fresh, image, text, second)
     after, drawn = (memory.recall(first.keys).exp() for memory in memories)
     assert torch.allclose(after, 0.9 * before + 0.1 * drawn, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "low"),
+    [
+        (Bayes(PHASES, BayesOptions(mode="proper_prior", moving_average=1 - 1e-6)), -6.0),
+        (Decl(PHASES, moving_average=1 - 1e-6), -16.0),
+    ],
+)
+def test_each_direction_remembers_its_own_u(made, low):
+    """A memory that is kept nearly whole comes back as it was, in both columns."""
+    image, text = embeddings(2)
+    facts = batch()
+    (memory,) = made.modules(torch.nn.Identity()).values()
+    before = low + torch.arange(12.0).view(2, 6).T / 4
+    memory.remember(facts.keys, before)
+    loss_of(made, image, text, facts)
+    assert torch.allclose(memory.recall(facts.keys), before, atol=0.1)

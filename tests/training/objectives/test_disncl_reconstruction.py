@@ -102,3 +102,21 @@ def test_the_control_trains_resumes_and_saves_no_decoders(tmp_path):
     results = read_results(tmp_path / "whole")
     assert "loss/reconstruction" in results[-1]
     assert not {"loss/invariant", "loss/overlap"} & set(results[-1])
+
+
+def test_a_dimension_counts_by_its_share_of_the_variance():
+    """Features of variance 9 and 1; the decoders know the first dimension and not the second."""
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    features = signs * torch.tensor([3.0, 1.0]) + 7
+    made = Decoders(2, 2, form="raw")
+    embeddings = {}
+    for side in ("image", "text"):
+        made[side] = torch.nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            made[side].weight.zero_()[0, 0] = 1.0
+        embeddings |= {
+            side: features,
+            f"{side}_invariant": signs * torch.tensor([3.0 / 5**0.5, 0.0]),
+            f"{side}_exclusive": torch.zeros(4, 2),
+        }
+    assert unexplained_share(made, embeddings).item() == pytest.approx(2 * 0.1)

@@ -55,3 +55,16 @@ def test_targets_stay_soft_at_a_large_scale():
     )
     assert soft.item() == pytest.approx(by_hand.item(), rel=1e-5)
     assert abs(soft - hard) > 0.1
+
+
+def test_targets_of_images_are_those_of_the_images():
+    """Three images that are nearly alike, with captions that are far apart."""
+    image = torch.tensor([[1.0, 0.1, 0.0], [1.0, 0.0, 0.1], [1.0, 0.0, 0.0]])
+    image, text = torch.nn.functional.normalize(image, dim=1), torch.eye(3)[[1, 0, 2]]
+    logits = 5 * image @ text.T
+    expected = 0.0
+    for each, modality in ((logits, image), (logits.T, text)):
+        target = 0.4 * torch.eye(3) + 0.6 * (modality @ modality.T / 0.2).softmax(1)
+        expected = expected - (target * each.log_softmax(1)).sum(1).mean() / 2
+    found = softclip_loss(image, text, 5.0, softness=0.6, temperature=0.2)
+    assert torch.allclose(found, expected)

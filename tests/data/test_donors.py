@@ -1,0 +1,69 @@
+"""Which pair gets whose caption or image, of two shards with three pairs each."""
+
+import numpy as np
+
+from ncclean.data.donors import IndexedShard, gather_donors, image_spans, moving_images
+from ncclean.data.inject import ImageSource, PairEdit
+from ncclean.data.noise import KINDS, NoisePlan
+from ncclean.data.shard_index import ShardIndex
+
+STARTS = np.array([0, 3, 6])
+
+
+def index(captions, hashes):
+    """A shard whose pair n has its image in the bytes 1000 n to 1000 n + 100 * (n + 1)."""
+    text = "".join(captions).encode()
+    return ShardIndex(
+        samples=3, rows=np.arange(3), text=np.frombuffer(text, np.uint8),
+        captions=np.cumsum([0, *map(len, captions)]), changeable=np.ones(3, bool),
+        members=np.array([[n, 0, 1000 * n, 1000 * n + 100 * (n + 1)] for n in range(3)]),
+        images=np.arange(3), image_hash=np.array(hashes, np.uint64), compressed=False, error="",
+    )  # fmt: skip
+
+
+SHARDS = [index(["one", "two", "three"], [1, 2, 3]), index(["four", "two", "six"], [4, 5, 1])]
+
+
+def donors(kind, images=None, captions=None, packed=False):
+    """The plan in which the pairs named move; `kind` is of all that do."""
+    sources = {"image_source": images or {}, "caption_source": captions or {}}
+    arrays = {name: np.arange(6) for name in sources}
+    code = np.zeros(6, np.int8)
+    for name, moved in sources.items():
+        for pair, source in moved.items():
+            arrays[name][pair], code[pair] = source, KINDS.index(kind) + 1
+    plan = NoisePlan(**arrays, code=code, planned={})
+    shards = [IndexedShard(one, f"{n}.tar", packed) for n, one in enumerate(SHARDS)]
+    return plan, gather_donors(plan, STARTS, 0, shards)
+
+
+def test_an_image_comes_from_the_pair_that_the_plan_names():
+    """Pair 0 has the image of pair 4, of another shard; 0 and 5 have the same bytes."""
+    plan, gathered = donors("decl", images={0: 4, 4: 2, 2: 5, 5: 0})
+    first, same = gathered.edits_of(0)
+    assert first == {
+        0: PairEdit("decl", image=ImageSource("1.tar", 1000, 1200)),
+        2: PairEdit("decl", image=ImageSource("1.tar", 2000, 2300)),
+    }
+    assert same == {}
+    second, same = gathered.edits_of(1)
+    assert second == {1: PairEdit("decl", image=ImageSource("0.tar", 2000, 2300))}
+    assert same == {"decl": 1}
+    assert moving_images(plan, STARTS, 0).tolist() == [0, 2]
+    assert moving_images(plan, STARTS, 1).tolist() == [1, 2]
+
+
+def test_a_caption_comes_from_the_pair_that_the_plan_names():
+    _, gathered = donors("ncr", captions={1: 5, 5: 4, 4: 1})
+    assert gathered.edits_of(0) == ({1: PairEdit("ncr", caption="six")}, {})
+    edits, same = gathered.edits_of(1)
+    assert edits == {2: PairEdit("ncr", caption="two")}
+    assert same == {"ncr": 1}  # "two" again
+
+
+def test_images_of_a_compressed_shard_lie_side_by_side():
+    assert image_spans(SHARDS[0], np.array([0, 2])).tolist() == [[0, 100], [2000, 2300]]
+    packed = image_spans(SHARDS[0], np.array([0, 2]), packed=True)
+    assert packed.tolist() == [[0, 100], [100, 400]]
+    _, gathered = donors("decl", images={0: 2, 2: 0}, packed=True)
+    assert gathered.edits_of(0)[0][0].image == ImageSource("0.tar", 100, 400)

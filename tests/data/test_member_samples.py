@@ -1,0 +1,56 @@
+"""Captions of a sample: their numbers, and why one without any is rejected."""
+
+import pytest
+
+from ncclean.data.member_samples import hashed_uid, sample_uid, take_captions
+from ncclean.data.samples import Sample, SkipReason
+
+
+def taken(*texts):
+    sample = Sample(row=0, key="k")
+    take_captions(sample, texts)
+    return sample
+
+
+def test_numbers_count_the_empty_ones_too():
+    """A caption keeps its number when an empty one before it is filled in."""
+    sample = taken(("alt", ["", "one", "  ", 7, "two"]), ("title", "three"))
+    assert [(c.number, c.key, c.text) for c in sample.captions] == [
+        (1, "alt", "one"), (4, "alt", "two"), (5, "title", "three"),
+    ]  # fmt: skip
+    assert sample.status is SkipReason.OK
+
+
+def test_one_that_cannot_be_used_keeps_its_place_and_reason():
+    sample = taken((None, [b"\xff", "nul \0", "fine"]))
+    assert [c.status for c in sample.captions[:2]] == [SkipReason.CAPTION_NOT_TEXT] * 2
+    assert [c.error for c in sample.captions] == ["not UTF-8", "contains NUL", None]
+    assert sample.caption == "fine"
+
+
+@pytest.mark.parametrize(
+    ("texts", "status", "error"),
+    [
+        ([(None, " ")], SkipReason.CAPTION_MISSING, "empty"),
+        ([(None, None)], SkipReason.CAPTION_MISSING, None),
+        ([(None, ["", b"\xff"])], SkipReason.CAPTION_NOT_TEXT, "not UTF-8"),
+    ],
+)
+def test_without_a_caption_the_reason_is_that_of_the_first(texts, status, error):
+    sample = taken(*texts)
+    assert (sample.status, sample.error) == (status, error)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "uid"),
+    [
+        ({"uid": "u"}, "u"),
+        ({"uid": 7}, "7"),
+        ({"uid": ""}, None),
+        ({"uid": True}, None),
+        ({}, None),
+    ],
+)
+def test_uids(metadata, uid):
+    assert sample_uid(metadata, "s", "k") == (uid or hashed_uid("s", "k"))
+    assert hashed_uid("s", "k") != hashed_uid("t", "k")

@@ -1,0 +1,58 @@
+"""A selection as a loader reads it: which captions, which weights, how many."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.selection import SelectedSample, SelectionReader
+from ncclean.errors import InputError
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Of image `x` the second caption is the best, of `y` the first; `z` is in another shard."""
+    table = pa.table({
+        "uid": ["x", "x", "y", "y", "z"], "shard": ["s"] * 4 + ["t"], "key": list("xxyyz"),
+        "weight": pa.array([0.5, 2.0, None, 1.0, 1.0], pa.float32()),
+        "split": [None, "forget", "retain", None, None],
+        "caption_number": pa.array([0, 1, 0, 1, 0], pa.int16()),
+        "caption_rank": pa.array([1, 0, 0, 1, 0], pa.int16()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "selection.parquet")
+    return str(tmp_path / "selection.parquet")
+
+
+X = [SelectedSample("x", 2.0, True, 1), SelectedSample("x", 0.5, False, 0)]
+Y = [SelectedSample("y", 1.0, False, 0), SelectedSample("y", 1.0, False, 1)]
+
+
+@pytest.mark.parametrize(
+    ("captions", "samples", "counts"),
+    [
+        ("all", {"x": X, "y": Y}, {"s": 4, "t": 1}),
+        ("best", {"x": X[:1], "y": Y[:1]}, {"s": 2, "t": 1}),
+        ("sample", {"x": X, "y": Y}, {"s": 2, "t": 1}),
+    ],
+)
+def test_captions_of_an_image_come_the_best_first(path, captions, samples, counts):
+    reader = SelectionReader(path, captions)
+    assert reader.samples("s") == samples
+    assert reader.counts() == counts
+    assert reader.samples("other") == {}
+
+
+def test_names_tell_captions_apart(path):
+    names = [one.pair_name for one in SelectionReader(path).samples("s")["x"]]
+    assert names == ["x/1", "x"]
+
+
+def test_what_a_selection_holds(path):
+    reader = SelectionReader(path)
+    assert reader.has_weights()
+    assert reader.has_forget_set()
+
+
+def test_another_table_is_refused(tmp_path):
+    pq.write_table(pa.table({"uid": ["a"]}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="it has no column shard"):
+        SelectionReader(str(tmp_path / "t.parquet"))

@@ -1,0 +1,60 @@
+"""What the table says of a row beside its scores."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.samples import Caption, Sample, SkipReason
+from ncclean.data.stream import DecodedSample
+from ncclean.execution.shard_rows import (
+    Row,
+    captions_of,
+    facts_of_rows,
+    further_rows,
+    images_of_rows,
+)
+
+
+def sample(row, captions, **metadata):
+    made = Sample(row=row, key=f"key {row}", metadata=metadata)
+    made.captions = captions
+    return DecodedSample(made, None, 640, 480)
+
+
+def facts(samples, late):
+    stream = SimpleNamespace(shard=SimpleNamespace(name="s"), late_metadata=late)
+    rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
+    return rows, {k: v.to_pylist() for k, v in
+                  facts_of_rows(stream, samples, rows, with_text=True).items()}  # fmt: skip
+
+
+def test_a_late_json_adds_fields_and_changes_none():
+    samples = [sample(0, [Caption(0, None, "x")], uid="own"), sample(1, [Caption(0, None, "y")])]
+    late = {0: {"uid": "other", "url": "http://a", "is_noisy": 1}, 1: {"uid": "late"}}
+    _, found = facts(samples, late)
+    assert found["uid"] == ["own", "late"]
+    assert found["url"] == ["http://a", None]
+    assert found["is_noisy"] == [True, None]
+
+
+def test_each_caption_has_a_row_and_a_sample_without_one_has_a_row_too():
+    two = [Caption(0, "alt", "x"), Caption(2, "alt", None, SkipReason.CAPTION_NOT_TEXT, "NUL")]
+    samples = [sample(0, two), sample(1, [])]
+    samples[1].sample.reject(SkipReason.CAPTION_MISSING, "empty")
+    rows, found = facts(samples, {})
+    assert found["row"] == [0, 0, 1]
+    assert found["caption_number"] == [0, 2, 0]
+    assert found["caption_key"] == ["alt", "alt", None]
+    assert found["status"] == ["ok", "caption_not_text", "caption_missing"]
+    assert found["error"] == [None, "NUL", "empty"]
+    assert (found["width"], found["height"]) == ([640] * 3, [480] * 3)
+    assert images_of_rows(rows).tolist() == [0, 0, 1]
+
+
+def test_further_columns_stand_at_the_rows_that_have_scores():
+    further = SimpleNamespace(types={"beauty": pa.float32(), "age": pa.int32()})
+    ok = np.array([True, False, True])
+    found = further_rows(further, {"beauty": pa.array([0.5, 0.25], pa.float32())}, ok)
+    assert found["beauty"].to_pylist() == [0.5, None, 0.25]
+    assert found["age"].to_pylist() == [None] * 3

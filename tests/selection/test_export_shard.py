@@ -1,0 +1,87 @@
+"""What is copied from a shard and what is counted, in shards of a few samples."""
+
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.data.shards import resolve_shards
+from ncclean.selection.export import export_shards
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
+from tests import hostile
+
+
+def shard(folder, keys, **fields):
+    """`0.tar` with a sample for each key, and these fields in every json."""
+    members = []
+    for key in keys:
+        members += hostile.sample(key, hostile.JPEG)
+        if fields:
+            members.append((f"{key}.json", json.dumps(fields).encode()))
+    (folder / "0.tar").write_bytes(hostile.tar_bytes(members))
+    return resolve_shards([str(folder / "0.tar")])
+
+
+def selection(folder, keys, **columns):
+    """Of these samples of the shard."""
+    count = len(keys)
+    table = pa.table({
+        "uid": keys, "shard": ["0"] * count, "key": keys,
+        "weight": pa.array([1.0] * count, pa.float32()), "split": pa.nulls(count, pa.string()),
+        **columns,
+    })  # fmt: skip
+    pq.write_table(table, folder / "selection.parquet")
+    return str(folder / "selection.parquet")
+
+
+def records(out):
+    """The json members of all shards."""
+    found = []
+    for path in sorted(out.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            found += [json.load(tar.extractfile(one)) for one in tar if one.name.endswith("json")]
+    return found
+
+
+@pytest.mark.parametrize("samples_per_shard", [1, 2, 10])
+def test_a_sample_that_lacks_is_counted_once(tmp_path, samples_per_shard):
+    """However many shards are written from the one in which it is not."""
+    shards = shard(tmp_path, list("abc"))
+    chosen = selection(tmp_path, list("abcyz"))
+    out = tmp_path / "out"
+    summary = export_shards(chosen, shards, UPath(out), samples_per_shard=samples_per_shard)
+    assert (summary.samples, summary.missing) == (3, {"0": 2})
+    sizes = json.loads((out / "sizes.json").read_text())
+    assert sum(sizes.values()) == 3
+
+
+def test_a_sample_without_its_selected_caption_is_left_out_and_counted(tmp_path):
+    shards = shard(tmp_path, list("ab"), alts=["v", "w"])
+    captions = {
+        "caption_number": pa.array([7, 1], pa.int16()), "caption_rank": pa.array([0, 0], pa.int16())
+    }  # fmt: skip
+    chosen = selection(tmp_path, list("ab"), **captions)
+    summary = export_shards(chosen, shards, UPath(tmp_path / "out"), caption_key=("alts",))
+    assert (summary.samples, summary.missing) == (1, {"0": 1})
+    (record,) = records(tmp_path / "out")
+    assert (record["caption"], record["other_captions"]) == ("w", ["v"])
+
+
+def test_of_a_key_that_occurs_twice_the_first_row_has_the_scores(tmp_path):
+    """As scoring has it: the second sample is a row without them."""
+    shards = shard(tmp_path, list("aa"))
+    rows = {
+        "uid": ["a", "a"], "shard": ["0"] * 2, "key": ["a"] * 2,
+        "row": pa.array([0, 1], pa.int32()), "status": ["ok", "duplicate_key"],
+        "similarity": pa.array([0.5, None], pa.float32()),
+    }  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "s.parquet")
+    scores, chosen = [str(tmp_path / "s.parquet")], tmp_path / "selection.parquet"
+    select(scores, UPath(chosen), Policy(where="true"))
+    columns = ["similarity", "status"]
+    export_shards(str(chosen), shards, UPath(tmp_path / "out"), scores=scores, columns=columns)
+    assert [(r["similarity"], r["status"]) for r in records(tmp_path / "out")] == [(0.5, "ok")]
