@@ -52,7 +52,7 @@ def cleanliness_weight(
 ) -> torch.Tensor:
     """OSA's weight of a pair, of the shape of `similarity` (cosines).
 
-    With x = similarity - shift: 0 where x <= 0, else `high_degree` x^2 (1 - x) (Eq. 6), `linear`
+    With x = similarity - shift: 0 where x <= 0, else `high_degree` x^2 (1 - x) (Eq. 5), `linear`
     x, or `cosine` (cos(pi (x - 1)) + 1) / 2. x is clamped to 2/3 for `high_degree` and to 1 for
     the others, where the paper's functions would turn down again: the weight never falls as the
     cosine grows, and in the paper's range nothing changes.

@@ -140,8 +140,9 @@ def _towards_agreement(
     most = 1 - _TAIL ** np.square(shares).sum()  # 1 / n, by the effective number of answers
 
     def too_far(intercept: float) -> float:
-        mean = float(shares @ expit(intercept + lines))
-        return (1 - mean if is_mismatched else mean) - most
+        share: float = shares @ expit(intercept + lines)
+        rest: float = 1 - share if is_mismatched else share
+        return rest - most
 
     intercept = 0.0
     if too_far(0.0) > 0:
