@@ -199,8 +199,6 @@ class _Problem:
         left = (self.pairs - self.answers) / np.maximum(self.pairs - 1, 1)
         skewed = left * (self.pairs - 2 * self.answers) / np.maximum(self.pairs - 2, 1)
         self._variance, self._third = left / answers, skewed / answers**2
-        total = np.maximum(self.answers.sum(axis=1), 1)
-        self._correction = np.minimum(_LASTING + _CORRECTED_ANSWERS / total, 1.0)
 
     def tail(self, weights: np.ndarray, theta: np.ndarray, side: int) -> np.ndarray:
         """(B,) how likely sum w x / n is at most (`side` 1) or at least (-1) what was seen.
@@ -215,12 +213,15 @@ class _Problem:
         difference = side * (weights * (self.seen - theta)).sum(axis=1)
         doubtful = variance > _TINY**2
         deviation = np.sqrt(np.where(doubtful, variance, 1.0))
-        # One more mismatch among the answers of a cell changes the sum by a step; cells count by
-        # how much of the doubt is theirs.
-        steps = np.abs(weights) / np.maximum(self.answers, 1)
-        step = (steps * variances).sum(axis=1) / np.where(doubtful, variance, 1.0)
+        # One more mismatch among the answers of a cell changes the sum by a step. Cells count by
+        # how much of the doubt is theirs, and so do their answers (Satterthwaite).
+        answers = np.maximum(self.answers, 1)
+        parts = variances / np.where(doubtful, variance, 1.0)[:, None]
+        step = (np.abs(weights) / answers * parts).sum(axis=1)
+        per_answer = (parts**2 / answers).sum(axis=1)
+        correction = np.minimum(_LASTING + _CORRECTED_ANSWERS * per_answer, 1.0)
         without = np.where(np.abs(difference) < _TINY, 0.5, (difference > 0).astype(float))
-        z = (difference + self._correction * step / 2) / deviation
+        z = (difference + correction * step / 2) / deviation
         return np.where(doubtful, _pearson(z, side * third / deviation**3), without)
 
     def balanced(self, weights: np.ndarray) -> np.ndarray:

@@ -89,15 +89,16 @@ def select(
     """
     if policy.dedup_by is not None and dedup is None:
         raise InputError("--dedup-by needs --dedup")
-    if policy.by_noise_probability:
-        _raise_if_unknown(paths)
     beside = {"neighbours": [dedup]} if dedup is not None else {}
     with (
         published(out) as aside,
         JoinedScores.open(paths, join, memory_limit, beside=beside, writable=aside) as scores,
     ):
         try:
-            summary = _Selection(scores, policy, dedup is not None).write(aside)
+            selection = _Selection(scores, policy, dedup is not None)
+            if policy.by_noise_probability and selection.has_scored:
+                _raise_if_unknown(paths)
+            summary = selection.write(aside)
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
             raise InputError(f"the selection failed: {first_line(error)}") from error
@@ -162,6 +163,12 @@ class _Selection:
             self._over_cap = find_over_cap(connection, self._chain(), policy)
         if policy.sample is not None:
             self._drawn = draw_pairs(connection, self._chain(), policy)
+
+    @property
+    def has_scored(self) -> bool:
+        """Whether any pair has scores."""
+        found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
+        return found.fetchone() is not None
 
     def write(self, aside: Path) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""

@@ -21,7 +21,11 @@ def coverage_table(record: Record) -> Iterator[str]:
     )  # fmt: skip
     corpora: dict[tuple[int, float, float], dict[str, Any]] = {}
     for row in record["rows"]:
-        corpus = row["answers"], row["near_misses"], row["rate"]
+        corpus = (
+            row.get("answers", record["settings"].get("answers")),
+            row["near_misses"],
+            row["rate"],
+        )
         corpora.setdefault(corpus, {})[row["figure"]] = row
     for (answers, near_misses, rate), of_corpus in corpora.items():
         first = of_corpus["noise_rate"]

@@ -138,6 +138,44 @@ def calibrated_on_table(*records: Record) -> Iterator[str]:
         yield line(name, percent(row["true"]), *figures, taken)
 
 
+def donors_table(record: Record) -> Iterator[str]:
+    """`donors.py`: pairs on the wrong side of one half by score, captions from outside first."""
+    yield from heading(
+        "wrong captions", "photographs, model", "share", "`similarity`: wrong pairs",
+        "`neg_clip_loss`: wrong pairs", "difference", "`auto`: wrong pairs",
+        "takes `neg_clip_loss`",
+    )  # fmt: skip
+    names = {"donor": "from outside", "permuted": "of the corpus"}
+    for kind, name in names.items():
+        for row in (row for row in record["rows"] if row["noise"] == kind):
+            wrong = row["wrong"]
+            yield line(
+                name,
+                _REAL_CORPORA.get(row["corpus"], row["corpus"]),
+                percent(row["share"]),
+                f"{wrong['similarity']:.1f}",
+                f"{wrong['neg_clip_loss']:.1f}",
+                f"{row['difference']:+.1f} ± {row['difference_error']:.1f}",
+                f"{wrong['auto']:.1f}",
+                f"{row['takes_neg_clip_loss']} of {row['draws']}",
+            )
+
+
+def swaps_table(record: Record) -> Iterator[str]:
+    """`donors.py`: how much of the noise the rate sees, by how near the wrong caption is."""
+    yield from heading("wrong captions", "photographs, model", "share", "estimated", "seen")
+    names = {"cluster": "of the same cluster", "nearest": "the nearest one"}
+    for kind, name in names.items():
+        for row in (row for row in record["rows"] if row["noise"] == kind):
+            yield line(
+                name,
+                _REAL_CORPORA.get(row["corpus"], row["corpus"]),
+                percent(row["share"]),
+                percent(row["rate"]),
+                f"{row['rate'] / row['share']:.0%}",
+            )
+
+
 def real_score_table(record: Record) -> Iterator[str]:
     """`real_clip.py`: AUROC of each score by corpus, average precision in parentheses, at 20 %."""
     rows = [row for row in record["rows"] if row["share"] == 0.2]

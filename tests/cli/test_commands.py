@@ -151,9 +151,11 @@ def test_no_command_takes_the_place_of_what_it_reads(tmp_path):
     before = path.read_bytes()
     (tmp_path / "link.parquet").symlink_to(path)
     for out in (path, tmp_path / "link.parquet"):
-        result = run("select", path, "--method", "noise-probability", "--out", out)
-        assert result.returncode == 2
-        assert "would overwrite the input" in result.stderr
+        for more in ((), ("--overwrite",)):
+            result = run("select", path, "--method", "noise-probability", "--out", out, *more)
+            assert result.returncode == 2
+            said = "would overwrite the input" if more else "is in the way"
+            assert said in result.stderr
     assert path.read_bytes() == before
 
 

@@ -44,7 +44,7 @@ def test_groups_hold_the_cosines_of_their_own_pairs(scored):
     import torch
 
     table, distributions = scored
-    assert set(distributions.groups) == {"de", "en"}
+    assert set(distributions.groups) == {"de", "en", None}
     for language, group in distributions.groups.items():
         own = table[table.calibration_group == language]
         assert len(own) > 20

@@ -190,7 +190,7 @@ def corpus_with_styles(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("by", "message"),
     [
-        ("lang uage", "--calibrate-by lang uage: Parser Error"),
+        ("lang uage", "--calibrate-by lang uage: syntax error"),
         ("language; DROP TABLE pairs", "--calibrate-by"),
         ("read_text('/etc/passwd')", "--calibrate-by"),
         ("caption", "has 9,000 values in one shard"),

@@ -167,7 +167,7 @@ def test_a_broken_shard_is_exit_code_1_and_named(shards, tmp_path):
     ("options", "message"),
     [
         ({"threshold": 1.5}, "--threshold must be at most 1"),
-        ({"where": "hight > 3"}, "--set select.where: where: .*hight"),
+        ({"where": "hight > 3"}, "--where: where: .*hight"),
         ({"model": "demmo"}, "did you mean demo"),
         ({"out": "s3://bucket/x"}, "--out takes a local folder"),
         ({"source": "/nowhere"}, "/nowhere does not exist"),

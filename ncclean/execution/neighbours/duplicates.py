@@ -118,7 +118,8 @@ def similarity_block(work: ArrayFolder, number: int) -> None:
             space = Whitening.of(work.load("learnt"), f"{side}_space_")
         for part in chunks(len(rows)):
             pairs = (rows[part] + begin, representative[rows[part]])
-            spaces = (space.apply(vectors.take(ids)) for ids in pairs)
+            # In float64: a product of matrices rounds by how many rows it has.
+            spaces = (space.apply(vectors.take(ids).astype(np.float64)) for ids in pairs)
             similarity[rows[part]] = np.einsum("nd,nd->n", *spaces)
         similarities[side] = similarity
     work.save(f"similarity-{number}", similarities)

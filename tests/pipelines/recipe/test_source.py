@@ -98,7 +98,7 @@ def test_what_a_person_gave_is_named_as_they_gave_it():
 def test_aliases_of_aliases_are_a_sentence_and_not_a_billion_values():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    with pytest.raises(RecipeError, match="its aliases counted"):
+    with pytest.raises(RecipeError, match="aliases"):
         parse("\n".join(lines), "r.yaml")
 
 
