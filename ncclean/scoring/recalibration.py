@@ -140,14 +140,13 @@ def _towards_agreement(
     most = 1 - _TAIL ** np.square(shares).sum()  # 1 / n, by the effective number of answers
 
     def too_far(intercept: float) -> float:
-        share: float = shares @ expit(intercept + lines)
-        rest: float = 1 - share if is_mismatched else share
-        return rest - most
+        share = float((shares * expit(intercept + lines)).sum())
+        return (1 - share if is_mismatched else share) - float(most)
 
     intercept = 0.0
     if too_far(0.0) > 0:
         side = 1 if is_mismatched else -1
-        intercept = brentq(too_far, 0.0, side * 2 * _LARGEST_INTERCEPT)
+        intercept = float(brentq(too_far, 0.0, side * 2 * _LARGEST_INTERCEPT))
     return Recalibration(intercept, knots, (1.0,) * (len(knots) + 1))
 
 
