@@ -162,7 +162,7 @@ def test_twice_the_same(scored, found, tmp_path):
 def test_output_is_not_overwritten_unasked(scored, tmp_path):
     out = tmp_path / "n.parquet"
     out.write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"n.parquet exists; use --overwrite"):
+    with pytest.raises(InputError, match=r"n.parquet is in the way.*--overwrite"):
         Neighbours(embeddings=[str(scored / "e")], out=str(out)).run()
     assert out.read_bytes() == b"mine"
 
@@ -304,8 +304,9 @@ def test_killed_between_the_table_and_the_end_the_same_command_goes_on(scored, f
     request.run()
     assert os.listdir(tmp_path) == ["n.parquet"]
     assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
-    with pytest.raises(InputError, match="exists; use --overwrite"):
-        request.run()
+    # What the same command wrote is replaced.
+    request.run()
+    assert pq.read_table(tmp_path / "n.parquet").equals(found[1])
 
 
 def test_a_table_that_was_there_before_an_interrupted_search_stays(scored, tmp_path):
@@ -321,6 +322,6 @@ def test_a_table_that_was_there_before_an_interrupted_search_stays(scored, tmp_p
     with pytest.raises(KeyboardInterrupt):
         request.run(Interrupt())
     out.write_text("mine")
-    with pytest.raises(InputError, match="exists; use --overwrite"):
+    with pytest.raises(InputError, match=r"is in the way.*--overwrite"):
         request.run()
     assert out.read_text() == "mine"
