@@ -300,8 +300,10 @@ class EmbeddingEngine(InProcessEngine):
             encoded = encoded.combine_chunks()
         of_shard = np.asarray(encoded.indices)
         images = images_of(pairs.facts.filter(pa.array(pairs.ok)))
-        texts = pairs.facts.column("text").filter(pa.array(pairs.ok))
-        captions = caption_numbers(texts.to_pylist())
+        captions = None
+        if "text" in pairs.facts.column_names:
+            texts = pairs.facts.column("text").filter(pa.array(pairs.ok))
+            captions = caption_numbers(texts.to_pylist())
         of_group = groups_of({} if groups is None else {"calibration_group": groups}, pairs.ok)
         every = BlockScores.empty(len(of_shard))
         pool = self._corpus.pool if self._corpus is not None else None
@@ -324,7 +326,7 @@ class EmbeddingEngine(InProcessEngine):
                     forget_percent=self._options.forget_percent,
                     seed=self._options.seed,
                     images=None if images is None else images[rows],
-                    captions=captions[rows],
+                    captions=None if captions is None else captions[rows],
                     groups=None if of_group is None else of_group[rows],
                     pool=None if pool is None else (pool, samples[rows]),
                     each_block=each_block,
