@@ -319,19 +319,19 @@ def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
 
 def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    if stat.S_ISDIR(kind):
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", path)
+    raise _not_a_file(path, mode)
 
 
 def check_is_file(path: str | UPath) -> None:
     """Raise `OSError` for a local path that is there and is no regular file, behind links too.
 
-    Nobody may write to a pipe, and a device may have no end.
+    For readers that open a path by themselves; others use `open_file`.
     """
     if is_url(path):
         return
@@ -339,10 +339,14 @@ def check_is_file(path: str | UPath) -> None:
         mode = os.stat(str(path)).st_mode
     except (OSError, ValueError):  # said by whatever opens it
         return
-    kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device"}
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = kinds.get(stat.S_IFMT(mode), "device")
-        raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
+        raise _not_a_file(str(path), mode)
+
+
+def _not_a_file(path: str, mode: int) -> OSError:
+    kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "device")
+    return OSError(errno.EINVAL, f"it is a {kind}, not a file", path)
 
 
 def read_bytes(path: UPath) -> bytes:

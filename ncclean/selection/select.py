@@ -110,10 +110,12 @@ def _raise_if_unknown(paths: Sequence[str]) -> None:
     """Raise `InputError` if the noise rate of a table may be anything, and nobody audited it."""
     for path in paths:
         metadata = table_metadata(table_files([path])[0])
-        ends = [metadata.get(f"noise_rate_{end}") for end in ("low", "high")]
-        if "audited" in metadata or None in ends:
+        if "audited" in metadata:
             continue
-        low, high = (float(end) for end in ends if end is not None)
+        try:
+            low, high = (float(metadata[f"noise_rate_{end}"]) for end in ("low", "high"))
+        except (KeyError, ValueError):  # of another version, or not ncclean's
+            continue
         why = why_vague(low, high, None) if tells_nothing(low, high) else None
         if math.isnan(low):
             why = NO_KNOWN_MISMATCHES

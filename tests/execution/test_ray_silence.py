@@ -44,6 +44,10 @@ def test_an_answer_in_between_begins_anew(nodes, clock):
     for clock[0] in range(0, 1000, 100):
         silence.died(RuntimeError("the actor is dead"))
         silence.answered()
+    silence.died(RuntimeError("the actor is dead"))
+    clock[0] += 120
+    with pytest.raises(InputError, match="120 seconds"):
+        silence.died(RuntimeError("the actor is dead"))
 
 
 def test_the_end_of_the_node_of_this_process_is_said_at_once(nodes, clock):

@@ -138,7 +138,8 @@ def test_a_condition_is_one_boolean_for_each_pair(connection, text, reason):
     ],
 )
 def test_what_does_not_change_the_number_of_rows_is_a_condition(connection, text):
-    bind_expression(connection, text, "--where", NAMES, is_condition=True)
+    expression = bind_expression(connection, text, "--where", NAMES, is_condition=True)
+    assert expression.sql
 
 
 @pytest.mark.parametrize(
