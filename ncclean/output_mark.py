@@ -17,7 +17,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.errors import InputError
 
-# A page begins with it; the metadata of Parquet and PDF stand at the end.
+# A page begins with it; the metadata of PDF stand at the end.
 _LOOKED_AT = 1 << 16
 
 
@@ -31,11 +31,24 @@ def was_made_by(path: str, command: str) -> bool:
     place = stores.location(path)
     if not (stores.is_url(path) or os.path.isfile(path)):
         return False
+    if path.endswith(".parquet"):
+        return _metadata(place).get(b"made_by") == mark(command).encode()
     size = stores.ask("read", path, place.stat).st_size
     ends = stores.read_range(path, 0, min(size, _LOOKED_AT))
     if size > _LOOKED_AT:
         ends += b"\n" + stores.read_range(path, max(size - _LOOKED_AT, _LOOKED_AT), size)
     return re.search(re.escape(mark(command)).encode() + rb"(?![a-z-])", ends) is not None
+
+
+def _metadata(place: UPath) -> dict[bytes, bytes]:
+    """Of a Parquet file, whose captions may hold any words; none of what is no such file."""
+    import pyarrow
+
+    try:
+        with stores.open_parquet(place) as file:
+            return dict(file.metadata.metadata or {})
+    except (OSError, pyarrow.ArrowException):
+        return {}
 
 
 def check_free(paths: Iterable[str | None], command: str, overwrite: bool = False) -> None:

@@ -50,6 +50,19 @@ def test_parquet_of_many_columns_and_groups(tmp_path):
     assert was_made_by(path, "select")
 
 
+def test_the_words_in_a_caption_are_no_mark(tmp_path):
+    path = str(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"caption": [mark("select")]}), path, compression="none")
+    assert not was_made_by(path, "select")
+    with pytest.raises(InputError, match="is in the way"):
+        check_free([path], "select")
+
+
+def test_what_is_called_parquet_and_is_none_is_not_ours(tmp_path):
+    (tmp_path / "t.parquet").write_text(mark("select"))
+    assert not was_made_by(str(tmp_path / "t.parquet"), "select")
+
+
 def test_uids_can_be_mapped_and_say_who_wrote_them(tmp_path):
     uids = [f"{n:032x}" for n in (3, 1, 2)]
     columns = {
