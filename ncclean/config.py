@@ -46,22 +46,27 @@ class ScoreOptions(Options):
             "For embeddings: take the rivals of neg_clip_loss from this many pairs of the whole "
             "corpus, e.g. 32768 as its authors do, instead of from the block.",
             low=2,
+            source="embeddings",
         ),
     ] = None
     canonical: Annotated[
         bool,
-        Option("For embeddings: also compute canonical_similarity, for a weak estimator."),
+        Option(
+            "For embeddings: also compute canonical_similarity, for a weak estimator.",
+            source="embeddings",
+        ),
     ] = False
     decode_threads: DecodeThreads = field(default_factory=usable_cores)
     decode_on: Annotated[
         Literal["cpu", "device"],
-        Option("Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder)."),
+        Option("Where JPEGs are decoded: `cpu`, or `device` (a GPU's decoder).", source="images"),
     ] = "cpu"
     draft: Annotated[
         bool,
         Option(
             "Decode JPEGs of at least twice the model's size at a half, a quarter or an eighth of "
-            "theirs: faster, but the cosines differ slightly."
+            "theirs: faster, but the cosines differ slightly.",
+            source="images",
         ),
     ] = False
     max_pixels: Annotated[
@@ -69,6 +74,7 @@ class ScoreOptions(Options):
         Option(
             "Largest image to decode, in pixels; a larger one gets the status image_too_large.",
             low=1,
+            source="images",
         ),
     ] = MAX_PIXELS
     embeddings: Annotated[
@@ -186,6 +192,15 @@ class ClusterOptions(Options):
     cpus_per_worker: Annotated[
         float | None, Option("Cores of a Ray worker.", low=0, is_idle=True)
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """How a scored corpus is calibrated: OSA's boundary and weight, and the calibrated score."""
+
+    shift: str | float = "auto"
+    osa_function: WeightFunction = "high_degree"
+    calibrate_on: CalibrateOn = "auto"
 
 
 def parse_shift(value: str | float) -> str | float:

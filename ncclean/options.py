@@ -76,6 +76,7 @@ class Option:
     is_listed: bool = True  # in `--help`; others are for experiments with a method
     shows_default: bool = True  # False where the help says it in words
     methods: tuple[str, ...] = ()
+    source: str = ""  # `images` or `embeddings`, where it is for one of them alone
     extra: str = ""  # of pyproject.toml, without which it cannot be given: see `EXTRAS`
 
 
@@ -269,6 +270,17 @@ def check_unset(options: Options, names: Sequence[str], why: str) -> None:
     declared = parameters(type(options))
     for name in names:
         if value_of(options, declared[name]) != declared[name].default:
+            raise InputError(f"--{name.replace('_', '-')} {why}")
+
+
+def check_source(options: Options, source: str) -> None:
+    """Raise `InputError` for an option that was given and is for another kind of source."""
+    for name, parameter in parameters(type(options)).items():
+        meant = parameter.option.source
+        if meant not in ("", source) and value_of(options, parameter) != parameter.default:
+            why = f"is for {meant}, and these are {source}: leave it out"
+            if meant == "embeddings":
+                why += ", or score with --embeddings first, and then the embeddings"
             raise InputError(f"--{name.replace('_', '-')} {why}")
 
 

@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ncclean.progress import counted
+
+__all__ = ["counted"]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -48,11 +52,6 @@ def none_scored(failures: Mapping[str, int]) -> Note:
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
     """How many rows of the scores have a row in each joined table."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 shard`, `1,200 shards`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def share(value: float | None, digits: int = 1) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
+    CalibrationOptions,
     ClusterOptions,
     ScoreOptions,
     SourceFormat,
@@ -15,7 +16,7 @@ from ncclean.config import (
     parse_shift,
 )
 from ncclean.errors import InputError
-from ncclean.options import Option, Reads
+from ncclean.options import Option, Reads, check_source
 
 from .command import Command, Result
 from .display import Note, Shown, Table, counted, facts, file_size, interval, none_scored, share
@@ -36,10 +37,12 @@ from .shared_options import (
 )
 
 if TYPE_CHECKING:
+    from ncclean.data.shards import ShardRef
+    from ncclean.execution.encoder import EncoderRequest
+    from ncclean.execution.score_plan import ScorePlan
     from ncclean.storage.summary import ScoreSummary
 
-    from .jobs.score_plan import ScorePlan
-
+_CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
 _MOST_GROUPS = 30  # shown; `--json` has all
 
 
@@ -75,6 +78,7 @@ class Score(Command):
         Option(
             "For embeddings: what their cosines are multiplied by in a softmax, or the model to "
             "take it from (default: 100).",
+            source="embeddings",
         ),
     ] = None
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -82,11 +86,20 @@ class Score(Command):
     osa_function: OsaFunction = "high_degree"
     calibrate_on: CalibrateOnOption = "auto"
     precision: Annotated[
-        str, Option("`auto`, `fp32`, `bf16` or `fp16`; `auto` is `bf16` where it is native.")
+        str,
+        Option(
+            "`auto`, `fp32`, `bf16` or `fp16`; `auto` is `bf16` where it is native.",
+            source="images",
+        ),
     ] = "auto"
     device: Device = "auto"
     compiled: Annotated[
-        bool, Option("torch.compile the image tower; pays off only on GPUs.", name="compile")
+        bool,
+        Option(
+            "torch.compile the image tower; pays off only on GPUs.",
+            name="compile",
+            source="images",
+        ),
     ] = False
     engine: Annotated[
         Engine,
@@ -138,25 +151,82 @@ class Score(Command):
             )
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
-        """Score what is not scored yet and finalize; see `ncclean_pipelines.jobs.score`."""
+        """Score what is not scored yet and finalize; see `ncclean.execution.score_corpus`."""
+        calibration = CalibrationOptions(
+            shift=self.shift, osa_function=self.osa_function, calibrate_on=self.calibrate_on
+        )
+        if self.finalize_only:
+            from ncclean.execution.score_corpus import calibrate_again
+
+            scored = calibrate_again(
+                self.out,
+                calibration,
+                answers=self.calibrate_with,
+                cluster=self._cluster,
+                progress=progress,
+            )
+            return score_result(self, scored)
         from ncclean.data.sources import resolve_sources
 
-        # Before the job and torch are loaded, which takes seconds: a wrong path is named at once.
-        shards = (
-            [] if self.finalize_only else resolve_sources(self.shards, self.format, self.image_root)
-        )
+        # Before torch is loaded, which takes seconds: a wrong path is named at once.
+        shards = resolve_sources(self.shards, self.format, self.image_root)
+        request = self._request(shards)
         if self.dry_run:
-            from .jobs.score_plan import plan
+            from ncclean.execution.score_plan import plan
 
-            estimate = plan(self, shards, progress)
+            estimate = plan(shards, request, self.options, self.cluster.workers or 1, progress)
             return self.result(estimate, _plan_lines(estimate))
-        from .jobs import score as job
+        from ncclean.execution.score_corpus import ScoreCorpus
 
-        if self.finalize_only:
-            scored = job.finalize_only(self, progress)
-        else:
-            scored = job.score(self, shards, progress)
-        return score_result(self, scored, self.options.embeddings)
+        corpus = ScoreCorpus(
+            shards=shards,
+            request=request,
+            out=self.out,
+            options=self.options,
+            calibration=calibration,
+            cluster=self._cluster,
+            drop_missing=self.drop_missing,
+            overwrite=self.overwrite,
+        )
+        return score_result(self, corpus.run(progress), self.options.embeddings)
+
+    @property
+    def _cluster(self) -> ClusterOptions | None:
+        """The Ray cluster: `auto` takes one with an address, or where several GPUs are visible."""
+        if self.engine != "auto":
+            return self.cluster if self.engine == "ray" else None
+        if self.cluster == ClusterOptions():
+            import torch
+
+            if self.device != "auto" or torch.cuda.device_count() < 2:
+                return None
+        return self.cluster
+
+    def _request(self, shards: list[ShardRef]) -> EncoderRequest:
+        """What encodes the shards: the model, or what is known of embeddings."""
+        from ncclean.data.sources import are_embeddings
+        from ncclean.execution.embedding_encoder import EmbeddingRequest
+        from ncclean.execution.image_encoder import ImageRequest
+        from ncclean.models.request import ModelRequest
+
+        def model(name: str, precision: str = "auto") -> ModelRequest:
+            return ModelRequest(
+                model=name,
+                pretrained=self.pretrained,
+                precision=precision,
+                device=self.device,
+                compiled=self.compiled,
+                space="auto",
+            )
+
+        if not are_embeddings(shards):
+            check_source(self, "images")
+            return ImageRequest(model(self.model, self.precision))
+        check_source(self, "embeddings")
+        scale = model(self.scale) if isinstance(self.scale, str) else self.scale or _CLIP_SCALE
+        if self.shift == "noise" and not isinstance(scale, ModelRequest):
+            raise InputError("--shift noise needs a model: name it with --scale")
+        return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:

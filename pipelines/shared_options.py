@@ -15,6 +15,7 @@ Model = Annotated[
         "open_clip name, `hf-hub:NAME`, `local-dir:FOLDER`, checkpoint file, `demo` or "
         "`demo-noisy`.",
         reads=Reads.MODEL,
+        source="images",
     ),
 ]
 Pretrained = Annotated[
@@ -37,7 +38,10 @@ Shards = Annotated[
 ]
 ImageRoot = Annotated[
     str | None,
-    Option("Folder that the image paths of a table are relative to (default: the table's)."),
+    Option(
+        "Folder that the image paths of a table are relative to (default: the table's).",
+        source="images",
+    ),
 ]
 Scores = Annotated[
     Sequence[str],
@@ -104,6 +108,7 @@ EmbeddingKeys = Annotated[
         "Names of the image and caption vectors in `.npz` or Parquet files, comma-separated "
         "(default: `l14_img,l14_txt` and the like).",
         metavar="IMG,TEXT",
+        source="embeddings",
     ),
 ]
 Processes = Annotated[int | None, Option("Processes (default: one per core).", low=1, is_idle=True)]

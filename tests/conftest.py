@@ -61,7 +61,7 @@ def scored(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rough_shifts() -> Iterator[None]:
     """For commands whose shift is estimated and not the matter: the last digit takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ncclean_pipelines.jobs.score._SHIFT_TOLERANCE", 0.1)
+        patch.setattr("ncclean.execution.score_corpus._SHIFT_TOLERANCE", 0.1)
         yield
 
 

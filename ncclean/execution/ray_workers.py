@@ -19,15 +19,10 @@ from ray.exceptions import RayActorError
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import ModelError
-from ncclean.execution.engine import (
-    Engine,
-    EngineRequest,
-    PartWriter,
-    ShardOutcome,
-    ShardTask,
-    Speed,
-)
-from ncclean.execution.further_columns import FurtherColumns
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.encoder import EncoderRequest, Speed
+from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.local_engine import LocalEngine
 from ncclean.execution.ray_cluster import Silence, check_own_node, get, nodes
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
@@ -43,11 +38,11 @@ class ShardWorker:
     """The actor: opens an engine once, scores the shards it is given, writes their parts."""
 
     def __init__(
-        self, request: EngineRequest, options: ScoreOptions, further: FurtherColumns
+        self, request: EncoderRequest, options: ScoreOptions, columns: ColumnSources
     ) -> None:
         self._request = request
         self._options = options
-        self._further = further
+        self._columns = columns
         self._engine: Engine | None = None
         self._loading = threading.Lock()
 
@@ -87,7 +82,8 @@ class ShardWorker:
         with self._loading:
             if self._engine is None:
                 # Ray says with OMP_NUM_THREADS how many cores are this worker's.
-                self._engine = self._request.engine(self._options, self._further)
+                encoder = self._request.open(self._options, self._columns)
+                self._engine = LocalEngine(encoder, self._options, self._columns)
             return self._engine
 
 
@@ -115,9 +111,9 @@ class WorkerPool:
 
     def __init__(
         self,
-        request: EngineRequest,
+        request: EncoderRequest,
         options: ScoreOptions,
-        further: FurtherColumns,
+        columns: ColumnSources,
         *,
         gpus: float,
         cpus: float,
@@ -125,7 +121,7 @@ class WorkerPool:
     ) -> None:
         self._request = request
         self._options = options
-        self.further = further
+        self.columns = columns
         self._gpus, self._cpus = gpus, cpus
         self._wanted = wanted
         self.workers: list[Worker] = []
@@ -175,7 +171,7 @@ class WorkerPool:
             max_concurrency=SHARDS_PER_WORKER + 1,
             runtime_env={"env_vars": _environment()},
         )
-        return Worker(actor.remote(self._request, self._options, self.further))
+        return Worker(actor.remote(self._request, self._options, self.columns))
 
     def park(self, worker: Worker, error: ModelError) -> None:
         """Give up a worker that cannot load the model, and start another one elsewhere.

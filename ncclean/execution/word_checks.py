@@ -11,14 +11,20 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from ncclean import schema
+from ncclean.config import ScoreOptions
 from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
+from ncclean.errors import InputError
+from ncclean.execution.column_source import ColumnSource, EncoderFacts
+from ncclean.execution.encoded_shard import EncodedShard, Values
 from ncclean.models.estimator import Estimator, ModelIdentity
+from ncclean.scoring.columns import BlockScores
 from ncclean.scoring.near_miss import (
     MISMATCHES_BELOW,
     Exchanges,
@@ -48,52 +54,68 @@ class _Checked:
 
 
 @dataclass(frozen=True)
-class WordColumns:
-    """(n,) values of the columns of `--words`, and the scores of pairs and of known near misses."""
-
-    values: dict[str, pa.Array]
-    distributions: Distributions
-
-
-@dataclass(frozen=True)
-class WordChecks:
-    """The check of each word of a class, `per_caption` exchanges a caption."""
+class WordChecks(ColumnSource):
+    """`--words`: the check of each word of a class, `per_caption` exchanges a caption."""
 
     classes: WordClasses
     per_caption: int
     seed: int
+    flag = "--words"
+    options = ("words", "words_per_caption", "word_classes")
+    follows_scores = True
+    types: ClassVar[Mapping[str, pa.DataType]] = schema.WORD_TYPES
     _vectors: dict[ModelIdentity, torch.Tensor] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> WordChecks | None:
+        """The checks, if `words` is set. Raises `InputError` for word classes of another form."""
+        if not options.words:
+            return None
+        path = options.word_classes
+        classes = WordClasses.bundled() if path is None else WordClasses.load(path)
+        return cls(classes, options.words_per_caption, options.seed)
 
     @functools.cached_property
     def version(self) -> str:
-        """Of the list of words."""
+        """A digest of the list of words."""
         text = repr(self.classes.classes).encode()
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
-    def of_shard(
-        self,
-        image: torch.Tensor,
-        text: torch.Tensor,
-        captions: Sequence[str],
-        shard: str,
-        estimator: Estimator,
-        batch_size: int,
-        mismatched: Histogram,
-    ) -> WordColumns:
-        """Check n pairs: (n, d) embeddings and captions; `mismatched` are the known mismatches.
+    def identity(self) -> Mapping[str, Any]:
+        """The list of words, and how many exchanges a caption has."""
+        return {"words": self.version, "words_per_caption": self.per_caption}
 
-        A caption without a word of a class has null in all columns.
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` for embeddings: their model is not there to encode other captions."""
+        if encoder.estimator is None:
+            raise InputError(
+                "--words encodes altered captions, which takes a model: score the images instead "
+                "of their embeddings"
+            )
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """Check each pair; a caption without a word of a class has null in all columns.
+
+        The scores of pairs and of known near misses join the shard's distributions.
         """
+        estimator = encoder.estimator
+        assert scores is not None
+        assert estimator is not None
+        image, text = shard.image, shard.text
+        captions = [caption or "" for caption in shard.captions]
         similarity = (image.float() * text.float()).sum(dim=1)
-        checked = list(self._checked(image, captions, shard, estimator))
+        checked = list(self._checked(image, captions, shard.name, estimator))
         if not checked:
-            return WordColumns(_columns(len(captions), {}), Distributions())
+            scores.distributions.scores["near_miss_score"] = Distributions()
+            return _columns(len(captions), {})
         variants = [
             check.variant(captions[check.row], number)
             for check in checked
             for number in (*check.tried.tolist(), check.drawn)
         ]
-        encoded = estimator.encode_text(variants, batch_size)
+        encoded = estimator.encode_text(variants, encoder.batch_size)
         counts = [len(check.tried) + 1 for check in checked]
         rows = torch.tensor([check.row for check in checked], device=image.device)
         of_variant = rows.repeat_interleave(torch.tensor(counts, device=image.device))
@@ -105,12 +127,12 @@ class WordChecks:
         own = similarity[rows].cpu().numpy()
         pieces = np.split(cosines.cpu().numpy(), np.cumsum(counts)[:-1])
         by_row: dict[str, dict[int, object]] = {name: {} for name in schema.WORD_TYPES}
-        scores, scores_after = np.empty(len(checked)), np.full(len(checked), np.nan)
+        margins, margins_after = np.empty(len(checked)), np.full(len(checked), np.nan)
         for number, (check, piece) in enumerate(zip(checked, pieces, strict=True)):
             margin = word_margin(own[number], piece[:-1])
-            scores[number] = margin + residual[number]
+            margins[number] = margin + residual[number]
             by_row["word_margin"][check.row] = margin
-            by_row["near_miss_score"][check.row] = scores[number]
+            by_row["near_miss_score"][check.row] = margins[number]
             if margin < 0:
                 best = int(check.tried[piece[:-1].argmax()])
                 by_row["suspect_word"][check.row] = check.places[best].word
@@ -120,15 +142,15 @@ class WordChecks:
                 self.per_caption,
             )  # fmt: skip
             if after is not None:
-                scores_after[number] = after + residual_after[number]
+                margins_after[number] = after + residual_after[number]
         drawn = np.array([piece[-1] for piece in pieces])
-        enough = _quantile(mismatched, MISMATCHES_BELOW)
-        counted = (own >= enough) & ~np.isnan(scores_after)
-        distributions = Distributions(
-            matched=_histogram(scores[counted]),
-            mismatched=_histogram(scores_after[counted & (drawn >= enough)]),
+        enough = _quantile(scores.distributions.mismatched, MISMATCHES_BELOW)
+        counted = (own >= enough) & ~np.isnan(margins_after)
+        scores.distributions.scores["near_miss_score"] = Distributions(
+            matched=_histogram(margins[counted]),
+            mismatched=_histogram(margins_after[counted & (drawn >= enough)]),
         )
-        return WordColumns(_columns(len(captions), by_row), distributions)
+        return _columns(len(captions), by_row)
 
     def _checked(
         self, image: torch.Tensor, captions: Sequence[str], shard: str, estimator: Estimator

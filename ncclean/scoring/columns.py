@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,42 +23,24 @@ _TILE_ROWS = 256
 Rows = torch.Tensor | slice
 Scored = tuple[np.ndarray, "BlockScores"]
 MapBlocks = Callable[[Callable[[np.ndarray], Scored], Iterable[np.ndarray]], Iterable[Scored]]
-_COLUMNS: dict[str, Any] = {
-    "similarity": np.float32,
-    "ncu_confidence": np.float32,
-    "ncu_forget": np.bool_,
-    "disncl_clean": np.bool_,
-    "neg_clip_loss": np.float32,
-    "i2t_rank": np.int32,
-    "t2i_rank": np.int32,
-    "block": np.int32,
-}
 
 
 @dataclass
 class BlockScores:
-    """Per scorable pair, in input order: numpy arrays of length n."""
+    """The scores of n scorable pairs in input order, and the distributions of their cosines.
 
-    similarity: np.ndarray
-    ncu_confidence: np.ndarray
-    ncu_forget: np.ndarray
-    disncl_clean: np.ndarray
-    neg_clip_loss: np.ndarray
-    i2t_rank: np.ndarray
-    t2i_rank: np.ndarray
-    block: np.ndarray
+    `columns` are (n,) arrays by the name of their column of the table.
+    """
+
+    pairs: int
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
     distributions: Distributions = field(default_factory=Distributions)
-
-    @classmethod
-    def empty(cls, pairs: int) -> BlockScores:
-        """Scores to be filled in."""
-        columns: dict[str, Any] = {name: np.empty(pairs, kind) for name, kind in _COLUMNS.items()}
-        return cls(**columns)
 
     def put(self, rows: np.ndarray, scores: BlockScores) -> None:
         """Take over the scores of some pairs, by their (m,) places among all."""
-        for name in _COLUMNS:
-            getattr(self, name)[rows] = getattr(scores, name)
+        for name, values in scores.columns.items():
+            column = self.columns.setdefault(name, np.empty(self.pairs, values.dtype))
+            column[rows] = values
         self.distributions += scores.distributions
 
 
@@ -95,7 +76,7 @@ def score_pairs(
     n = len(image)
     similarity = pair_cosines(image, text)
     blocks = block_ids(n, block_size, seed, shard)
-    out = BlockScores.empty(n)
+    out = BlockScores(n)
     out.distributions.matched = Histogram.of(similarity)
 
     def block(members: np.ndarray) -> Scored:
@@ -113,12 +94,10 @@ def score_pairs(
     count = int(blocks.max()) + 1 if n else 0
     for members, scores in each_block(block, [np.flatnonzero(blocks == b) for b in range(count)]):
         out.put(members, scores)
-    out.similarity[:] = similarity.cpu().numpy()
-    out.block[:] = blocks
-    # No other image and no other caption fits better, see `ncclean.scoring.disncl.mutual_match`.
-    out.disncl_clean[:] = (out.i2t_rank == 0) & (out.t2i_rank == 0)
-    losses = pair_losses(torch.from_numpy(out.neg_clip_loss), scale)
-    out.distributions.losses = loss_histogram(losses)
+    out.columns |= {"similarity": similarity.cpu().numpy(), "block": blocks}
+    if n:
+        losses = pair_losses(torch.from_numpy(out.columns["neg_clip_loss"]), scale)
+        out.distributions.losses = loss_histogram(losses)
     return out
 
 
@@ -132,7 +111,7 @@ def _score_block(
     scale: float,
     forget_percent: float,
 ) -> BlockScores:
-    """What the (N, N) cosines of a block say; `similarity`, `disncl_clean` and `block` are left.
+    """The scores that the (N, N) cosines of a block give.
 
     `rivals` are those of a pool, None for the others of the block.
     """
@@ -140,18 +119,23 @@ def _score_block(
     block = BlockStatistics.of(cosines, scale, shared.images, shared.captions)
     partitions = block.i2t_partition, block.t2i_partition
     confidence = partner_confidence(scale * block.own, *partitions)
-    out = BlockScores.empty(len(image))
-    out.ncu_confidence[:] = confidence.cpu().numpy()
-    out.ncu_forget[:] = forget_mask(confidence, forget_percent).cpu().numpy()
+    forget = forget_mask(confidence, forget_percent)
     against = block.i2t_rivals, block.t2i_rivals
     if rivals is not None:
         against = rivals.i2t, rivals.t2i
         i2t, t2i = (torch.logaddexp(partition, scale * block.own) for partition in against)
         partitions = i2t, t2i
     normalised = normalised_score(block.own, *partitions, scale)
-    out.neg_clip_loss[:] = normalised.cpu().numpy()
-    out.i2t_rank[:] = block.i2t_rank.cpu().numpy()
-    out.t2i_rank[:] = block.t2i_rank.cpu().numpy()
+    columns = {
+        "ncu_confidence": confidence,
+        "neg_clip_loss": normalised,
+        "i2t_rank": block.i2t_rank,
+        "t2i_rank": block.t2i_rank,
+        # No other image and no other caption fits better, see `scoring.disncl.mutual_match`.
+        "disncl_clean": (block.i2t_rank == 0) & (block.t2i_rank == 0),
+    }
+    out = BlockScores(len(image), {name: of.cpu().numpy() for name, of in columns.items()})
+    out.columns["ncu_split"] = np.where(forget.cpu().numpy(), "forget", "retain")
 
     def between(rows: Rows) -> Distributions:
         return known_mismatches(cosines[rows][:, rows], *shared.among(rows))
@@ -163,7 +147,7 @@ def _score_block(
         return known_mismatches(binned(scores), *shared.among(rows))
 
     out.distributions = block.mismatches
-    own = binned(torch.from_numpy(out.neg_clip_loss)).to(cosines.device)
+    own = binned(normalised)
     of_score = Distributions(matched=Histogram.of(own))
     step = max(1, round(len(image) / _TILE_ROWS))
     for first in range(min(step, len(image))):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
-from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import resolve
+from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
 from ncclean.storage.catalog import connect
 from ncclean.storage.same_corpus import check_same_corpus

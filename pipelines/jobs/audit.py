@@ -11,15 +11,15 @@ from ncclean.auditing.measure import Audit as Measured
 from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
+from ncclean.config import CalibrationOptions
 from ncclean.data.sources import resolve_pairs
+from ncclean.execution.score_corpus import calibrate_again
 from ncclean.output_mark import check_free
 from ncclean.report.audit_page import AuditPair, read_pictures, render_audit
 from ncclean.storage.same_corpus import check_same_corpus
 
 from ..audit import Audit
 from ..progress import Progress
-from ..score import Score
-from .score import finalize_only
 
 PAGE, SAMPLE = "audit.html", "sample.parquet"
 
@@ -100,5 +100,5 @@ def measure_answers(command: Audit, progress: Progress) -> Measured:
         memory_limit=command.memory_limit,
     )
     if command.apply:
-        finalize_only(Score(shards=(), out=command.scores[0], finalize_only=True), progress, audit)
+        calibrate_again(command.scores[0], CalibrationOptions(), audit=audit, progress=progress)
     return audit

@@ -14,8 +14,8 @@ from ncclean.evaluation.results import (
     file_name,
     write_results,
 )
-from ncclean.execution.engine import ModelRequest
 from ncclean.models.estimator import Estimator
+from ncclean.models.request import ModelRequest
 
 from ..evaluate_models import (
     EvaluateLinearProbe,

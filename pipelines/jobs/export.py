@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import resolve_pairs
-from ncclean.execution.tasks import open_runner
+from ncclean.execution.runners import open_runner
 from ncclean.options import usable_cores
 from ncclean.output_mark import check_free
 from ncclean.selection.export import ExportSummary, export_shards, export_uids

@@ -19,9 +19,9 @@ from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError
-from ncclean.execution.engine import ModelRequest
 from ncclean.models.checkpoint import resolve
 from ncclean.models.estimator import Estimator
+from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.same_corpus import check_same_corpus

@@ -21,8 +21,8 @@ from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.data.sources import resolve_pairs
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
-from ncclean.execution.processes import processes_worth
-from ncclean.execution.tasks import open_runner
+from ncclean.execution.process_runner import processes_worth
+from ncclean.execution.runners import open_runner
 from ncclean.runner import Runner
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 from ncclean.storage.injection_summary import NoiseSummary, summarize

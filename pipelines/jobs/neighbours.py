@@ -21,8 +21,8 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.execution.neighbours.corpus import find_neighbours
 from ncclean.execution.neighbours.sources import embedded_blocks, read_reference
-from ncclean.execution.processes import processes_worth
-from ncclean.execution.tasks import open_runner
+from ncclean.execution.process_runner import processes_worth
+from ncclean.execution.runners import open_runner
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free
 from ncclean.storage.array_files import ArrayFolder

@@ -17,7 +17,7 @@ from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
 from ncclean.execution.neighbours.learning import is_exact, lists_of
 from ncclean.execution.neighbours.passes import MOST_PROBES, many_probes
 from ncclean.execution.neighbours.sources import embedded_blocks
-from ncclean.execution.processes import processes_worth
+from ncclean.execution.process_runner import processes_worth
 from ncclean.scoring.neighbours.arithmetic import Arithmetic, fastest, taken
 from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
 from ncclean.scoring.neighbours.libraries import load_faiss

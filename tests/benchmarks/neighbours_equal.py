@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
-        from ncclean.execution.ray_tasks import RayTasks
+        from ncclean.execution.ray_runner import RayTasks
 
         with RayTasks(args.search[1], None) as runner:
             search(Path(args.search[0]), "ray", runner)

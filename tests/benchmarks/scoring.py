@@ -13,10 +13,10 @@ from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef, resolve_shards
-from ncclean.data.stream import StreamReader
+from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
-from ncclean.execution.local import LocalEngine
-from ncclean.execution.task import score_shard
+from ncclean.execution.image_encoder import ImageEncoder
+from ncclean.execution.local_engine import LocalEngine
 from ncclean.models.estimator import Estimator
 from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
@@ -61,7 +61,9 @@ def score_shards(
         estimate_samples(references)  # for the progress bar
         tasks = [ShardTask(number, shard) for number, shard in enumerate(references)]
         writer = PartWriter(str(layout.work), None, 1)
-        LocalEngine(estimator, options).run(tasks, writer, commit)
+        columns = ColumnSources(options)
+        encoder = ImageEncoder(estimator, options, columns)
+        LocalEngine(encoder, options, columns).run(tasks, writer, commit)
         manifest.record_noise_shift(shift)
         finalize(layout, manifest, calibrate(manifest, "noise"))
     finally:
@@ -77,17 +79,13 @@ def cosines_of(out: Path) -> dict[str, float]:
 
 def cosines_of_equal_pixels(estimator: Estimator, shard: Path, batch_size: int) -> dict[str, float]:
     """The cosines of a shard's pairs by key, decoded with Pillow as open_clip does."""
-    decoder = ImageDecoder(estimator.preprocessing, fast=False)
     options = _options(batch_size)
-    reader = StreamReader(
-        _references([shard]), decoder, threads=options.decode_threads, prefetch=batch_size
-    )
-    cosines: dict[str, float] = {}
-    with reader:
-        for stream in reader:
-            table = score_shard(stream, estimator, options).table.to_pydict()
-            cosines.update(zip(table["key"], table["similarity"], strict=True))
-    return cosines
+    encoder = ImageEncoder(estimator, options, ColumnSources(options))
+    encoder.decoder = ImageDecoder(estimator.preprocessing, fast=False)
+    (completion,) = encoder.encode(_references([shard]), lambda samples: None)
+    encoded = completion()
+    cosines = (encoded.image * encoded.text).sum(dim=1).tolist()
+    return dict(zip(encoded.of_pairs("key"), cosines, strict=True))
 
 
 def _options(batch_size: int, caption_key: Sequence[str] | None = None) -> ScoreOptions:

@@ -4,7 +4,8 @@ import pytest
 
 from ncclean.config import ScoreOptions
 from ncclean.execution import shift as module
-from ncclean.execution.local import LocalEngine
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.image_encoder import ImageEncoder
 from ncclean.execution.shift import sample_size
 
 
@@ -16,10 +17,10 @@ def test_a_large_model_encodes_no_more_noise_than_the_design_allows(parameters, 
     assert sample_size(parameters) == expected
 
 
-def test_an_engine_estimates_the_shift_of_a_model_once(demo_estimator, tmp_path, monkeypatch):
+def test_an_encoder_estimates_the_shift_of_a_model_once(demo_estimator, tmp_path, monkeypatch):
     monkeypatch.setenv("NCCLEAN_CACHE", str(tmp_path))
-    engine = LocalEngine(demo_estimator, ScoreOptions())
-    first = engine.estimate_shift(seed=0, tolerance=0.02)
+    encoder = ImageEncoder(demo_estimator, ScoreOptions(), ColumnSources(ScoreOptions()))
+    first = encoder.estimate_shift(seed=0, tolerance=0.02)
     monkeypatch.setattr(module, "estimate_shift", lambda *args, **kwargs: 7.0)
-    assert engine.estimate_shift(seed=0, tolerance=0.02) == first
-    assert engine.estimate_shift(seed=1, tolerance=0.02) == 7.0
+    assert encoder.estimate_shift(seed=0, tolerance=0.02) == first
+    assert encoder.estimate_shift(seed=1, tolerance=0.02) == 7.0

@@ -3,12 +3,17 @@
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from ncclean.data.word_classes import WordClasses
+from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.word_checks import WordChecks
+from ncclean.scoring.columns import BlockScores
 from ncclean.scoring.null import Histogram
+from ncclean.scoring.stats import Distributions
 
 CLASSES = WordClasses.of_lines(["[shape]", "circle", "square", "ring", "disc"])
 # Of a circle, a disc is nothing else, a ring is .6 away and a square 1.2.
@@ -30,17 +35,25 @@ class Angles:
 
 
 def checked(pairs, seed=0, mismatched=None, fit=None):
-    """Images of circles with that caption; the drawn exchanges by their word, and the columns."""
+    """Circles with that caption; the drawn exchanges by their word, and the distributions."""
     estimator = Angles()
     angles = torch.zeros(pairs) if fit is None else fit
     image = torch.stack([angles.cos(), angles.sin()], dim=1)
     captions = ["a circle"] * pairs
     text = estimator.encode_text(captions)
-    columns = WordChecks(CLASSES, 1, seed).of_shard(
-        image, text, captions, "00000", estimator, 64, mismatched or Histogram()
+    shard = EncodedShard(
+        name="00000",
+        facts={"text": pa.array(captions)},
+        ok=np.ones(pairs, dtype=bool),
+        image=image,
+        text=text,
+        metadata=pa.table({}),
     )
+    scores = BlockScores(pairs, {}, Distributions(mismatched=mismatched or Histogram()))
+    encoder = EncoderFacts(dim=2, estimator=estimator, batch_size=64)
+    WordChecks(CLASSES, 1, seed).of_shard(shard, encoder, scores)
     drawn = Counter(caption.split()[-1] for caption in estimator.encoded[1::2])
-    return drawn, columns
+    return drawn, scores.distributions.scores["near_miss_score"]
 
 
 def test_words_are_drawn_as_far_apart_as_they_are():
@@ -62,7 +75,7 @@ def test_what_looks_mismatched_is_no_near_miss():
     The images lie between a circle and a ring, so that none of both looks mismatched.
     """
     known = Histogram.of(torch.tensor(np.linspace(-0.2, 0.7, 1000), dtype=torch.float32))
-    drawn, columns = checked(300, mismatched=known, fit=torch.full((300,), 0.3))
-    assert columns.distributions.matched.size == 300
+    drawn, distributions = checked(300, mismatched=known, fit=torch.full((300,), 0.3))
+    assert distributions.matched.size == 300
     assert 0 < drawn["ring"] < 300
-    assert columns.distributions.mismatched.size == drawn["ring"]
+    assert distributions.mismatched.size == drawn["ring"]

@@ -32,7 +32,7 @@ def test_the_pool_is_what_it_would_be_in_one_batch_of_the_authors():
     cosines = (image @ text.T).double()
     logits = SCALE * cosines
     expected = cosines.diagonal() - (logits.logsumexp(0) + logits.logsumexp(1)) / (2 * SCALE)
-    assert found.neg_clip_loss == pytest.approx(expected.numpy(), abs=1e-6)
+    assert found.columns["neg_clip_loss"] == pytest.approx(expected.numpy(), abs=1e-6)
 
 
 def test_own_pair_is_counted_once_whether_in_the_pool_or_not():
@@ -51,7 +51,7 @@ def test_own_pair_is_counted_once_whether_in_the_pool_or_not():
         np.logaddexp(lse((mine @ theirs.T).double().numpy(), keep), SCALE * own)
         for mine, theirs in ((image, captions), (text, images))
     ]
-    assert found.neg_clip_loss == pytest.approx(own - sum(sides) / (2 * SCALE), abs=1e-6)
+    assert found.columns["neg_clip_loss"] == pytest.approx(own - sum(sides) / (2 * SCALE), abs=1e-6)
 
 
 def test_known_mismatches_are_scored_as_pairs_are():

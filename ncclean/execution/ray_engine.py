@@ -1,22 +1,22 @@
 """The Ray engine: shards on the workers of a cluster, one loaded estimator on each.
 
-`ray_workers` holds the workers, `ray_run` assigns shards to them, `ray_cluster` connects.
+`ray_workers` holds the workers, `ray_shards` assigns shards to them, `ray_cluster` connects.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import ray
 
 from ncclean import stores
 from ncclean.config import ClusterOptions, ScoreOptions
-from ncclean.data.shards import ShardRef
-from ncclean.execution.engine import EngineRequest, PartWriter, ShardOutcome, ShardTask, Speed
-from ncclean.execution.further_columns import FurtherColumns
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.encoder import EncoderRequest, OnProgress, Speed
+from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.ray_cluster import connect, get, worker_size
-from ncclean.execution.ray_run import ShardRun
+from ncclean.execution.ray_shards import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
 from ncclean.models.estimator import ModelIdentity
 from ncclean.storage.calibration import Calibration
@@ -37,13 +37,12 @@ class RayEngine:
 
     def __init__(
         self,
-        request: EngineRequest,
+        request: EncoderRequest,
         options: ScoreOptions,
+        columns: ColumnSources,
         cluster: ClusterOptions | None = None,
-        further: FurtherColumns | None = None,
     ) -> None:
-        further = further or FurtherColumns(options)
-        for module in further.modules:  # which the nodes need not have
+        for module in columns.modules:  # which the nodes need not have
             ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self._cluster = cluster or ClusterOptions()
         self._connected = connect(self._cluster.address)
@@ -51,7 +50,7 @@ class RayEngine:
         self._pool = WorkerPool(
             request.absolute(),
             dataclasses.replace(options, decode_threads=max(1, int(cpus))),
-            further,
+            columns,
             gpus=gpus,
             cpus=cpus,
             wanted=self._cluster.workers,
@@ -79,8 +78,8 @@ class RayEngine:
         self,
         tasks: Sequence[ShardTask],
         writer: PartWriter,
-        on_done: Callable[[ShardRef, ShardOutcome], None],
-        on_progress: Callable[[int], None] = lambda samples: None,
+        on_done: OnDone,
+        on_progress: OnProgress = lambda samples: None,
     ) -> None:
         """Score the shards, in any order; see `Engine.run`."""
         run = ShardRun(
@@ -88,7 +87,7 @@ class RayEngine:
             self.identity,
             [task.absolute() for task in tasks],
             [task.shard for task in tasks],
-            _absolute_writer(writer),
+            writer.absolute(),
             on_done,
             on_progress,
         )
@@ -120,8 +119,3 @@ class RayEngine:
         if self._connected:
             ray.shutdown()
             self._connected = False
-
-
-def _absolute_writer(writer: PartWriter) -> PartWriter:
-    embeddings = None if writer.embeddings is None else absolute(writer.embeddings)
-    return dataclasses.replace(writer, work=absolute(writer.work), embeddings=embeddings)

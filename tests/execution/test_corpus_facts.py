@@ -10,7 +10,7 @@ from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.execution.first_pass import CorpusFacts, begin
+from ncclean.execution.corpus_facts import CorpusFacts, gather_facts
 from ncclean.scoring.pool import sample_numbers
 
 DIM = 8
@@ -35,7 +35,7 @@ def shards(tmp_path):
 
 def pool_of(folder, shards, size):
     options = ScoreOptions(pool=size)
-    assert begin(UPath(folder), shards, None, DIM, options, overwrite=False) is None
+    assert gather_facts(UPath(folder), shards, None, DIM, options, overwrite=False) is None
     return CorpusFacts.load(str(folder), options).pool
 
 
@@ -57,7 +57,7 @@ def test_the_pool_has_the_pairs_with_the_smallest_hashes(tmp_path, shards, size)
 def test_a_pool_stays_until_it_is_overwritten(tmp_path, shards):
     first = pool_of(tmp_path / "w", shards[:1], 20)
     assert np.array_equal(pool_of(tmp_path / "w", shards, 20).samples, first.samples)
-    begin(UPath(tmp_path / "w"), shards, None, DIM, ScoreOptions(pool=20), overwrite=True)
+    gather_facts(UPath(tmp_path / "w"), shards, None, DIM, ScoreOptions(pool=20), overwrite=True)
     again = CorpusFacts.load(str(tmp_path / "w"), ScoreOptions(pool=20)).pool
     assert not np.array_equal(again.samples, first.samples)
 

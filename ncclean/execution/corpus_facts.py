@@ -27,7 +27,7 @@ _POOL, _CANONICAL = "pool", "canonical"
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What the pass found, None where it was not asked for.
+    """What a pass over all embeddings gathers, None where it was not asked for.
 
     `projections` are those for the pairs of either half, each fitted on the other one.
     """
@@ -37,7 +37,7 @@ class CorpusFacts:
 
     @classmethod
     def load(cls, work: str, options: ScoreOptions) -> CorpusFacts:
-        """Those of a run. Raises `InputError` if they cannot be read."""
+        """Read those of a run. Raises `InputError` if they cannot be read."""
         folder = ArrayFolder(work)
         pool = projections = None
         if options.pool is not None:
@@ -56,18 +56,8 @@ class CorpusFacts:
             projections = first, second
         return cls(pool, projections)
 
-    def canonical_similarity(self, pairs: EmbeddedPairs) -> np.ndarray | None:
-        """(m,) of the pairs that have vectors; None where a half was too small."""
-        if self.projections is None:
-            return None
-        out = np.empty(len(pairs.image), np.float32)
-        half = _halves(pairs)
-        for projection, rows in zip(self.projections, (~half, half), strict=True):
-            out[rows] = projection.cosines(pairs.image[rows], pairs.text[rows])
-        return out
 
-
-def begin(
+def gather_facts(
     work: UPath,
     shards: Sequence[ShardRef],
     keys: tuple[str, str] | None,
@@ -144,13 +134,9 @@ def _save_projections(folder: ArrayFolder, moments: tuple[Moments, Moments]) -> 
     )
 
 
-def _halves(pairs: EmbeddedPairs) -> np.ndarray:
-    ok = pairs.facts.filter(pairs.ok)
-    return halves(ok.column("shard").to_pylist(), np.asarray(ok.column("row")))
-
-
 def _add(moments: tuple[Moments, Moments], pairs: EmbeddedPairs, shard: str) -> None:
-    half = _halves(pairs)
+    ok = pairs.facts.filter(pairs.ok)
+    half = halves(ok.column("shard").to_pylist(), np.asarray(ok.column("row")))
     digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(digest, "little"))
     for half_moments, rows in zip(moments, (~half, half), strict=True):

@@ -11,7 +11,7 @@ import logging
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -20,10 +20,11 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ModelError
-from ncclean.execution.engine import PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.encoder import OnProgress
+from ncclean.execution.engine import OnDone, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.finish_shard import failed_result
 from ncclean.execution.ray_cluster import check_own_node, get, is_gone, one_line
 from ncclean.execution.ray_workers import SHARDS_PER_WORKER, TICK_SECONDS, Call, Worker, WorkerPool
-from ncclean.execution.task import failed_result
 from ncclean.models.estimator import ModelIdentity
 
 logger = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class ShardRun:
         tasks: Sequence[ShardTask],
         names: Sequence[ShardRef],
         writer: PartWriter,
-        on_done: Callable[[ShardRef, ShardOutcome], None],
-        on_progress: Callable[[int], None],
+        on_done: OnDone,
+        on_progress: OnProgress,
     ) -> None:
         self._pool = pool
         self._expected = expected
@@ -168,7 +169,7 @@ class ShardRun:
 
     def _finish(self, task: ShardTask, reason: str) -> None:
         """The shard failed for good: it gets an empty part, as from the local engine."""
-        self._done(task, self._writer.write(task, failed_result(reason, self._pool.further)))
+        self._done(task, self._writer.write(task, failed_result(reason, self._pool.columns)))
 
     def _done(self, task: ShardTask, outcome: ShardOutcome) -> None:
         if task.number not in self._left:  # another worker was quicker

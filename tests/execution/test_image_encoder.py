@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from ncclean.config import ScoreOptions
-from ncclean.data.decode import ImageDecoder
 from ncclean.data.shards import resolve_shards
-from ncclean.data.stream import StreamReader
-from ncclean.execution.task import score_shard
 from tests import hostile
+from tests.scored_shard import score_shard
 
 KEYS = "abcdef"
 
@@ -30,10 +28,7 @@ def members():
 
 def scored(folder, entries, estimator):
     (folder / "0.tar").write_bytes(hostile.tar_bytes(entries))
-    decoder = ImageDecoder(estimator.preprocessing)
-    with StreamReader(resolve_shards([str(folder)]), decoder, threads=1, prefetch=64) as streams:
-        (stream,) = streams
-        return score_shard(stream, estimator, ScoreOptions(batch_size=2))
+    return score_shard(resolve_shards([str(folder)]), estimator, ScoreOptions(batch_size=2))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from ncclean.columns import PairBatch, columns
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
-from ncclean.execution.further_columns import BatchColumns, FurtherColumns
+from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.column_sources import BatchColumns, ColumnSources
 
 
 def head(path, factor):
@@ -18,14 +19,14 @@ def head(path, factor):
 
 
 def test_another_head_of_the_same_name_is_another_run(tmp_path):
-    first = FurtherColumns(ScoreOptions(head=[head(tmp_path / "a.safetensors", 1.0)]))
-    same = FurtherColumns(ScoreOptions(head=[head(tmp_path / "b.safetensors", 1.0)]))
-    other = FurtherColumns(ScoreOptions(head=[head(tmp_path / "c.safetensors", 2.0)]))
+    first = ColumnSources(ScoreOptions(head=[head(tmp_path / "a.safetensors", 1.0)]))
+    same = ColumnSources(ScoreOptions(head=[head(tmp_path / "b.safetensors", 1.0)]))
+    other = ColumnSources(ScoreOptions(head=[head(tmp_path / "c.safetensors", 2.0)]))
     assert first.identity() == same.identity()
     assert first.identity() != other.identity()
     assert first.identity()["head"][0].startswith("beauty=")
     with pytest.raises(InputError, match="beauty takes 4 dimensions, the embeddings have 5"):
-        first.check_dim(5)
+        first.check(EncoderFacts(dim=5))
 
 
 @columns(length=pa.int32())
@@ -34,7 +35,7 @@ def lengths(batch: PairBatch):
 
 
 def test_batches_in_any_order_end_in_that_of_the_places(monkeypatch):
-    further = FurtherColumns(ScoreOptions(columns=[f"{__name__}:lengths"]))
+    further = ColumnSources(ScoreOptions(columns=[f"{__name__}:lengths"]))
     made = BatchColumns(further)
     for places, captions in (([4, 1], ["xxxx", "x"]), ([0, 3], ["", "xxx"])):
         vectors = torch.from_numpy(np.zeros((2, 4), np.float32))

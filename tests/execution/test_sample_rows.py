@@ -2,16 +2,12 @@
 
 from types import SimpleNamespace
 
-import numpy as np
-import pyarrow as pa
-
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.stream import DecodedSample
-from ncclean.execution.shard_rows import (
+from ncclean.execution.sample_rows import (
     Row,
     captions_of,
     facts_of_rows,
-    further_rows,
     images_of_rows,
 )
 
@@ -26,7 +22,7 @@ def facts(samples, late):
     stream = SimpleNamespace(shard=SimpleNamespace(name="s"), late_metadata=late)
     rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
     return rows, {k: v.to_pylist() for k, v in
-                  facts_of_rows(stream, samples, rows, with_text=True).items()}  # fmt: skip
+                  facts_of_rows(stream, samples, rows).items()}  # fmt: skip
 
 
 def test_a_late_json_adds_fields_and_changes_none():
@@ -50,11 +46,3 @@ def test_each_caption_has_a_row_and_a_sample_without_one_has_a_row_too():
     assert found["error"] == [None, "NUL", "empty"]
     assert (found["width"], found["height"]) == ([640] * 3, [480] * 3)
     assert images_of_rows(rows).tolist() == [0, 0, 1]
-
-
-def test_further_columns_stand_at_the_rows_that_have_scores():
-    further = SimpleNamespace(types={"beauty": pa.float32(), "age": pa.int32()})
-    ok = np.array([True, False, True])
-    found = further_rows(further, {"beauty": pa.array([0.5, 0.25], pa.float32())}, ok)
-    assert found["beauty"].to_pylist() == [0.5, None, 0.25]
-    assert found["age"].to_pylist() == [None] * 3

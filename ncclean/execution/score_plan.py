@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ncclean.config import ScoreOptions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
+from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.cost import Rates, estimate
-
-from ..progress import Progress
-from ..score import Score
-from .score_request import engine_request
+from ncclean.execution.encoder import EncoderRequest
+from ncclean.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,29 @@ class ScorePlan:
     read_bytes_per_second: float
 
 
-def plan(command: Score, shards: list[ShardRef], progress: Progress) -> ScorePlan:
+def plan(
+    shards: Sequence[ShardRef],
+    request: EncoderRequest,
+    options: ScoreOptions,
+    workers: int,
+    progress: Progress,
+) -> ScorePlan:
     """Estimate the job: counts from the first samples, the speed from one batch on the model.
 
-    The model is tried on this machine, also where `--workers` will do the work.
+    The model is tried on this machine, also where other machines will do the work.
     """
     pairs = estimate_samples(shards)
-    request = engine_request(command, shards)
+    columns = ColumnSources(options)
+    encoder = request.open(options, columns)
+    columns.check(encoder.facts)
     progress.say("measuring the speed")
-    speed = request.engine(command.options).speed()
+    speed = encoder.speed()
     size = sum(shard.size for shard in shards)
     rates = Rates(
         pairs_per_second=speed.pairs_per_second,
         input_bytes=size / max(pairs, 1),
-        embedding_dim=speed.embedding_dim if command.options.embeddings else 0,
+        embedding_dim=speed.embedding_dim if options.embeddings else 0,
     )
-    workers = command.cluster.workers or 1
     cost = estimate(pairs, rates, shards=len(shards), workers=workers)
     return ScorePlan(
         shards=len(shards),

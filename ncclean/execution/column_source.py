@@ -1,0 +1,85 @@
+"""The protocol of further columns: one class for each kind of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+import torch
+
+from ncclean.columns import PairBatch
+from ncclean.config import ScoreOptions
+from ncclean.execution.corpus_facts import CorpusFacts
+from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.models.estimator import Estimator
+from ncclean.scoring.columns import BlockScores
+from ncclean.scoring.stats import ColumnFailures
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderFacts:
+    """What column sources take from an encoder.
+
+    `dim` is the width of its embeddings; `estimator` the model that also encodes other captions,
+    None where embeddings are scored; `corpus` what a pass over all embeddings has gathered.
+    """
+
+    dim: int
+    estimator: Estimator | None = None
+    batch_size: int = 256
+    corpus: CorpusFacts = field(default_factory=CorpusFacts)
+
+
+class ColumnSource(Protocol):
+    """Computes further columns of the table."""
+
+    flag: ClassVar[str]  # of the command line, which asks for it
+    options: ClassVar[tuple[str, ...]]  # that `identity` says more about than their values do
+    follows_scores: ClassVar[bool]  # whether it needs the scores of the shard's blocks
+
+    @classmethod
+    @abstractmethod
+    def of(cls, options: ScoreOptions) -> ColumnSource | None:
+        """The source that the options ask for, None for none.
+
+        Raises `InputError` if what it needs cannot be loaded.
+        """
+        ...
+
+    @property
+    @abstractmethod
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Its columns in their order."""
+        ...
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """What the values depend on, as JSON, by the name of an option."""
+        ...
+
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` if it cannot be computed from what this encoder gives."""
+
+    def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
+        """(n,) values that need the decoded images, batch by batch."""
+        return {}
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """(m,) values of the pairs of a shard; `scores` are there if it follows them."""
+        return {}
+
+
+def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Values of any sort as an Arrow array of a type. Raises what Arrow raises where none fits."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values.cast(kind)
+    return pa.array(values, kind)

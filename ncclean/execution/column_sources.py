@@ -1,0 +1,128 @@
+"""Columns beside those of the scores: functions, heads, signals, words and canonical similarity.
+
+Each is a `ColumnSource`; a new one is a class and a line in `SOURCES`. Their values are those of
+the pairs that can be scored. One that cannot be computed is null and counted; it costs neither the
+pair's scores nor the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean import schema
+from ncclean.columns import PairBatch
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError
+from ncclean.execution.canonical_column import CanonicalColumn
+from ncclean.execution.column_source import ColumnSource, EncoderFacts
+from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.execution.signal_columns import HeadColumns, ImageSignals, LanguageColumns
+from ncclean.execution.user_columns import UserColumns
+from ncclean.execution.word_checks import WordChecks
+from ncclean.scoring.columns import BlockScores
+from ncclean.scoring.stats import ColumnFailures
+
+# In the order of the table's columns.
+SOURCES: tuple[type[ColumnSource], ...] = (
+    UserColumns,
+    HeadColumns,
+    ImageSignals,
+    LanguageColumns,
+    WordChecks,
+    CanonicalColumn,
+)
+
+
+class ColumnSources:
+    """All column sources of a run. Travels to workers with everything that they need.
+
+    Raises `InputError` for what cannot be loaded, and for names that are taken.
+    """
+
+    def __init__(self, options: ScoreOptions) -> None:
+        self.sources = [s for kind in SOURCES if (s := kind.of(options)) is not None]
+        self.types: dict[str, pa.DataType] = {}
+        for source in self.sources:
+            for name, type_ in source.types.items():
+                if name.lower() in schema.SCORES.names or name in self.types:
+                    raise InputError(f"{source.flag}: the table has a column {name} already")
+                self.types[name] = type_
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns in their order."""
+        return [pa.field(name, kind) for name, kind in self.types.items()]
+
+    @property
+    def modules(self) -> list[Any]:
+        """The modules of a user's functions, which the nodes of a cluster need not have."""
+        return [m for s in self.sources if isinstance(s, UserColumns) for m in s.modules]
+
+    @property
+    def wants_batches(self) -> bool:
+        """Whether one needs the pairs batch by batch, with their decoded images."""
+        return any(type(source).of_batch is not ColumnSource.of_batch for source in self.sources)
+
+    def identity(self) -> dict[str, Any]:
+        """What the values depend on, by the name of the option; None for one that is not given."""
+        identity: dict[str, Any] = {name: None for kind in SOURCES for name in kind.options}
+        for source in self.sources:
+            for name, value in source.identity().items():  # two sources share `--signals`
+                others = identity[name]
+                identity[name] = [*others, *value] if isinstance(others, list) else value
+        return identity
+
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` if one cannot be computed from what this encoder gives."""
+        for source in self.sources:
+            source.check(encoder)
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
+    ) -> Values:
+        """(m,) values of a shard: with its scores of the sources that follow them, else of all."""
+        values: Values = {}
+        for source in self.sources:
+            if source.follows_scores == (scores is not None):
+                values |= source.of_shard(shard, encoder, scores)
+        return values
+
+
+@dataclass
+class BatchColumns:
+    """The columns that are computed batch by batch, of pairs in any order."""
+
+    columns: ColumnSources
+    failures: ColumnFailures = field(default_factory=ColumnFailures)
+    _places: list[np.ndarray] = field(default_factory=list)
+    _values: list[Values] = field(default_factory=list)
+
+    def add(self, places: Sequence[int], batch: PairBatch) -> None:
+        """Compute those of a batch; `places` are numbers by which the pairs are put in order."""
+        if not len(batch):
+            return
+        values: Values = {}
+        for source in self.columns.sources:
+            values |= source.of_batch(batch, self.failures)
+        self._places.append(np.asarray(places, dtype=np.int64))
+        self._values.append(values)
+
+    def in_order(self) -> Values:
+        """The columns of all pairs so far, by their places."""
+        if not self._values:
+            return {}
+        order = pa.array(np.argsort(np.concatenate(self._places), kind="stable"))
+        return {
+            name: pa.concat_arrays([values[name] for values in self._values]).take(order)
+            for name in self._values[0]
+        }
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """Slices of `size` that cover `count`."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))

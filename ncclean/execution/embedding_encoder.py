@@ -1,0 +1,253 @@
+"""The encoder of embeddings: a CLIP model has made the vectors already, they are only read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean.columns import PairBatch
+from ncclean.config import ScoreOptions
+from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, images_of, read_pairs
+from ncclean.data.embeddings.units import vector_keys
+from ncclean.data.samples import SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.column_sources import BatchColumns, ColumnSources, slices
+from ncclean.execution.corpus_facts import CorpusFacts
+from ncclean.execution.encoded_shard import EncodedShard
+from ncclean.execution.encoder import Encoding, OnProgress, Speed
+from ncclean.execution.finish_shard import ShardScoring
+from ncclean.execution.shift import noise_shift
+from ncclean.models.estimator import ModelIdentity
+from ncclean.models.request import ModelRequest
+from ncclean.scoring.pool import Pool
+from ncclean.storage.grouping import names_in
+
+# What the cosines of the blocks that are scored at once may take on a CPU.
+_BLOCKS_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRequest:
+    """Embeddings to score: `identity` says what is known of their model, `dim` their width.
+
+    `keys` are the names of image and caption vectors, see `ncclean.data.embeddings.units`; `model`
+    is the one that made them, where it can be had.
+    """
+
+    identity: ModelIdentity
+    keys: tuple[str, str] | None
+    dim: int
+    device: str = "auto"
+    model: ModelRequest | None = None
+
+    @classmethod
+    def of(
+        cls,
+        shards: Sequence[ShardRef],
+        keys: tuple[str, str] | None,
+        scale: float | ModelRequest,
+        device: str = "auto",
+    ) -> EmbeddingRequest:
+        """The request for shards of embeddings, whose width the first readable one tells.
+
+        `scale` is what cosines are multiplied by in a softmax, or the model that has it; the model
+        is loaded here, once. Raises `InputError` if no shard can be read, `ModelError` for the
+        model.
+        """
+        chosen = vector_keys(shards, keys)
+        try:
+            dim = embedding_dim(shards, chosen)
+        except ShardError as error:
+            raise InputError(f"no embeddings can be read: {error}") from error
+        if isinstance(scale, ModelRequest):
+            identity = dataclasses.replace(scale.load().identity, precision="")
+            return cls(identity=identity, keys=chosen, dim=dim, device=device, model=scale)
+        identity = ModelIdentity("embeddings", "", "", "", scale)
+        return cls(identity=identity, keys=chosen, dim=dim, device=device)
+
+    def result_options(self) -> Mapping[str, Any]:
+        """Nothing: no tower is run."""
+        return {"compile": False}
+
+    def open(self, options: ScoreOptions, columns: ColumnSources) -> EmbeddingEncoder:
+        """An encoder in this process."""
+        return EmbeddingEncoder(self, options, columns)
+
+    def absolute(self) -> EmbeddingRequest:
+        """The same with paths that a worker resolves."""
+        return dataclasses.replace(self, model=self.model and self.model.absolute())
+
+
+class EmbeddingEncoder:
+    """Reads shards of embeddings in order, each while the one before is scored."""
+
+    def __init__(
+        self, request: EmbeddingRequest, options: ScoreOptions, columns: ColumnSources
+    ) -> None:
+        self._request = request
+        self._options = options
+        self._columns = columns
+        self._cores = torch.get_num_threads()
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model that the embeddings come from, as far as the request says."""
+        return self._request.identity
+
+    @property
+    def device(self) -> str:
+        """The CPU, unless the request names another device."""
+        return "cpu" if self._request.device == "auto" else self._request.device
+
+    @property
+    def facts(self) -> EncoderFacts:
+        """The width of the embeddings."""
+        return EncoderFacts(dim=self._request.dim, batch_size=self._options.batch_size)
+
+    @property
+    def blocks_at_once(self) -> int:
+        """A block on each core: a pass over one is too short to be split over them."""
+        if not self.device.startswith("cpu"):
+            return 1
+        return min(self._cores, _BLOCKS_BYTES // (4 * self._options.block_size**2))
+
+    def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
+        """Read each shard; its completion computes the columns of functions."""
+        finished = 0
+        with ThreadPoolExecutor(1, "ncclean-read") as reader:
+            ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
+            for shard, following in itertools.zip_longest(shards, shards[1:]):
+                reading = ahead.pop()
+                if following is not None:
+                    ahead.append(reader.submit(self._read, following))
+                if reading.exception() is None:
+                    finished += len(reading.result().facts)
+                yield functools.partial(self._complete, shard, reading)
+                on_progress(finished)
+
+    def speed(self) -> Speed:
+        """Measure one block of random vectors."""
+        size, dim = self._options.block_size, self._request.dim
+        vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
+        nothing = pa.nulls(size, pa.string())
+        facts = {
+            "uid": pa.array([str(row) for row in range(size)]),
+            "shard": pa.array(["00000"] * size),
+            "text": nothing,
+        }
+        shard = EncodedShard(
+            name="00000",
+            facts=facts,
+            ok=np.ones(size, dtype=bool),
+            image=vectors,
+            text=vectors,
+            metadata=pa.table({}),
+        )
+        pool = None if self._options.pool is None else _random_pool(self._options.pool, dim)
+        scoring = ShardScoring(
+            options=self._options,
+            columns=self._columns,
+            encoder=dataclasses.replace(self.facts, corpus=CorpusFacts(pool)),
+            scale=self.identity.scale,
+            device=self.device,
+        )
+        scoring.scores(shard)
+        start = time.perf_counter()
+        scoring.scores(shard)
+        return Speed(
+            pairs_per_second=size / (time.perf_counter() - start),
+            device=self.device,
+            precision="fp32",
+            embedding_dim=dim,
+        )
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The cosine on noise of the model that the scale is from.
+
+        Raises `InputError` if no model is known.
+        """
+        if self._request.model is None:
+            raise InputError(
+                "embeddings alone do not tell the shift on noise: give it as a number, use "
+                "`--shift shuffled`, or name the model with --scale"
+            )
+        return noise_shift(self._request.model.load(), seed, tolerance)
+
+    def _read(self, shard: ShardRef) -> EmbeddedPairs:
+        return read_pairs(
+            shard,
+            self._request.keys,
+            dim=self._request.dim,
+            caption_key=self._options.caption_key,
+            further=sorted(names_in(self._options.calibrate_by or "")),
+        )
+
+    def _complete(self, shard: ShardRef, reading: Future[EmbeddedPairs]) -> EncodedShard:
+        start = time.perf_counter()
+        pairs = reading.result()
+        count = len(pairs.facts)
+        status = np.full(count, SkipReason.OK.value, dtype=object)
+        error = np.full(count, None, dtype=object)
+        for row, (reason, what) in pairs.problems.items():
+            status[row], error[row] = reason.value, what
+        columns = dict(
+            zip(pairs.facts.column_names, pairs.facts.combine_chunks().columns, strict=True)
+        )
+        columns |= {
+            "status": pa.array(status, pa.string()),
+            "error": pa.array(error, pa.string()),
+        }
+        batches = BatchColumns(self._columns)
+        encoded = EncodedShard(
+            name=shard.name,
+            facts=columns,
+            ok=pairs.ok,
+            image=torch.from_numpy(pairs.image),
+            text=torch.from_numpy(pairs.text),
+            metadata=pairs.metadata,
+            images=images_of(pairs.facts.filter(pa.array(pairs.ok))),
+            error=pairs.error,
+        )
+        if self._columns.wants_batches:
+            for places, batch in self._batches(pairs):
+                batches.add(places, batch)
+            encoded.values, encoded.failures = batches.in_order(), batches.failures
+        encoded.seconds = time.perf_counter() - start
+        return encoded
+
+    def _batches(self, pairs: EmbeddedPairs) -> Iterator[tuple[range, PairBatch]]:
+        """The pairs that have vectors, for functions of `--columns`, and their places."""
+        facts = pairs.facts.filter(pa.array(pairs.ok))
+        captions = facts.column("text").to_pylist()
+        image, text = (torch.from_numpy(side).float() for side in (pairs.image, pairs.text))
+        for piece in slices(len(facts), self._options.batch_size):
+            batch = PairBatch(
+                [caption or "" for caption in captions[piece]],
+                image[piece],
+                None,
+                facts.slice(piece.start, piece.stop - piece.start).to_pylist(),
+                _constant(text[piece]),
+            )
+            yield range(piece.start, piece.stop), batch
+
+
+def _constant(vectors: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: vectors
+
+
+def _random_pool(size: int, dim: int) -> Pool:
+    """As large as the one of a run, to measure the speed with."""
+    vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
+    return Pool(vectors, vectors, np.arange(size, dtype=np.uint64))

@@ -1,0 +1,55 @@
+"""A shard after its encoder: what is known of each row, and the vectors of the scorable pairs.
+
+Both encoders, of images and of embeddings, end here; everything after does not know which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean.scoring.stats import ColumnFailures
+
+Values = dict[str, pa.Array]
+
+
+@dataclass(kw_only=True)
+class EncodedShard:
+    """n rows in input order, of which m are pairs that can be scored.
+
+    `name` is that of the shard in the run; a file of embeddings may hold the rows of several, named
+    in the facts. `facts` are (n,) columns of the score table, `text` among them; `ok` is (n,), true
+    for the m pairs. `image` and `text` are (m, d), of length 1. `metadata` has n rows of the fields
+    that the options name. `images` are (m,) numbers of the images, None if all differ;
+    `image_signals` those of each pair. `values` are (m,) further columns that the encoder computed
+    batch by batch, `failures` the pairs without them. `error` says why the shard broke off,
+    `seconds` how long encoding took.
+    """
+
+    name: str
+    facts: dict[str, pa.Array]
+    ok: np.ndarray
+    image: torch.Tensor
+    text: torch.Tensor
+    metadata: pa.Table
+    images: np.ndarray | None = None
+    image_signals: Sequence[Mapping[str, Any] | None] | None = None
+    values: Values = field(default_factory=dict)
+    failures: ColumnFailures = field(default_factory=ColumnFailures)
+    error: str | None = None
+    seconds: float = 0.0
+
+    def of_pairs(self, fact: str) -> list[Any]:
+        """(m,) values of one of the facts."""
+        values: list[Any] = self.facts[fact].filter(pa.array(self.ok)).to_pylist()
+        return values
+
+    @property
+    def captions(self) -> list[str | None]:
+        """(m,) captions; None where the input has no text beside its vectors."""
+        return self.of_pairs("text")

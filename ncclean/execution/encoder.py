@@ -1,0 +1,92 @@
+"""The protocol of encoders: what turns the shards of a source into `EncodedShard`s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ncclean.config import ScoreOptions
+from ncclean.data.shards import ShardRef
+from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.encoded_shard import EncodedShard
+from ncclean.models.estimator import ModelIdentity
+
+# The rest of a shard's encoding, to be called in another thread. Raises what went wrong.
+Completion = Callable[[], EncodedShard]
+Encoding = Generator[Completion, None, None]
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast an encoder and the scores compute, reading left out, and on what."""
+
+    pairs_per_second: float
+    device: str
+    precision: str
+    embedding_dim: int
+
+
+class Encoder(Protocol):
+    """Encodes shards, one after the other."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model that the vectors come from."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The device that computes the scores."""
+        ...
+
+    @property
+    def facts(self) -> EncoderFacts:
+        """What column sources take from it."""
+        ...
+
+    @property
+    def blocks_at_once(self) -> int:
+        """How many blocks are scored at a time: more where nothing else keeps the cores busy."""
+        ...
+
+    def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
+        """A completion for each shard, in order, while the next one is read.
+
+        `on_progress` receives the number of samples so far.
+        """
+        ...
+
+    def speed(self) -> Speed:
+        """Measure one batch."""
+        ...
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The model's cosine on noise, see `ncclean.scoring.osa.estimate_shift`.
+
+        Raises `InputError` if no model is known.
+        """
+        ...
+
+
+class EncoderRequest(Protocol):
+    """What it takes to open an encoder, here or on a node."""
+
+    @property
+    def device(self) -> str:
+        """Where it computes: `auto`, `cpu`, `cuda`."""
+        ...
+
+    def result_options(self) -> Mapping[str, Any]:
+        """What results depend on beside the model and `ScoreOptions`, by the name of the option."""
+        ...
+
+    def open(self, options: ScoreOptions, columns: ColumnSources) -> Encoder:
+        """Open an encoder. Raises `ModelError` if its model cannot be loaded."""
+        ...
+
+    def absolute(self) -> EncoderRequest:
+        """The same with paths that a worker, whose working folder is another one, resolves."""
+        ...

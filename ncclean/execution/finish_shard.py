@@ -1,0 +1,187 @@
+"""From an encoded shard to its part: further columns, scores, the table, and its statistics.
+
+Keeps nothing and writes nothing, so it can be run again after any failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from ncclean import schema
+from ncclean.config import ScoreOptions
+from ncclean.data.samples import SkipReason
+from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.scoring.columns import BlockScores, MapBlocks, caption_numbers, score_pairs
+from ncclean.scoring.pool import sample_numbers
+from ncclean.scoring.stats import Distributions, ShardStats
+from ncclean.storage.grouping import group_labels
+
+
+@dataclass
+class ShardEmbeddings:
+    """float16 (n, d) embeddings of the scorable pairs and the rows they belong to."""
+
+    image: np.ndarray
+    text: np.ndarray
+    metadata: pa.Table
+
+
+@dataclass
+class ShardResult:
+    """The rows of a shard, and what finalize and the summary need to know of it."""
+
+    table: pa.Table
+    stats: ShardStats
+    distributions: Distributions
+    embeddings: ShardEmbeddings | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardScoring:
+    """What finishing a shard takes beside the shard.
+
+    `scale` multiplies cosines in a softmax. `each_block` is `map`, or that of an executor.
+    """
+
+    options: ScoreOptions
+    columns: ColumnSources
+    encoder: EncoderFacts
+    scale: float
+    device: str
+    each_block: MapBlocks = map
+
+    def finish(self, shard: EncodedShard) -> ShardResult:
+        """Compute the columns, scores and statistics of a shard."""
+        start = time.perf_counter()
+        values = shard.values | self.columns.of_shard(shard, self.encoder)
+        facts = dict(shard.facts)
+        if self.options.calibrate_by is not None:
+            metadata = dict(zip(shard.metadata.column_names, shard.metadata.columns, strict=True))
+            known = {**metadata, **facts, **self._rows(values, shard.ok)}
+            labels = group_labels(self.options.calibrate_by, pa.table(known))
+            facts["calibration_group"] = labels
+        scores = self.scores(shard, facts.get("calibration_group"))
+        values |= self.columns.of_shard(shard, self.encoder, scores)
+        if not self.options.text:
+            facts["text"] = pa.nulls(len(shard.ok), pa.string())
+        table = score_table(facts, shard.ok, scores, self._rows(values, shard.ok))
+        stats = ShardStats(
+            rows=len(table),
+            statuses=dict(Counter(table.column("status").to_pylist())),
+            seconds=shard.seconds + time.perf_counter() - start,
+            error=shard.error,
+            column_failures=shard.failures,
+        )
+        check_counts(table, stats)
+        embeddings = None
+        if self.options.embeddings is not None:
+            embeddings = exported(table, shard.image, shard.text)
+        return ShardResult(table, stats, scores.distributions, embeddings)
+
+    def scores(self, shard: EncodedShard, groups: pa.Array | None = None) -> BlockScores:
+        """The scores of the pairs of each shard that the facts name, in blocks of its own.
+
+        A file of embeddings may hold several shards of images: their blocks are those of the
+        shards. `groups` are (n,) labels.
+        """
+        ok = pa.array(shard.ok)
+        names = shard.facts["shard"].filter(ok).dictionary_encode()
+        if isinstance(names, pa.ChunkedArray):
+            names = names.combine_chunks()
+        of_shard = np.asarray(names.indices)
+        captions = caption_numbers(shard.captions)
+        labels = None
+        if groups is not None:
+            labels = np.array(groups.to_pylist(), dtype=object)[shard.ok]
+        pool, samples = self.encoder.corpus.pool, np.empty(0, np.uint64)
+        if pool is not None:
+            samples = sample_numbers(shard.of_pairs("uid"))
+        every = BlockScores(len(of_shard))
+        for number, name in enumerate(names.dictionary.to_pylist()):
+            rows = np.flatnonzero(of_shard == number)
+            index = slice(None) if len(rows) == len(of_shard) else torch.from_numpy(rows)
+            every.put(
+                rows,
+                score_pairs(
+                    shard.image[index].to(self.device),
+                    shard.text[index].to(self.device),
+                    scale=self.scale,
+                    shard=name,
+                    block_size=self.options.block_size,
+                    forget_percent=self.options.forget_percent,
+                    seed=self.options.seed,
+                    images=None if shard.images is None else shard.images[rows],
+                    captions=captions[rows],
+                    groups=None if labels is None else labels[rows],
+                    pool=None if pool is None else (pool, samples[rows]),
+                    each_block=self.each_block,
+                ),
+            )
+        return every
+
+    def failed(self, reason: str) -> ShardResult:
+        """The result of a shard without a scored sample."""
+        return failed_result(reason, self.columns)
+
+    def _rows(self, values: Values, ok: np.ndarray) -> Values:
+        """The (n,) further columns from the values of the m scorable pairs; null without them."""
+        return {
+            name: scattered(values.get(name, pa.nulls(int(ok.sum()), kind)), ok, kind)
+            for name, kind in self.columns.types.items()
+        }
+
+
+def failed_result(reason: str, columns: ColumnSources) -> ShardResult:
+    """The result of a shard without a scored sample."""
+    table = schema.with_further(columns.fields).empty_table()
+    return ShardResult(table, ShardStats(0, {}, 0.0, reason), Distributions(), None)
+
+
+def score_table(
+    facts: Mapping[str, pa.Array],
+    ok: np.ndarray,
+    scores: BlockScores,
+    further: Mapping[str, pa.Array],
+) -> pa.Table:
+    """A row for each pair: (n,) `facts` about it, the scores of the `ok`, `further` columns."""
+    columns = dict(facts)
+    for name, values in scores.columns.items():
+        columns[name] = scattered(values, ok, schema.SCORES.field(name).type)
+    for column in schema.SCORES:  # what finalize fills in, and scores of a shard without pairs
+        columns.setdefault(column.name, pa.nulls(len(ok), column.type))
+    kinds = schema.with_further(pa.field(name, array.type) for name, array in further.items())
+    columns |= further
+    return pa.table([columns[name] for name in kinds.names], schema=kinds)
+
+
+def check_counts(table: pa.Table, stats: ShardStats) -> None:
+    """Raise `AssertionError` unless the statuses account for all rows, and the scores for ok."""
+    scored = table.num_rows - table.column("similarity").null_count
+    if sum(stats.statuses.values()) != table.num_rows or scored != stats.ok:
+        raise AssertionError(f"{scored} scored rows, but {stats.statuses} of {table.num_rows}")
+
+
+def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
+    """(m, d) embeddings of the scored rows of a table, to be written beside it."""
+    ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
+    metadata = ok.select(list(schema.EMBEDDING_METADATA_COLUMNS)).rename_columns(
+        schema.EMBEDDING_METADATA.names
+    )
+    return ShardEmbeddings(image.half().cpu().numpy(), text.half().cpu().numpy(), metadata)
+
+
+def scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Values of the scorable rows at their places, null elsewhere."""
+    index = np.cumsum(ok) - 1
+    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    return array.take(pa.array(index, mask=~ok))

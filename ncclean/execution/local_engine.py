@@ -1,0 +1,150 @@
+"""The local engine: shard after shard through one encoder, in this process.
+
+Three shards are under way at a time: one is encoded, the one before it gets its columns and
+scores, and the one before that is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import torch
+
+from ncclean.config import ScoreOptions
+from ncclean.errors import InputError, NccleanError, ShardError
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.corpus_facts import CorpusFacts
+from ncclean.execution.encoder import Completion, Encoder, OnProgress, Speed
+from ncclean.execution.engine import OnDone, PartWriter, ShardTask
+from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
+from ncclean.models.estimator import ModelIdentity
+from ncclean.scoring.columns import MapBlocks
+from ncclean.storage.calibration import Calibration
+from ncclean.storage.finalize import finalize
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """Scores shards in order in this process.
+
+    A shard that cannot be scored becomes a result with an error; it never stops the others.
+    Raises `InputError` if a column cannot be computed from what the encoder gives.
+    """
+
+    def __init__(self, encoder: Encoder, options: ScoreOptions, columns: ColumnSources) -> None:
+        columns.check(encoder.facts)
+        self.encoder = encoder
+        self._options = options
+        self._columns = columns
+        self._corpus: CorpusFacts | None = None
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model of the encoder."""
+        return self.encoder.identity
+
+    def run(
+        self,
+        tasks: Sequence[ShardTask],
+        writer: PartWriter,
+        on_done: OnDone,
+        on_progress: OnProgress = lambda samples: None,
+    ) -> None:
+        """Score the shards in order; see `Engine.run`."""
+        if self._corpus is None:
+            self._corpus = CorpusFacts.load(writer.work, self._options)
+
+        def write(task: ShardTask, result: ShardResult) -> None:
+            on_done(task.shard, writer.write(task, result))
+
+        with (
+            self._scoring(self._corpus) as scoring,
+            one_behind("ncclean-write") as write_behind,
+            one_behind("ncclean-score") as score_behind,
+            closing(self.encoder.encode([task.shard for task in tasks], on_progress)) as shards,
+        ):
+
+            def score(task: ShardTask, completion: Completion) -> None:
+                write_behind(functools.partial(write, task, self._result(completion, scoring)))
+
+            for task, completion in zip(tasks, shards, strict=True):
+                score_behind(functools.partial(score, task, completion))
+
+    def speed(self) -> Speed:
+        """Measure one batch."""
+        return self.encoder.speed()
+
+    def estimate_shift(self, seed: int, tolerance: float) -> float:
+        """The cosine on noise of the encoder's model."""
+        return self.encoder.estimate_shift(seed, tolerance)
+
+    def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
+        """Write the final table in this process."""
+        finalize(layout, manifest, calibration)
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+    @contextmanager
+    def _scoring(self, corpus: CorpusFacts) -> Iterator[ShardScoring]:
+        """How shards are finished, with several blocks at once where that is faster."""
+        scoring = ShardScoring(
+            options=self._options,
+            columns=self._columns,
+            encoder=dataclasses.replace(self.encoder.facts, corpus=corpus),
+            scale=self.identity.scale,
+            device=self.encoder.device,
+        )
+        if self.encoder.blocks_at_once < 2:
+            yield scoring
+            return
+        with ThreadPoolExecutor(
+            self.encoder.blocks_at_once, "ncclean-blocks", torch.set_num_threads, (1,)
+        ) as pool:
+            each_block: MapBlocks = pool.map
+            yield dataclasses.replace(scoring, each_block=each_block)
+
+    def _result(self, completion: Completion, scoring: ShardScoring) -> ShardResult:
+        try:
+            return scoring.finish(completion())
+        except ShardError as error:
+            return failed_result(str(error), self._columns)
+        except NccleanError:
+            raise
+        except torch.OutOfMemoryError as error:
+            raise InputError(
+                f"out of memory on {self.encoder.device} at --batch-size "
+                f"{self._options.batch_size}; use a smaller one, or --device cpu"
+            ) from error
+        except Exception as error:
+            logger.debug("a shard failed", exc_info=True)
+            return failed_result(f"{type(error).__name__}: {error}", self._columns)
+
+
+@contextmanager
+def one_behind(name: str) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """A function that makes calls in a thread while the caller goes on, one at a time.
+
+    The next call waits for the one before, so that memory and a crash's loss stay small. What a
+    call raised is raised at the next one, or at the end.
+    """
+    last: Future[None] | None = None
+
+    def submit(call: Callable[[], None]) -> None:
+        nonlocal last
+        if last is not None:
+            last.result()
+        last = pool.submit(call)
+
+    with ThreadPoolExecutor(1, name) as pool:
+        yield submit
+        if last is not None:
+            last.result()

@@ -1,0 +1,113 @@
+"""The rows of a shard of images: each sample with each of its captions, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.member_samples import sample_uid
+from ncclean.data.samples import Caption, Sample, SkipReason
+from ncclean.data.stream import DecodedSample, ShardStream
+
+Whole = TypeVar("Whole", int, np.ndarray)
+
+
+def place_of(row: Whole, caption: Whole) -> Whole:
+    """Numbers that order pairs as the table does, of a row and a caption's number or of arrays."""
+    place: Whole = (row << 16) + caption
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: a sample with one of its captions."""
+
+    decoded: DecodedSample
+    caption: Caption
+
+    @property
+    def sample(self) -> Sample:
+        return self.decoded.sample
+
+    @property
+    def status(self) -> SkipReason:
+        """The sample's if that is not ok: without its image no caption has a score."""
+        status = self.sample.status
+        return self.caption.status if status is SkipReason.OK else status
+
+    @property
+    def error(self) -> str | None:
+        return self.caption.error if self.sample.status is SkipReason.OK else self.sample.error
+
+
+def captions_of(sample: Sample) -> list[Caption]:
+    """A sample's captions, one without a text where it has none: that sample has a row, too."""
+    return sample.captions or [Caption()]
+
+
+def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
+    """(n,) which image each pair has, of those that have a pair; samples are in their order."""
+    begins = np.array(
+        [row.sample is not before.sample for before, row in pairwise(scorable)], dtype=np.int64
+    )
+    return np.concatenate([[0], np.cumsum(begins)])[: len(scorable)].astype(np.int64)
+
+
+def facts_of_rows(
+    stream: ShardStream, samples: list[DecodedSample], rows: list[Row]
+) -> dict[str, pa.Array]:
+    """(n,) what the table says of each row beside its scores, by column.
+
+    `samples` are all of the shard, to which the stream may have read fields after they passed.
+    """
+    shard = stream.shard.name
+    for row, metadata in stream.late_metadata.items():
+        fields = samples[row].sample.metadata
+        fields.update({name: value for name, value in metadata.items() if name not in fields})
+    records = [row.sample for row in rows]
+    captions = [row.caption for row in rows]
+    return {
+        "uid": strings([sample_uid(r.metadata, shard, r.key) for r in records]),
+        "shard": strings([shard] * len(records)),
+        "key": strings([r.key for r in records]),
+        "row": pa.array([r.row for r in records], pa.int32()),
+        "caption_number": pa.array([caption.number for caption in captions], pa.int16()),
+        "caption_key": strings([caption.key for caption in captions]),
+        "text": strings([caption.text for caption in captions]),
+        "url": strings([_text(r.metadata, "url") for r in records]),
+        "width": pa.array([row.decoded.width for row in rows], pa.int32()),
+        "height": pa.array([row.decoded.height for row in rows], pa.int32()),
+        "status": strings([row.status.value for row in rows]),
+        "error": strings([row.error for row in rows]),
+        "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
+        "noise_kind": strings([_text(r.metadata, "noise_kind") for r in records]),
+    }
+
+
+def check_places(facts: dict[str, pa.Array], samples: int) -> None:
+    """Raise `AssertionError` unless each sample has its rows, by caption: none lost, none twice."""
+    rows = facts["row"].to_numpy().astype(np.int64)
+    places = place_of(rows, facts["caption_number"].to_numpy())
+    if not np.array_equal(np.unique(rows), np.arange(samples)) or (np.diff(places) <= 0).any():
+        raise AssertionError(f"rows of the shard are not 0 to {samples - 1}, by caption")
+
+
+def strings(values: list[str | None] | list[str]) -> pa.Array:
+    """Arrow's strings, also where all are None."""
+    return pa.array(values, pa.string())
+
+
+def _text(metadata: dict[str, object], name: str) -> str | None:
+    value = metadata.get(name)
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _flag(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return bool(value) if isinstance(value, int) and value in (0, 1) else None

@@ -1,0 +1,260 @@
+"""Scoring a corpus: shards to parts, parts to a calibrated score table."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import cast, get_args
+
+import ncclean
+from ncclean import stores
+from ncclean.auditing.measure import Audit, measure
+from ncclean.auditing.move import moved
+from ncclean.config import CalibratedOn, CalibrationOptions, ClusterOptions, ScoreOptions
+from ncclean.config import WeightFunction as Function
+from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError
+from ncclean.execution import corpus_facts
+from ncclean.execution.column_sources import ColumnSources
+from ncclean.execution.embedding_encoder import EmbeddingRequest
+from ncclean.execution.encoder import EncoderRequest
+from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
+from ncclean.execution.engines import open_engine
+from ncclean.execution.image_encoder import ImageRequest
+from ncclean.models.estimator import ModelIdentity
+from ncclean.models.request import ModelRequest
+from ncclean.progress import SILENT, Progress, counted
+from ncclean.storage.calibration import Calibration, asks_for_noise, calibrate
+from ncclean.storage.finalize import finalize
+from ncclean.storage.grouping import check_grouping
+from ncclean.storage.layout import ScoreLayout
+from ncclean.storage.manifest import Manifest, RunIdentity
+from ncclean.storage.parts import remove_embedding_leftovers
+from ncclean.storage.summary import ScoreSummary, summarize
+from ncclean.storage.tables import table_files, table_metadata
+
+# Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
+# minutes on a digit that no threshold needs.
+_SHIFT_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCorpus:
+    """A scoring run: which pairs, what is computed of them, and where the table goes.
+
+    `cluster` is the Ray cluster that does the work, None for this process.
+    """
+
+    shards: Sequence[ShardRef]
+    request: EncoderRequest
+    out: str
+    options: ScoreOptions = dataclasses.field(default_factory=ScoreOptions)
+    calibration: CalibrationOptions = dataclasses.field(default_factory=CalibrationOptions)
+    cluster: ClusterOptions | None = None
+    drop_missing: bool = False
+    overwrite: bool = False
+
+    def run(self, progress: Progress = SILENT) -> ScoreSummary:
+        """Score every pair of the shards, resuming what an earlier run left.
+
+        Raises `InputError`, `ModelError` or `ResumeError` before anything is computed if the
+        request cannot be met. Broken shards do not raise: they are named in the summary.
+        """
+        begin = time.perf_counter()
+        if not self.overwrite:
+            self._layout.check_usable()
+        if self.options.calibrate_by is not None:
+            check_grouping(self.options.calibrate_by)
+        columns = ColumnSources(self.options)
+        if self.cluster is not None:
+            progress.say("connecting to Ray")
+        elif isinstance(self.request, ImageRequest):
+            progress.say(f"loading {self.request.model.model}")
+        with (
+            open_engine(self.request, self.options, columns, self.cluster) as engine,
+            # Only now that the model is there may --overwrite remove what is hard to make again.
+            closing(self._manifest(engine.identity, columns)) as manifest,
+        ):
+            pending = manifest.pending()
+            self._gather_corpus_facts(progress)
+            if manifest.change is not None and (counts := manifest.change.counts()):
+                progress.say(counts)
+            start = time.perf_counter()
+            scored = self._score(pending, manifest, engine, progress)
+            speed = scored / (time.perf_counter() - start) if scored else None
+            if _needs_noise_shift(self.calibration.shift, manifest):
+                progress.say("estimating the shift of the estimator")
+                shift = engine.estimate_shift(self.options.seed, _SHIFT_TOLERANCE)
+                manifest.record_noise_shift(shift)
+            progress.say("finalizing")
+            calibration = _finalize(self._layout, manifest, self.calibration, engine)
+            self._remove_embedding_leftovers(manifest)
+            return summarize(
+                manifest,
+                calibration,
+                out=self.out,
+                samples_per_second=speed,
+                seconds=time.perf_counter() - begin,
+            )
+
+    @property
+    def _layout(self) -> ScoreLayout:
+        return ScoreLayout(stores.location(self.out))
+
+    def _manifest(self, model: ModelIdentity, columns: ColumnSources) -> Manifest:
+        identity = RunIdentity(
+            model={
+                "model": model.model,
+                "pretrained": model.pretrained,
+                "weights_fingerprint": model.fingerprint,
+                "precision": model.precision,
+                "scale": repr(model.scale),
+            },
+            options={
+                **self.options.result_options(),
+                **columns.identity(),
+                **self.request.result_options(),
+            },
+            shards=list(self.shards),
+            version=ncclean.__version__,
+        )
+        return Manifest.open(
+            self._layout, identity, overwrite=self.overwrite, drop_missing=self.drop_missing
+        )
+
+    def _gather_corpus_facts(self, progress: Progress) -> None:
+        """What `--pool` and `--canonical` need of the whole corpus, before anything is scored."""
+        options, request = self.options, self.request
+        if isinstance(request, EmbeddingRequest) and (options.pool or options.canonical):
+            progress.say("reading the whole corpus first")
+            lacking = corpus_facts.gather_facts(
+                self._layout.work, self.shards, request.keys, request.dim, options, self.overwrite
+            )
+            if lacking is not None:
+                progress.say(lacking)
+
+    def _score(
+        self, pending: list[ShardRef], manifest: Manifest, engine: Engine, progress: Progress
+    ) -> int:
+        """Score the pending shards; returns the number of their samples."""
+        if not pending:
+            progress.say("nothing left to score: all shards are done")
+            return 0
+        expected = estimate_samples(pending)
+        progress.say(f"{counted(len(pending), 'shard')} to score, about {expected:,} samples")
+        writer = PartWriter(
+            work=str(self._layout.work), embeddings=self.options.embeddings, digits=manifest.digits
+        )
+        scored = shards = 0
+
+        def commit(shard: ShardRef, outcome: ShardOutcome) -> None:
+            nonlocal scored, shards
+            manifest.commit(shard, outcome.stats, outcome.distributions)
+            scored, shards = scored + outcome.stats.rows, shards + 1
+            if outcome.stats.error is not None:
+                progress.say(f"shard {shard.name} failed: {outcome.stats.error}")
+
+        def report(samples: int) -> None:
+            progress.advance(samples, expected, "samples", shards=f"{shards:,}/{len(pending):,}")
+
+        tasks = [ShardTask(manifest.numbers[shard.name], shard) for shard in pending]
+        try:
+            engine.run(tasks, writer, commit, report)
+        except OSError as error:
+            raise InputError(stores.explain(self._layout.work, error)) from error
+        return scored
+
+    def _remove_embedding_leftovers(self, manifest: Manifest) -> None:
+        if self.options.embeddings is not None:
+            numbers = (f"{n:0{manifest.digits}d}" for n in manifest.numbers.values())
+            remove_embedding_leftovers(stores.location(self.options.embeddings), numbers)
+
+
+def calibrate_again(
+    out: str,
+    calibration: CalibrationOptions,
+    *,
+    answers: str | None = None,
+    audit: Audit | None = None,
+    cluster: ClusterOptions | None = None,
+    progress: Progress = SILENT,
+) -> ScoreSummary:
+    """Calibrate the scored corpus at `out` again, with another shift or to the answers of an audit.
+
+    Needs neither model nor shards. `answers` are the file of an audit, `audit` one that has been
+    measured. Where a calibration is moved, shift and weight stay as they are unless `calibration`
+    says otherwise. Raises `InputError` if nothing has been scored at `out`.
+    """
+    begin = time.perf_counter()
+    layout = ScoreLayout(stores.location(out))
+    manifest = Manifest.load(layout.manifest)
+    if manifest is None:
+        raise InputError(f"nothing has been scored to {out} yet: run without --finalize-only first")
+    with closing(manifest):
+        manifest.check_done(out)
+        if answers is not None:
+            progress.say("measuring by the answers")
+            audit = measure([out], answers)
+        if audit is not None:
+            calibration = _as_before(calibration, out)
+        if cluster is None:
+            progress.say("finalizing")
+            calibrated = _finalize(layout, manifest, calibration, audit=audit)
+        else:
+            progress.say("connecting to Ray")
+            options = ScoreOptions()
+            request = ImageRequest(ModelRequest(model="", pretrained=None))  # no worker opens it
+            columns = ColumnSources(options)
+            with open_engine(request, options, columns, cluster) as engine:
+                progress.say("finalizing")
+                calibrated = _finalize(layout, manifest, calibration, engine, audit)
+        return summarize(
+            manifest,
+            calibrated,
+            out=out,
+            samples_per_second=None,
+            seconds=time.perf_counter() - begin,
+        )
+
+
+def _as_before(calibration: CalibrationOptions, out: str) -> CalibrationOptions:
+    """The calibration with the shift, weight and score of the table, where it has the defaults."""
+    metadata = table_metadata(table_files([out])[0])
+    if calibration.shift == "auto":
+        source = metadata.get("shift_source", "")
+        shift: str | float = float(metadata["shift"]) if source == "given" else source
+        calibration = dataclasses.replace(calibration, shift="auto" if shift == "none" else shift)
+    score = metadata.get("calibrated_on")
+    if calibration.calibrate_on == "auto" and score in get_args(CalibratedOn):
+        calibration = dataclasses.replace(calibration, calibrate_on=cast(CalibratedOn, score))
+    function = metadata.get("osa_function")
+    if calibration.osa_function == "high_degree" and function in get_args(Function):
+        calibration = dataclasses.replace(calibration, osa_function=cast(Function, function))
+    return calibration
+
+
+def _needs_noise_shift(shift: str | float, manifest: Manifest) -> bool:
+    if manifest.noise_shift is not None or isinstance(shift, float):
+        return False
+    is_alone = manifest.distributions.mismatched.size == 0
+    has_model = asks_for_noise("auto", manifest.identity)
+    return asks_for_noise(shift, manifest.identity) or (is_alone and has_model)
+
+
+def _finalize(
+    layout: ScoreLayout,
+    manifest: Manifest,
+    options: CalibrationOptions,
+    engine: Engine | None = None,
+    audit: Audit | None = None,
+) -> Calibration:
+    """Fit what depends on the whole corpus, and write the final table."""
+    calibration = calibrate(manifest, options.shift, options.osa_function, options.calibrate_on)
+    if audit is not None:
+        calibration = moved(calibration, audit)
+    (engine.finalize if engine is not None else finalize)(layout, manifest, calibration)
+    return calibration

@@ -1,0 +1,133 @@
+"""Heads on image embeddings, signals of images, and languages of captions, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ncclean.config import ScoreOptions
+from ncclean.data import image_signals, languages
+from ncclean.errors import InputError
+from ncclean.execution.column_source import ColumnSource, EncoderFacts, arrow_array
+from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.scoring.columns import BlockScores
+
+
+@dataclass(frozen=True)
+class HeadColumns(ColumnSource):
+    """`--head NAME=FILE`: linear layers or MLPs on the image embedding, by the column's name."""
+
+    heads: Mapping[str, EmbeddingHead]
+    flag = "--head"
+    options = ("head",)
+    follows_scores = False
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> HeadColumns | None:
+        """The heads. Raises `InputError` for a file that is not one, and for a name given twice."""
+        heads: dict[str, EmbeddingHead] = {}
+        for text in options.head or ():
+            name, equals, path = text.partition("=")
+            if not (equals and name.isidentifier() and path):
+                raise InputError(f"--head takes NAME=FILE.safetensors, got {text}")
+            if name in heads:
+                raise InputError(f"--head: the table has a column {name} already")
+            heads[name] = EmbeddingHead.load(path)
+        return cls(heads) if heads else None
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """A float32 column for each head."""
+        return dict.fromkeys(self.heads, pa.float32())
+
+    def identity(self) -> Mapping[str, Any]:
+        """The names and fingerprints of the heads."""
+        return {"head": [f"{name}={head.fingerprint}" for name, head in self.heads.items()]}
+
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` if a head is for embeddings of another width."""
+        for name, head in self.heads.items():
+            if head.dim != encoder.dim:
+                raise InputError(
+                    f"--head {name} takes {head.dim} dimensions, the embeddings have "
+                    f"{encoder.dim}: it was made for another model"
+                )
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """The outputs of the heads."""
+        image = shard.image.float()
+        return {name: arrow_array(head(image), pa.float32()) for name, head in self.heads.items()}
+
+
+class ImageSignals(ColumnSource):
+    """`--signals image`: blur, brightness, entropy and hashes, measured when images are decoded."""
+
+    flag = "--signals"
+    options = ("signals",)
+    follows_scores = False
+    types = image_signals.TYPES
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> ImageSignals | None:
+        """The source, if `image` is among the signals."""
+        return cls() if "image" in (options.signals or ()) else None
+
+    def identity(self) -> Mapping[str, Any]:
+        """The version of the signals."""
+        return {"signals": [f"image {image_signals.VERSION}"]}
+
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` for embeddings."""
+        if encoder.estimator is None:
+            raise InputError(
+                "--signals image is for images, and these are embeddings: leave it out"
+            )
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """The measurements of the decoder; null where a pair has none."""
+        measured = shard.image_signals or ()
+        return {
+            name: pa.array([None if one is None else one[name] for one in measured], kind)
+            for name, kind in image_signals.TYPES.items()
+        }
+
+
+class LanguageColumns(ColumnSource):
+    """`--signals language`: the language of the caption and its probability."""
+
+    flag = "--signals"
+    options = ("signals",)
+    follows_scores = False
+    types = languages.TYPES
+
+    def __init__(self) -> None:
+        self._detector = languages.LanguageDetector()
+
+    def __reduce__(self) -> Any:
+        return LanguageColumns, ()  # fastText's model cannot be pickled
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> LanguageColumns | None:
+        """The source, if `language` is among the signals."""
+        return cls() if "language" in (options.signals or ()) else None
+
+    def identity(self) -> Mapping[str, Any]:
+        """The detector and its version."""
+        return {"signals": [f"language {self._detector.version}"]}
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """ISO 639 codes and probabilities."""
+        return {
+            name: pa.array(column, languages.TYPES[name])
+            for name, column in self._detector(shard.captions).items()
+        }

@@ -1,0 +1,52 @@
+"""Which model is asked for: all that it takes to load it, here or on another machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+
+from ncclean.models.estimator import Estimator
+from ncclean.stores import absolute
+
+_FOLDER = "local-dir:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """The arguments of `Estimator.load`."""
+
+    model: str
+    pretrained: str | None
+    precision: str = "auto"
+    device: str = "auto"
+    compiled: bool = False
+    space: str | None = None
+    random_seed: int | None = None
+
+    def load(self) -> Estimator:
+        """Load the model. Raises `ModelError` if it cannot be."""
+        return Estimator.load(
+            self.model,
+            self.pretrained,
+            precision=self.precision,
+            device=self.device,
+            compiled=self.compiled,
+            space=self.space,
+            random_seed=self.random_seed,
+        )
+
+    def absolute(self) -> ModelRequest:
+        """The same with paths that a worker, whose working folder is another one, resolves."""
+        return dataclasses.replace(
+            self,
+            model=absolute_model(self.model),
+            pretrained=self.pretrained and absolute_model(self.pretrained),
+        )
+
+
+def absolute_model(name: str) -> str:
+    """The absolute path of a model or of weights, unless it is a name."""
+    if name.startswith(_FOLDER):
+        return _FOLDER + absolute(name.removeprefix(_FOLDER))
+    return absolute(name) if os.path.exists(name) else name
