@@ -184,12 +184,8 @@ class EvaluateNoise(Command):
 
 def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Shown]:
     if (trial := evaluation.trial) is not None:
-        source = (
-            "a caption of another corpus"
-            if trial.noise == "donor"
-            else "the caption of another one"
-        )
-        yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got {source}"
+        source = "another corpus" if trial.noise == "donor" else "another one"
+        yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got a caption of {source}"
         before = interval(trial.before, trial.before_low, trial.before_high)
         after = interval(trial.after, trial.after_low, trial.after_high)
         yield f"estimated noise rate before: {before}"

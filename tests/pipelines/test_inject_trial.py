@@ -38,7 +38,7 @@ def test_from_embeddings(scored):
     assert auroc == pytest.approx(1 - trial.before / 2, abs=0.04)
     assert json.loads(json.dumps(result.to_json()))["trial"]["pairs"] == 591
     shown = "\n".join(map(str, result.shown))
-    assert "20.0% of them got the caption of another one" in shown
+    assert "20.0% of them got a caption of another one" in shown
     assert "lower bounds" in shown
 
 
