@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
-from ncclean.options import Option, Options, check_unset, parameters
+from ncclean.options import Option, Options, Reads, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 class TrialOptions(Options):
     """What `--inject` scores, and with which model."""
 
+    donors: Annotated[
+        Sequence[str],
+        Option(
+            "Corpus whose captions --inject takes, in place of permuting: images if SCORES are, "
+            "else embeddings of the same model. Repeatable.",
+            reads=Reads.SOURCE,
+            in_recipes=False,
+        ),
+    ] = ()
     pairs: Annotated[
         int,
         Option(
@@ -54,7 +63,7 @@ class TrialOptions(Options):
         ),
     ] = None
     device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
-    seed: Annotated[int, Option("Random seed of the permutation.", in_recipes=False)] = 0
+    seed: Annotated[int, Option("Random seed of --inject.", in_recipes=False)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +75,9 @@ class EvaluateNoise(Command):
     pairs of other kinds left out.
 
     With --inject, SCORES are shards or embeddings without any truth: the captions of a share of
-    their pairs are permuted, in memory, and everything is scored and judged by that.
+    their pairs are permuted, or replaced by those of --donors, and everything is scored and judged
+    by that. Wrong captions of the web are like those of another corpus: the images that they were
+    written for are not among the pairs.
 
     Example: `ncclean evaluate noise scores.parquet --plot noise.pdf`
     """
@@ -115,8 +126,8 @@ class EvaluateNoise(Command):
     inject: Annotated[
         float | None,
         Option(
-            "Permute the captions of this share of the pairs first; SCORES are then shards or "
-            "embeddings.",
+            "Give this share of the pairs wrong captions first: those of each other or of "
+            "--donors; SCORES are then shards or embeddings.",
             above=0,
             high=1,
             in_recipes=False,
@@ -173,7 +184,8 @@ class EvaluateNoise(Command):
 
 def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Shown]:
     if (trial := evaluation.trial) is not None:
-        yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got the caption of another one"
+        source = "another corpus" if trial.noise == "donor" else "another one"
+        yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got a caption of {source}"
         before = interval(trial.before, trial.before_low, trial.before_high)
         after = interval(trial.after, trial.after_low, trial.after_high)
         yield f"estimated noise rate before: {before}"

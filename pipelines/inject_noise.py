@@ -14,7 +14,7 @@ from ncclean.options import Option, Seed
 from .command import Command, Result
 from .display import Note, Shown, Table, counted
 from .progress import SILENT, Progress
-from .shared_options import CaptionKey, ImageRoot, Overwrite, Shards
+from .shared_options import CaptionKey, Donors, ImageRoot, Overwrite, Shards
 
 if TYPE_CHECKING:
     from ncclean.storage.injection_summary import NoiseSummary
@@ -25,9 +25,10 @@ class InjectNoise(Command):
     """Write shards with known noise, to measure how well it is found.
 
     Permutes captions (`ncr`, `per_batch`) or images (`decl`), changes one word of captions
-    (`hard`) or replaces them by boilerplate (`junk`). The shards keep their names and order, and
-    their members are copied byte for byte except for what the noise changes. The truth is in each
-    sample's json: `is_noisy` and `noise_kind`. Interrupted runs resume.
+    (`hard`), or replaces them by boilerplate (`junk`) or by captions of another corpus (`donor`).
+    The shards keep their names and order, and their members are copied byte for byte except for
+    what the noise changes. The truth is in each sample's json: `is_noisy` and `noise_kind`.
+    Interrupted runs resume.
 
     Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
     """
@@ -42,7 +43,10 @@ class InjectNoise(Command):
     image_root: ImageRoot = None
     kind: Annotated[
         Sequence[str],
-        Option("`ncr`, `decl`, `per_batch`, `hard` or `junk`. Repeatable, each with its --rate."),
+        Option(
+            "`ncr`, `decl`, `per_batch`, `hard`, `junk` or `donor`. Repeatable, each with its "
+            "--rate."
+        ),
     ] = ()
     rate: Annotated[
         Sequence[float],
@@ -52,6 +56,7 @@ class InjectNoise(Command):
         Mapping[str, float] | Sequence[str],
         Option("Kinds and rates in one option: `ncr=0.2,hard=0.05`."),
     ] = ()
+    donors: Donors = ()
     batch_size: Annotated[
         int, Option("Pairs that `per_batch` permutes among each other.", low=2)
     ] = 128
@@ -62,7 +67,11 @@ class InjectNoise(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.rates  # refuses kinds and rates that do not fit
+        if ("donor" in self.rates) != bool(self.donors):
+            raise InputError(
+                "captions of the kind donor come from another corpus, and nothing else does: "
+                "--kind donor --rate 0.2 --donors SOURCE"
+            )
         if (self.caption_key or "").lower() == "json":
             raise InputError(
                 "--caption-key json names no caption: name a field of the json instead"

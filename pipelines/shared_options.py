@@ -98,6 +98,14 @@ Join = Annotated[
         reads=Reads.JOINED,
     ),
 ]
+Donors = Annotated[
+    Sequence[str],
+    Option(
+        "Corpus whose captions become wrong ones: shards, tables, folders or embeddings. "
+        "Repeatable.",
+        reads=Reads.SOURCE,
+    ),
+]
 CaptionKey = Annotated[
     str | None,
     Option("Extension or json field of the caption (default: `.txt`, `.caption`, json)."),

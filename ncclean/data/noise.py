@@ -2,8 +2,8 @@
 
 Kinds: `ncr` permutes the captions of a share of the pairs among themselves, `decl` permutes
 their images, `per_batch` permutes captions within batches (the Bayesian paper), `hard` changes
-one word of the caption, `junk` replaces it by boilerplate. A pair that a permutation leaves in
-place is clean.
+one word of the caption, `junk` replaces it by boilerplate, `donor` by a caption of another corpus.
+A pair that a permutation leaves in place is clean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ncclean.errors import InputError
 
 PERMUTING = ("ncr", "decl", "per_batch")
-KINDS = (*PERMUTING, "hard", "junk")
+KINDS = (*PERMUTING, "hard", "junk", "donor")
 PER_BATCH_SIZE = 128
 
 
@@ -25,7 +25,8 @@ PER_BATCH_SIZE = 128
 class NoisePlan:
     """For each of N pairs: where its image and caption come from, and its kind of noise.
 
-    `image_source` and `caption_source` are (N,) int64 indices; `code` is (N,) int8, 0 for clean,
+    `image_source` and `caption_source` are (N,) int64 indices; a caption from N on is one of the
+    donors', numbered from there. `code` is (N,) int8, 0 for clean,
     else the place in `KINDS`, from 1. `planned` counts the pairs drawn for each kind asked for,
     the ones that a permutation left in place included.
     """
@@ -96,15 +97,19 @@ def plan_noise(
     batch_size: int = PER_BATCH_SIZE,
     changeable: np.ndarray | None = None,
     stream: int = 0,
+    donors: int = 0,
 ) -> NoisePlan:
     """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
 
     `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs
-    where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough.
-    Plans of another `stream` are independent. Needs 17 bytes a pair. Raises `InputError` as
-    `check_rates` does.
+    where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough. `donor`
+    draws from as many captions as `donors` says, each once before any is drawn again. Plans of
+    another `stream` are independent. Needs 17 bytes a pair. Raises `InputError` as `check_rates`
+    does, and for `donor` without donors.
     """
     check_rates(rates)
+    if rates.get("donor") and not donors:
+        raise InputError("there is no caption to take for noise of the kind donor")
     rng = np.random.default_rng([seed, pairs, stream] if stream else [seed, pairs])
     image_source, caption_source = np.arange(pairs), np.arange(pairs)
     code = np.zeros(pairs, dtype=np.int8)
@@ -127,6 +132,9 @@ def plan_noise(
         elif name == "per_batch":
             batches = np.split(chosen, np.flatnonzero(np.diff(chosen // batch_size)) + 1)
             caption_source[chosen] = np.concatenate([rng.permutation(b) for b in batches])
+        elif name == "donor" and count:
+            rounds = [rng.permutation(donors) for _ in range(-(-count // donors))]
+            caption_source[chosen] = pairs + np.concatenate(rounds)[: len(chosen)]
     index = np.arange(pairs)
     stayed = (image_source == index) & (caption_source == index) & (code <= len(PERMUTING))
     code[stayed] = 0

@@ -6,7 +6,6 @@ image of any pair be fetched by its place.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import zipfile
@@ -17,13 +16,14 @@ from typing import IO, Any, cast
 import numpy as np
 
 from ncclean.data.caption_noise import is_changeable
+from ncclean.data.captions import check_is_of_the_bytes
 from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
 from ncclean.data.samples import Member, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.data.unpacking import is_packed, unpacked
-from ncclean.errors import InputError, ShardError
+from ncclean.errors import ShardError
 
 
 class Role(IntEnum):
@@ -102,9 +102,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
                 digest = hashlib.blake2b(cast(bytes, sample.image), digest_size=8).digest()
                 scorable.append((sample.row, cast(str, sample.caption), digest, sample.members))
     except ShardError as broken:
-        cause = broken.__cause__
-        if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
-            raise InputError(f"{shard.url} {broken}") from broken
+        check_is_of_the_bytes(shard, broken)
         error = str(broken)
     scorable.sort(key=lambda pair: pair[0])
     members = [

@@ -74,12 +74,14 @@ class RuleEvaluation:
 
 @dataclass(frozen=True)
 class NoiseTrial:
-    """A corpus in which the captions of a share of the pairs, `moved`, were permuted once more.
+    """A corpus in which a share of the pairs, `moved`, got other captions.
 
+    `noise` is their kind: `ncr`, captions of other pairs, or `donor`, captions of another corpus.
     The estimated noise rates, each with its 95 % interval, are those `before` and `after` it;
     `expected` is what the second should be, if the first is right: before + moved (1 - before).
     """
 
+    noise: str
     pairs: int
     moved: float
     before: float
@@ -91,7 +93,7 @@ class NoiseTrial:
 
     @property
     def expected(self) -> float:
-        """The noise rate after the permutation, by the one before it."""
+        """The noise rate after the injection, by the one before it."""
         return self.before + self.moved * (1 - self.before)
 
 

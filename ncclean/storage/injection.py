@@ -1,25 +1,28 @@
 """What a noise injection has done so far: its run record, and what only an unfinished run needs.
 
 The working folder `_work` of the output holds the record, which gains an entry for each finished
-shard, and, until all are finished, the indexes of the input's shards and the moving images of
-compressed ones.
+shard, and, until all are finished, the indexes of the input's shards, the moving images of
+compressed ones and the captions of donors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
+from ncclean.data.captions import Captions
 from ncclean.data.shard_index import ShardIndex
 from ncclean.data.shards import SUFFIXES, ShardRef
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
+
+T = TypeVar("T")
 
 COMMAND = "inject-noise"
 _WORK = "_work"
@@ -35,6 +38,7 @@ class InjectionIdentity:
     batch_size: int
     caption_key: str | None
     shards: list[ShardRef]
+    donors: list[ShardRef] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -108,17 +112,19 @@ class Injection:
 
     def index(self, number: int) -> ShardIndex | None:
         """The index of a shard, if an earlier run or step has left it."""
-        path = self._index(number)
-        if not stores.present_files([path]):
-            return None
-        try:
-            return ShardIndex.from_bytes(stores.ask("read", path, stores.read_bytes, path))
-        except ValueError:
-            return None
+        return self._left(self._index(number), ShardIndex.from_bytes)
 
     def keep_index(self, number: int, index: ShardIndex) -> None:
         with published(self._index(number)) as aside:
             aside.write_bytes(index.to_bytes())
+
+    def donated(self, number: int) -> Captions | None:
+        """The captions of a shard of donors, if an earlier run or step has left them."""
+        return self._left(self._captions(number), Captions.from_bytes)
+
+    def keep_donated(self, number: int, captions: Captions) -> None:
+        with published(self._captions(number)) as aside:
+            aside.write_bytes(captions.to_bytes())
 
     def images(self, number: int) -> UPath:
         """The moving images of a compressed shard, taken out of it."""
@@ -138,6 +144,7 @@ class Injection:
         """Remove what only an unfinished run needs."""
         numbers = range(len(self.identity.shards))
         stores.remove_files(path for number in numbers for path in self._working_files(number))
+        stores.remove_files(map(self._captions, range(len(self.identity.donors))))
         shards = [self.shard(shard) for shard in self.identity.shards]
         for folder in {shard.parent for shard in shards}:
             remove_leftovers(folder, {shard.name for shard in shards if shard.parent == folder})
@@ -150,6 +157,18 @@ class Injection:
     def _index(self, number: int) -> UPath:
         return self.out / _WORK / f"index-{number:06d}.npz"
 
+    def _captions(self, number: int) -> UPath:
+        return self.out / _WORK / f"donors-{number:06d}.npz"
+
+    @staticmethod
+    def _left(path: UPath, parse: Callable[[bytes], T]) -> T | None:
+        if not stores.present_files([path]):
+            return None
+        try:
+            return parse(stores.ask("read", path, stores.read_bytes, path))
+        except ValueError:
+            return None
+
     def _working_files(self, number: int) -> tuple[UPath, UPath]:
         return self._index(number), self.images(number)
 
@@ -158,6 +177,7 @@ class Injection:
         for number, shard in enumerate(identity["shards"]):
             yield self.shard(ShardRef(**shard))
             yield from self._working_files(number)
+        yield from map(self._captions, range(len(identity.get("donors", ()))))
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry.pop("kind")

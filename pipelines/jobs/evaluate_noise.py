@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from upath import UPath
@@ -15,6 +16,7 @@ from upath import UPath
 from ncclean.config import ScoreOptions, parse_keys, parse_scale
 from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
 from ncclean.data.estimate import estimate_samples
+from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_choice import NoiseChoice
@@ -22,11 +24,11 @@ from ncclean.evaluation.noise_evaluation import NoiseEvaluation, NoiseTrial
 from ncclean.evaluation.noise_figure import save_figure
 from ncclean.evaluation.truth_table import TruthTable
 from ncclean.options import check_unset
-from ncclean.report.run_facts import read_facts
+from ncclean.report.run_facts import RunFacts, read_facts
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.permuted import permute_captions
+from ncclean.storage.noisy_copy import write_noisy_copy
 
-from ..evaluate_noise import EvaluateNoise
+from ..evaluate_noise import EvaluateNoise, TrialOptions
 from ..progress import Progress
 from ..score import Score
 
@@ -46,9 +48,15 @@ def evaluate(command: EvaluateNoise, progress: Progress) -> NoiseEvaluation:
 def _inject(
     command: EvaluateNoise, share: float, folder: Path, progress: Progress
 ) -> tuple[NoiseTrial, str]:
-    """Score a sample of the sources as it is and with permuted captions; the second table."""
+    """Score a sample of the sources as it is and with wrong captions; the second table."""
     options = command.trial
     shards, scale = resolve_sources(command.scores), parse_scale(options.scale)
+    donors = resolve_sources(options.donors) if options.donors else []
+    if donors and are_embeddings(donors) != are_embeddings(shards):
+        raise InputError(
+            f"of {shards[0].url} and the donors {donors[0].url} one holds embeddings, the other "
+            "images: give both as images, or as embeddings of one model"
+        )
     shift: str | float = "auto"
     if not are_embeddings(shards):
         check_unset(
@@ -56,32 +64,25 @@ def _inject(
             ("embedding_keys", "scale"),
             "is for embeddings, and these are images: leave it out",
         )
-        step = max(1, estimate_samples(shards) // options.pairs)
-        table, embeddings = folder / "images.parquet", folder / "embeddings"
-        Score(
-            shards=[shard.url for shard in shards[::step]],
-            out=str(table),
-            model=options.model,
-            pretrained=options.pretrained,
-            device=options.device,
-            options=ScoreOptions(embeddings=str(embeddings)),
-        ).run(progress)
-        facts = read_facts([str(table)])
+        if donors:
+            wanted = math.ceil(share * options.pairs)
+            _, donors = _embedded(donors, wanted, options, folder / "donors", progress)
+        facts, shards = _embedded(shards, options.pairs, options, folder / "images", progress)
         scale, shift = facts.scale, "auto" if facts.shift is None else facts.shift
-        shards = resolve_embeddings([str(embeddings)])
     else:
         check_unset(command, ("model",), "is for images, and these are embeddings: use --scale")
-    permuted = permute_captions(
+    copy = write_noisy_copy(
         shards,
         vector_keys(shards, parse_keys(options.embedding_keys)),
         UPath(folder),
         share=share,
         pairs=options.pairs,
         seed=options.seed,
+        donors=donors,
     )
     rates: dict[str, float] = {}
     out = ""
-    for name, source in (("before", permuted.given), ("after", permuted.permuted)):
+    for name, source in (("before", copy.given), ("after", copy.noisy)):
         out = str(folder / f"{name}.parquet")
         Score(
             shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
@@ -90,7 +91,29 @@ def _inject(
         interval = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
         for end, rate in zip(("", "_low", "_high"), interval, strict=True):
             rates[name + end] = math.nan if rate is None else rate
-    return NoiseTrial(pairs=permuted.pairs, moved=permuted.moved, **rates), out
+    noise = "donor" if donors else "ncr"
+    return NoiseTrial(noise=noise, pairs=copy.pairs, moved=copy.moved, **rates), out
+
+
+def _embedded(
+    shards: Sequence[ShardRef],
+    pairs: int,
+    options: TrialOptions,
+    folder: Path,
+    progress: Progress,
+) -> tuple[RunFacts, list[ShardRef]]:
+    """Facts of scoring every k-th shard, so that about `pairs` pairs come together; embeddings."""
+    step = max(1, estimate_samples(shards) // pairs)
+    table, embeddings = folder / "scores.parquet", folder / "embeddings"
+    Score(
+        shards=[shard.url for shard in shards[::step]],
+        out=str(table),
+        model=options.model,
+        pretrained=options.pretrained,
+        device=options.device,
+        options=ScoreOptions(embeddings=str(embeddings)),
+    ).run(progress)
+    return read_facts([str(table)]), resolve_embeddings([str(embeddings)])
 
 
 def _evaluate(

@@ -1,6 +1,7 @@
 """The injection of noise: shards to the same shards with known noise.
 
-Two passes. The first indexes every shard: pairs, captions, where members lie. With the number of
+Two passes. The first indexes every shard: pairs, captions, where members lie, and reads the
+captions of donors. With the number of
 pairs known, the noise is planned; the second pass copies the shards with it. Both take a shard at
 a time, in any order and by any number of processes.
 """
@@ -14,11 +15,18 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
-from ncclean.data.donors import Donors, IndexedShard, gather_donors, image_spans, moving_images
+from ncclean.data.captions import Captions, read_captions
 from ncclean.data.estimate import estimate_samples
+from ncclean.data.moved_pairs import (
+    IndexedShard,
+    MovedPairs,
+    gather_moved,
+    image_spans,
+    moving_images,
+)
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.shard_index import ShardIndex, index_shard
-from ncclean.data.sources import resolve_pairs
+from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
 from ncclean.execution.process_runner import processes_worth
@@ -49,6 +57,7 @@ def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
         batch_size=command.batch_size,
         caption_key=command.caption_key,
         shards=shards,
+        donors=resolve_sources(command.donors) if command.donors else [],
     )
     out = stores.location(command.out)
     _check_apart(out, identity)
@@ -78,6 +87,7 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePla
     tasks = ((number, (shards[number].absolute(), identity.caption_key)) for number in missing)
     for number, index in workers.map(index_shard, tasks):
         run.keep_index(number, index)
+    _read_donors(run, workers, progress)
     changeable = [_index(run, number).changeable for number in range(len(shards))]
     starts = np.cumsum([0, *map(len, changeable)])
     plan = plan_noise(
@@ -87,9 +97,25 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePla
         batch_size=identity.batch_size,
         changeable=np.concatenate(changeable),
         stream=_STREAM,
+        donors=sum(map(len, _donated(run))),
     )
     run.record_plan(plan.planned)
     return plan, starts
+
+
+def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
+    """Keep the captions of the donors' shards that are not kept. Raises `InputError` for none."""
+    shards, key = run.identity.donors, run.identity.caption_key
+    missing = [number for number in range(len(shards)) if run.donated(number) is None]
+    if missing:
+        progress.say(f"reading captions of {counted(len(missing), 'shard')} of donors")
+    tasks = ((number, (shards[number].absolute(), key)) for number in missing)
+    for number, captions in workers.map(read_captions, tasks):
+        if captions.error:
+            progress.say(f"donors {shards[number].name}: {captions.error}")
+        run.keep_donated(number, captions)
+    if shards and not any(map(len, _donated(run))):
+        raise InputError(f"{shards[0].url} holds no captions: name another corpus with --donors")
 
 
 def _write_all(
@@ -103,10 +129,12 @@ def _write_all(
     """Write the pending shards; returns the samples written, and why shards could not be."""
     expected = estimate_samples([run.identity.shards[number] for number in pending])
     progress.say(f"{counted(len(pending), 'shard')} to write, about {expected:,} samples")
-    donors = gather_donors(plan, starts, run.identity.seed, _donating(run, plan, starts))
+    moved = gather_moved(
+        plan, starts, run.identity.seed, _indexed(run, plan, starts), _donated(run)
+    )
     written = shards = 0
     failed: dict[str, str] = {}
-    for number, outcome in workers.map(write_shard, _write_tasks(run, donors, pending)):
+    for number, outcome in workers.map(write_shard, _write_tasks(run, moved, pending)):
         shard = run.identity.shards[number]
         if isinstance(outcome, ShardRecord):
             run.commit(shard, outcome)
@@ -120,7 +148,7 @@ def _write_all(
     return written, failed
 
 
-def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
+def _indexed(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[IndexedShard]:
     """Every shard as a source of captions and images."""
     for number, shard in enumerate(run.identity.shards):
         index = _index(run, number)
@@ -134,12 +162,21 @@ def _donating(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[I
         yield IndexedShard(index, stores.absolute(str(packed)), packed=True)
 
 
+def _donated(run: Injection) -> Iterator[Captions]:
+    """The captions of each shard of donors."""
+    for number, shard in enumerate(run.identity.donors):
+        captions = run.donated(number)
+        if captions is None:
+            raise InputError(f"the captions of {shard.url} are gone: run the command again")
+        yield captions
+
+
 def _write_tasks(
-    run: Injection, donors: Donors, pending: list[int]
+    run: Injection, moved: MovedPairs, pending: list[int]
 ) -> Iterator[tuple[int, tuple[WriteTask]]]:
     for number in pending:
         shard = run.identity.shards[number]
-        edits, unchanged = donors.edits_of(number)
+        edits, unchanged = moved.edits_of(number)
         task = WriteTask(
             shard.absolute(),
             _index(run, number),
@@ -160,7 +197,7 @@ def _index(run: Injection, number: int) -> ShardIndex:
 
 def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
     """Raise `InputError` if the output would overwrite the input."""
-    inputs = {stores.canonical(shard.url) for shard in identity.shards}
+    inputs = {stores.canonical(shard.url) for shard in (*identity.shards, *identity.donors)}
     for shard in identity.shards:
         target = str(Injection(out, identity).shard(shard))
         if stores.canonical(target) in inputs:

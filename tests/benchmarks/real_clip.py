@@ -31,7 +31,7 @@ from upath import UPath
 from ncclean.config import CalibratedOn
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.scoring.stats import unpack_histogram
-from ncclean.storage.permuted import permute_captions
+from ncclean.storage.noisy_copy import write_noisy_copy
 from ncclean.storage.summary import ScoreSummary
 
 SHARES = (0.0, 0.05, 0.2, 0.4)
@@ -56,10 +56,10 @@ def measure(
         with tempfile.TemporaryDirectory(dir=scratch) as aside:
             source, moved = str(folder), 0.0
             if share:
-                made = permute_captions(
+                made = write_noisy_copy(
                     shards, None, UPath(aside), share=share, pairs=10**9, seed=draw
                 )
-                source, moved = made.permuted, made.moved
+                source, moved = made.noisy, made.moved
             table = str(Path(aside) / "scores.parquet")
             found: ScoreSummary = Score(shards=[source], out=table, scale=100.0).run().summary
             estimates.append((moved, found.noise_rate, found.noise_rate_low, found.noise_rate_high))

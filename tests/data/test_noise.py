@@ -40,6 +40,21 @@ def test_per_batch_stays_within_its_batch():
     assert plan.is_noisy.sum() > 450
 
 
+def test_donors_are_drawn_once_each_as_far_as_they_go():
+    plan = plan_noise(100, {"ncr": 0.2, "donor": 0.3}, 1, donors=40)
+    taken = plan.caption_source[plan.kind == "donor"]
+    assert len(taken) == len(set(taken)) == 30
+    assert (taken >= 100).all()
+    assert (taken < 140).all()
+    assert (plan.caption_source[plan.kind != "donor"] < 100).all()
+    assert (plan.kind == "ncr").sum() == (plan_noise(100, {"ncr": 0.2}, 1).kind == "ncr").sum()
+    few = plan_noise(100, {"donor": 0.5}, 1, donors=20)
+    counts = np.bincount(few.caption_source[few.is_noisy] - 100, minlength=20)
+    assert (few.is_noisy.sum(), counts.min(), counts.max()) == (50, 2, 3)
+    with pytest.raises(InputError, match="no caption to take"):
+        plan_noise(100, {"donor": 0.5}, 1)
+
+
 def test_seeded():
     first, again = (plan_noise(500, {"ncr": 0.3}, seed=1) for _ in range(2))
     assert (first.caption_source == again.caption_source).all()

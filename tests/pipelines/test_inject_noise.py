@@ -4,10 +4,12 @@ import json
 import math
 from collections import Counter
 
+import pyarrow.parquet as pq
 import pytest
 import webdataset
 from ncclean_pipelines.inject_noise import InjectNoise
 
+from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from tests import hostile
 from tests.pipelines.noisy_shards import RATES, digests, inject, jpeg, members, samples, write_shard
@@ -215,3 +217,62 @@ def test_per_batch(clean, tmp_path):
         batch = slice(start, start + 10)
         assert Counter(s.caption for s in before[batch]) == Counter(s.caption for s in after[batch])
     assert summary.noisy["per_batch"] > 500
+
+
+@pytest.fixture(scope="module")
+def donors(tmp_path_factory):
+    """A shard of 200 other scenes, and their captions."""
+    out = tmp_path_factory.mktemp("donors") / "shards"
+    write_corpus(out, CorpusOptions(pairs=200, seed=99), 1)
+    return out, {sample.caption for sample in samples(out / "00000.tar")}
+
+
+def test_captions_of_another_corpus(clean, donors, tmp_path):
+    folder, texts = donors
+    summary = inject(clean, tmp_path / "out", {"donor": 0.2, "ncr": 0.1}, donors=[str(folder)])
+    assert summary.planned["donor"] == int(0.2 * summary.pairs)
+    assert summary.noisy["donor"] + summary.unchanged["donor"] == summary.planned["donor"]
+    taken = Counter()
+    for path in sorted(clean.glob("*.tar")):
+        pairs = zip(samples(path), samples(tmp_path / "out" / path.name), strict=True)
+        for before, after in pairs:
+            if after.metadata.get("noise_kind") == "donor":
+                assert after.image == before.image
+                assert after.caption in texts
+                assert after.caption != before.caption
+                taken[after.caption] += 1
+    assert sum(taken.values()) == summary.noisy["donor"] > 100
+    # 200 captions are enough for each to be drawn once; a text may be that of several.
+    of_text = Counter(sample.caption for sample in samples(folder / "00000.tar"))
+    assert all(count <= of_text[text] for text, count in taken.items())
+    assert not list((tmp_path / "out" / "_work").glob("*.npz"))
+
+
+def test_donors_from_embeddings_and_tables_are_the_same_captions(clean, scored, tmp_path):
+    facts = pq.read_table(scored / "embeddings" / "metadata")
+    lines = "\n".join(
+        json.dumps({"path": "x.jpg", "text": t}) for t in facts["caption"].to_pylist()
+    )
+    (tmp_path / "t.jsonl").write_text(lines)
+    for name, source in (("a", scored / "embeddings"), ("b", tmp_path / "t.jsonl")):
+        inject(clean, tmp_path / name, {"donor": 0.5}, donors=[str(source)])
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": {"donor": 0.2}}, "--kind donor --rate 0.2 --donors SOURCE"),
+        ({"noise": {"ncr": 0.2}, "donors": ["x"]}, "--kind donor --rate 0.2 --donors SOURCE"),
+        ({"noise": {"donor": 0.2}, "donors": ["nowhere"]}, "nowhere does not exist"),
+    ],
+)
+def test_donors_and_their_kind_go_together(clean, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        InjectNoise(shards=[str(clean)], out=str(tmp_path / "out"), **options).run()
+
+
+def test_donors_without_a_caption_are_refused(clean, tmp_path):
+    write_shard(tmp_path / "d.tar", [("a.jpg", jpeg(0))])
+    with pytest.raises(InputError, match=r"d\.tar holds no captions"):
+        inject(clean, tmp_path / "out", {"donor": 0.2}, donors=[str(tmp_path / "d.tar")])

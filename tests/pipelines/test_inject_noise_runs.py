@@ -104,6 +104,33 @@ def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
     assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
 
 
+def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
+    """The captions of the donors are read once; other donors are another run."""
+    write_corpus(tmp_path / "donors", CorpusOptions(pairs=100, seed=9, shard_size=50), 1)
+    options = {"rates": {"donor": 0.3}, "donors": [str(tmp_path / "donors")]}
+    inject(clean, tmp_path / "whole", **options)
+    write, read, calls = job.write_shard, job.read_captions, []
+
+    def interrupted(task):
+        calls.append(task)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return write(task)
+
+    monkeypatch.setattr(job, "write_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        inject(clean, tmp_path / "noisy", **options)
+    monkeypatch.setattr(job, "write_shard", write)
+    monkeypatch.setattr(job, "read_captions", None)
+    inject(clean, tmp_path / "noisy", **options)
+    assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
+    monkeypatch.setattr(job, "read_captions", read)
+    with pytest.raises(ResumeError, match="donor 00001 is missing now"):
+        inject(clean, tmp_path / "noisy", {"donor": 0.3}, donors=[f"{tmp_path}/donors/00000.tar"])
+    left = {path.name for path in (tmp_path / "noisy" / "_work").iterdir()}
+    assert left == {"manifest.jsonl"}
+
+
 @pytest.mark.slow
 def test_killed_and_resumed(tmp_path):
     shards = tmp_path / "shards"

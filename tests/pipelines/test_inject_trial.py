@@ -3,14 +3,18 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise, TrialOptions
+from ncclean_pipelines.score import Score
 from upath import UPath
 
+from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
-from ncclean.storage.permuted import permute_captions
+from ncclean.storage.noisy_copy import write_noisy_copy
 
 
 def evaluate(source, share=0.2, **options):
@@ -34,8 +38,68 @@ def test_from_embeddings(scored):
     assert auroc == pytest.approx(1 - trial.before / 2, abs=0.04)
     assert json.loads(json.dumps(result.to_json()))["trial"]["pairs"] == 591
     shown = "\n".join(map(str, result.shown))
-    assert "118 of them" in shown or "20.0% of them got the caption" in shown
+    assert "20.0% of them got a caption of another one" in shown
     assert "lower bounds" in shown
+
+
+@pytest.fixture(scope="module")
+def donors(tmp_path_factory):
+    """200 pairs of other scenes as shards, and as embeddings."""
+    folder = tmp_path_factory.mktemp("donors")
+    write_corpus(folder / "shards", CorpusOptions(pairs=200, seed=99), 1)
+    Score(
+        shards=[str(folder / "shards")], out=str(folder / "s.parquet"), model="demo",
+        precision="fp32", shift=0.2, options=ScoreOptions(embeddings=str(folder / "embeddings")),
+    ).run()  # fmt: skip
+    return folder
+
+
+def test_with_captions_of_another_corpus(scored, donors):
+    result = evaluate(scored / "embeddings", donors=[str(donors / "embeddings")])
+    evaluation, trial = result.summary, result.summary.trial
+    assert (trial.noise, list(evaluation.noisy)) == ("donor", ["donor"])
+    assert evaluation.clean + evaluation.noisy["donor"] == trial.pairs == 591
+    assert trial.moved == pytest.approx(0.2, abs=0.01)
+    assert trial.after_low <= trial.expected <= trial.after_high
+    shown = "\n".join(map(str, result.shown))
+    assert "of them got a caption of another corpus" in shown
+
+
+def test_the_copy_has_captions_and_vectors_of_the_donors(scored, donors, tmp_path):
+    shards, others = (
+        resolve_embeddings([str(folder / "embeddings")]) for folder in (scored, donors)
+    )
+    options = {"share": 0.25, "pairs": 1000, "seed": 1}
+    copy = write_noisy_copy(shards, None, UPath(tmp_path), donors=others, **options)
+    facts = pq.read_table(donors / "embeddings" / "metadata" / "metadata_0.parquet")
+    vectors = np.load(donors / "embeddings" / "text_emb" / "text_emb_0.npy")
+    by_text = dict(zip(facts["caption"].to_pylist(), vectors, strict=True))
+    for number in range(3):
+        table = pq.read_table(f"{copy.noisy}/metadata/metadata_{number}.parquet").to_pydict()
+        text = np.load(f"{copy.noisy}/text_emb/text_emb_{number}.npy")
+        before = np.load(f"{copy.given}/text_emb/text_emb_{number}.npy")
+        noisy = np.array(table["is_noisy"])
+        assert np.array_equal(text[~noisy], before[~noisy])
+        for row in np.flatnonzero(noisy):
+            assert table["noise_kind"][row] == "donor"
+            assert np.allclose(text[row], by_text[table["caption"][row]], atol=1e-3)
+
+
+@pytest.mark.usefixtures("rough_shifts")
+def test_from_images_with_donors(corpus, donors):
+    options = TrialOptions(model="demo", pairs=200, donors=[str(donors / "shards")])
+    result = EvaluateNoise(scores=[str(corpus)], inject=0.3, trial=options).run()
+    assert result.summary.trial.moved == pytest.approx(0.3, abs=0.02)
+    assert list(result.summary.noisy) == ["donor"]
+
+
+def test_donors_of_another_kind_are_refused(scored, donors, tmp_path):
+    with pytest.raises(InputError, match="one holds embeddings, the other images"):
+        evaluate(scored / "embeddings", donors=[str(donors / "shards")])
+    vectors = pa.array([[1.0, 0.0]] * 200)
+    pq.write_table(pa.table({"image": vectors, "text": vectors}), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"has 2 dimensions, and .* must come from one model"):
+        evaluate(scored / "embeddings", donors=[str(tmp_path / "e.parquet")])
 
 
 @pytest.mark.usefixtures("rough_shifts")
@@ -51,20 +115,20 @@ def test_from_images(corpus):
 
 def test_the_permuted_copy(scored, tmp_path):
     shards = resolve_embeddings([str(scored / "embeddings")])
-    made = permute_captions(shards, None, UPath(tmp_path), share=0.5, pairs=1000, seed=1)
+    made = write_noisy_copy(shards, None, UPath(tmp_path), share=0.5, pairs=1000, seed=1)
     moved = 0
     for number in range(3):
         given, permuted = (
             pq.read_table(f"{folder}/metadata/metadata_{number}.parquet").to_pydict()
-            for folder in (made.given, made.permuted)
+            for folder in (made.given, made.noisy)
         )
         assert given["uid"] == permuted["uid"]
         assert set(given["is_noisy"]) == {None}
         noisy = np.array(permuted["is_noisy"])
         differs = np.array(given["caption"]) != np.array(permuted["caption"])
         assert not differs[~noisy].any()
-        assert differs[noisy].mean() > 0.95  # some captions occur twice
-        image = [np.load(f"{f}/img_emb/img_emb_{number}.npy") for f in (made.given, made.permuted)]
+        assert differs[noisy].all()  # one that got an equal caption is clean
+        image = [np.load(f"{f}/img_emb/img_emb_{number}.npy") for f in (made.given, made.noisy)]
         assert np.array_equal(*image)
         moved += noisy.sum()
     assert made.moved == pytest.approx(moved / made.pairs)

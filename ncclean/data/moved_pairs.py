@@ -1,19 +1,20 @@
 """The pairs that take part in the noise: captions that change places, images and where they lie.
 
-Of a corpus of N pairs only those with noise are held: a caption's UTF-8 and 16 bytes for each, or
-40 bytes for an image that moves. Images stay where they are.
+Of a corpus of N pairs only those with noise are held: a caption's UTF-8 and 16 bytes for each, and
+of a donor's as well, or 40 bytes for an image that moves. Images stay where they are.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ncclean.data.caption_noise import change_one_word, junk_caption
+from ncclean.data.captions import Captions, ChosenCaptions
 from ncclean.data.inject import ImageSource, PairEdit
 from ncclean.data.noise import KINDS, NoisePlan
 from ncclean.data.shard_index import ShardIndex
@@ -35,21 +36,20 @@ class IndexedShard:
 
 
 @dataclass(frozen=True)
-class Donors:
+class MovedPairs:
     """Captions of the K pairs whose captions change, and images of the L pairs whose images do.
 
-    `caption_pairs` (K,) and `image_pairs` (L,) are sorted; `text` and `ends` hold the captions;
-    `images` (L, 3) has the shard and the `begin` and `end` of each, `hashes` (L,) tells images of
-    other bytes apart.
+    `captions` are by pair, `donated` by their number among all captions of the donors.
+    `image_pairs` (L,) is sorted; `images` (L, 3) has the shard and the `begin` and `end` of each,
+    `hashes` (L,) tells images of other bytes apart.
     """
 
     plan: NoisePlan
     starts: np.ndarray
     seed: int
     urls: list[str]
-    caption_pairs: np.ndarray
-    text: np.ndarray
-    ends: np.ndarray
+    captions: ChosenCaptions
+    donated: ChosenCaptions
     image_pairs: np.ndarray
     images: np.ndarray
     hashes: np.ndarray
@@ -75,7 +75,7 @@ class Donors:
         kind = KINDS[self.plan.code[pair] - 1]
         if kind == "decl":
             return self._moved_image(pair)
-        before = self._caption(pair)
+        before = self.captions.of(pair)
         rng = random.Random(f"noise/{self.seed}/{pair}")
         if kind == "hard":
             after = change_one_word(before, rng)
@@ -83,8 +83,10 @@ class Donors:
             after = junk_caption(rng)
             while after == before:
                 after = junk_caption(rng)
+        elif kind == "donor":
+            after = self.donated.of(int(self.plan.caption_source[pair]) - len(self.plan.code))
         else:
-            after = self._caption(int(self.plan.caption_source[pair]))
+            after = self.captions.of(int(self.plan.caption_source[pair]))
         return PairEdit(kind, caption=after) if after is not None and after != before else None
 
     def _moved_image(self, pair: int) -> PairEdit | None:
@@ -94,43 +96,40 @@ class Donors:
         shard, begin, end = self.images[source].tolist()
         return PairEdit("decl", image=ImageSource(self.urls[shard], begin, end))
 
-    def _caption(self, pair: int) -> str:
-        place = int(np.searchsorted(self.caption_pairs, pair))
-        return self.text[self.ends[place] : self.ends[place + 1]].tobytes().decode("utf-8")
 
-
-def gather_donors(
-    plan: NoisePlan, starts: np.ndarray, seed: int, shards: Iterable[IndexedShard]
-) -> Donors:
-    """Collect what the plan moves, from the shards in order.
+def gather_moved(
+    plan: NoisePlan,
+    starts: np.ndarray,
+    seed: int,
+    shards: Iterable[IndexedShard],
+    donors: Iterable[Captions] = (),
+) -> MovedPairs:
+    """Collect what the plan moves, from the shards in order, and the captions of `donors` it takes.
 
     `starts` (S + 1,) is the number of pairs before each shard.
     """
-    caption_pairs = np.flatnonzero((plan.code != 0) & (plan.code != _DECL))
     image_pairs = np.flatnonzero(plan.code == _DECL)
     urls: list[str] = []
-    text, lengths = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
     images, hashes = [np.empty((0, 3), np.int64)], [np.empty(0, np.uint64)]
-    for number, shard in enumerate(shards):
-        index = shard.index
-        urls.append(shard.images_url)
-        local = _within(caption_pairs, starts, number)
-        begins, ends = index.captions[local], index.captions[local + 1]
-        pieces = [index.text[b:e] for b, e in zip(begins.tolist(), ends.tolist(), strict=True)]
-        text.append(np.concatenate(pieces) if pieces else text[0])
-        lengths.append(ends - begins)
-        local = _within(image_pairs, starts, number)
-        spans = image_spans(index, local, packed=shard.packed)
-        images.append(np.insert(spans, 0, number, axis=1))
-        hashes.append(index.image_hash[local])
-    return Donors(
+
+    def captions() -> Iterator[Captions]:
+        for number, shard in enumerate(shards):
+            urls.append(shard.images_url)
+            local = _within(image_pairs, starts, number)
+            spans = image_spans(shard.index, local, packed=shard.packed)
+            images.append(np.insert(spans, 0, number, axis=1))
+            hashes.append(shard.index.image_hash[local])
+            yield Captions(shard.index.text, shard.index.captions)
+
+    changing = np.flatnonzero((plan.code != 0) & (plan.code != _DECL))
+    from_outside = plan.caption_source[plan.caption_source >= len(plan.code)] - len(plan.code)
+    return MovedPairs(
         plan=plan,
         starts=starts,
         seed=seed,
         urls=urls,
-        caption_pairs=caption_pairs,
-        text=np.concatenate(text),
-        ends=np.cumsum(np.concatenate(lengths)),
+        captions=ChosenCaptions.among(captions(), changing),
+        donated=ChosenCaptions.among(donors, np.unique(from_outside)),
         image_pairs=image_pairs,
         images=np.concatenate(images),
         hashes=np.concatenate(hashes),

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ncclean.data.donors import IndexedShard, gather_donors, image_spans, moving_images
+from ncclean.data.captions import Captions
 from ncclean.data.inject import ImageSource, PairEdit
+from ncclean.data.moved_pairs import IndexedShard, gather_moved, image_spans, moving_images
 from ncclean.data.noise import KINDS, NoisePlan
 from ncclean.data.shard_index import ShardIndex
 
@@ -24,22 +25,22 @@ def index(captions, hashes):
 SHARDS = [index(["one", "two", "three"], [1, 2, 3]), index(["four", "two", "six"], [4, 5, 1])]
 
 
-def donors(kind, images=None, captions=None, packed=False):
+def moved(kind, images=None, captions=None, packed=False, donors=()):
     """The plan in which the pairs named move; `kind` is of all that do."""
     sources = {"image_source": images or {}, "caption_source": captions or {}}
     arrays = {name: np.arange(6) for name in sources}
     code = np.zeros(6, np.int8)
-    for name, moved in sources.items():
-        for pair, source in moved.items():
+    for name, changes in sources.items():
+        for pair, source in changes.items():
             arrays[name][pair], code[pair] = source, KINDS.index(kind) + 1
     plan = NoisePlan(**arrays, code=code, planned={})
     shards = [IndexedShard(one, f"{n}.tar", packed) for n, one in enumerate(SHARDS)]
-    return plan, gather_donors(plan, STARTS, 0, shards)
+    return plan, gather_moved(plan, STARTS, 0, shards, donors)
 
 
 def test_an_image_comes_from_the_pair_that_the_plan_names():
     """Pair 0 has the image of pair 4, of another shard; 0 and 5 have the same bytes."""
-    plan, gathered = donors("decl", images={0: 4, 4: 2, 2: 5, 5: 0})
+    plan, gathered = moved("decl", images={0: 4, 4: 2, 2: 5, 5: 0})
     first, same = gathered.edits_of(0)
     assert first == {
         0: PairEdit("decl", image=ImageSource("1.tar", 1000, 1200)),
@@ -54,16 +55,26 @@ def test_an_image_comes_from_the_pair_that_the_plan_names():
 
 
 def test_a_caption_comes_from_the_pair_that_the_plan_names():
-    _, gathered = donors("ncr", captions={1: 5, 5: 4, 4: 1})
+    _, gathered = moved("ncr", captions={1: 5, 5: 4, 4: 1})
     assert gathered.edits_of(0) == ({1: PairEdit("ncr", caption="six")}, {})
     edits, same = gathered.edits_of(1)
     assert edits == {2: PairEdit("ncr", caption="two")}
     assert same == {"ncr": 1}  # "two" again
 
 
+def test_a_caption_of_a_donor_that_is_the_same_is_clean():
+    """Of two shards of donors with two and one captions, numbered after the six of the corpus."""
+    outside = [Captions.of(["far", "two"]), Captions.of(["away"])]
+    _, gathered = moved("donor", captions={1: 7, 2: 8, 3: 6, 5: 8}, donors=outside)
+    assert gathered.edits_of(0) == ({2: PairEdit("donor", caption="away")}, {"donor": 1})
+    edits, same = gathered.edits_of(1)
+    assert edits == {0: PairEdit("donor", caption="far"), 2: PairEdit("donor", caption="away")}
+    assert same == {}
+
+
 def test_images_of_a_compressed_shard_lie_side_by_side():
     assert image_spans(SHARDS[0], np.array([0, 2])).tolist() == [[0, 100], [2000, 2300]]
     packed = image_spans(SHARDS[0], np.array([0, 2]), packed=True)
     assert packed.tolist() == [[0, 100], [100, 400]]
-    _, gathered = donors("decl", images={0: 2, 2: 0}, packed=True)
+    _, gathered = moved("decl", images={0: 2, 2: 0}, packed=True)
     assert gathered.edits_of(0)[0][0].image == ImageSource("0.tar", 100, 400)

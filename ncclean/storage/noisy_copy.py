@@ -1,4 +1,4 @@
-"""Noise injected into embeddings: the captions of a share of the pairs change places.
+"""Noise injected into embeddings: a share of the pairs gets captions of others, or of donors.
 
 What a score makes of pairs that are known to be mismatched can be seen on any corpus this way,
 without anybody's labels. The corpus's own noise stays in it and counts as clean, so that what is
@@ -7,6 +7,7 @@ measured is a lower bound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from upath import UPath
 
 from ncclean import schema
 from ncclean.data.embeddings.pairs import EmbeddedPairs, embedding_dim, read_pairs
+from ncclean.data.embeddings.units import vector_keys
 from ncclean.data.noise import plan_noise
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
@@ -27,20 +29,20 @@ _STREAM = 3  # of random numbers: the seed is that of `inject-noise` too
 
 
 @dataclass(frozen=True)
-class PermutedCorpus:
-    """Two corpora in clip-retrieval's layout: `given` as it was, `permuted` with other captions.
+class NoisyCopy:
+    """Two corpora in clip-retrieval's layout: `given` as it was, `noisy` with other captions.
 
-    Of the `pairs` in each, the share `moved` has the caption of another one in `permuted`, and says
-    so in `is_noisy`; all others say that they are clean.
+    Of the `pairs` in each, the share `moved` has another caption in `noisy`, and says so in
+    `is_noisy`; all others say that they are clean.
     """
 
     given: str
-    permuted: str
+    noisy: str
     pairs: int
     moved: float
 
 
-def permute_captions(
+def write_noisy_copy(
     shards: Sequence[ShardRef],
     keys: tuple[str, str] | None,
     folder: UPath,
@@ -48,21 +50,39 @@ def permute_captions(
     share: float,
     pairs: int,
     seed: int,
-) -> PermutedCorpus:
+    donors: Sequence[ShardRef] = (),
+) -> NoisyCopy:
     """Write both corpora below `folder`, of at most `pairs` pairs from shards all over the corpus.
 
-    Shards are taken whole, so that blocks are those of a scoring run. Raises `InputError` if there
-    are fewer than two pairs to exchange.
+    Captions of `share` of the pairs are permuted among them or, with `donors`, replaced by captions
+    of these, the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption
+    is clean. Shards are taken whole, so that blocks are those of a scoring run. Raises `InputError`
+    if there are fewer than two pairs to exchange, or donors come from another model.
     """
     chosen = _read(shards, keys, pairs)
+    kind = "donor" if donors else "ncr"
+    given: list[EmbeddedPairs] = []
+    if donors:
+        has_names = any(shard.layout in ("datacomp", "vectors") for shard in donors)
+        donor_keys = vector_keys(donors, keys if has_names else None)
+        given = _read(donors, donor_keys, math.ceil(share * pairs))
     counts = [len(part.image) for part in chosen]
     total = sum(counts)
-    plan = plan_noise(total, {"ncr": share}, seed, stream=_STREAM)
+    donated = sum(len(part.image) for part in given)
+    plan = plan_noise(total, {kind: share}, seed, stream=_STREAM, donors=donated)
     if not plan.is_noisy.any():
         raise InputError(f"{share:.1%} of {total:,} pairs are too few to exchange captions")
-    text = np.concatenate([part.text for part in chosen])
-    facts = pa.concat_tables([part.facts.filter(pa.array(part.ok)) for part in chosen])
+    if given and given[0].text.shape[1] != chosen[0].text.shape[1]:
+        raise InputError(
+            f"{donors[0].url} has {given[0].text.shape[1]} dimensions, and {shards[0].url} "
+            f"{chosen[0].text.shape[1]}: both must come from one model"
+        )
+    text = np.concatenate([part.text for part in (*chosen, *given)])
+    facts = pa.concat_tables([part.facts.filter(pa.array(part.ok)) for part in (*chosen, *given)])
     captions = facts.column("text").combine_chunks()
+    after = captions.take(pa.array(plan.caption_source))
+    is_same = pc.fill_null(pc.equal(after, captions.slice(0, total)), False)
+    is_noisy = plan.is_noisy & ~is_same.to_numpy(zero_copy_only=False)
     digits = len(str(len(chosen)))
     start = 0
     for number, (part, count) in enumerate(zip(chosen, counts, strict=True)):
@@ -70,16 +90,16 @@ def permute_captions(
         start += count
         source = plan.caption_source[rows]
         metadata = facts.slice(rows.start, count)
-        moved = pa.array(plan.is_noisy[rows])
+        moved = pa.array(is_noisy[rows])
         truth = {
-            "text": captions.take(pa.array(source)),
+            "text": after.slice(rows.start, count),
             "is_noisy": moved,
-            "noise_kind": pc.if_else(moved, "ncr", None),
+            "noise_kind": pc.if_else(moved, kind, None),
         }
         unknown = {name: pa.nulls(count, schema.SCORES.field(name).type) for name in _TRUTH}
         for name, vectors, columns in (
             ("given", text[rows], unknown),
-            ("permuted", text[source], truth),
+            ("noisy", text[source], truth),
         ):
             table = pa.table(
                 {
@@ -88,9 +108,7 @@ def permute_captions(
                 }
             )
             write_embeddings(folder / name, f"{number:0{digits}d}", part.image, vectors, table)
-    return PermutedCorpus(
-        str(folder / "given"), str(folder / "permuted"), total, float(plan.is_noisy.mean())
-    )
+    return NoisyCopy(str(folder / "given"), str(folder / "noisy"), total, float(is_noisy.mean()))
 
 
 def _read(

@@ -1,0 +1,83 @@
+"""The captions of shards of any layout, and those of a corpus that are chosen by number."""
+
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.captions import Captions, ChosenCaptions, read_captions
+from ncclean.data.sources import resolve_sources
+from ncclean.errors import InputError
+from tests import hostile
+
+
+def texts(captions):
+    chosen = ChosenCaptions.among([captions], np.arange(len(captions)))
+    return [chosen.of(number) for number in range(len(captions))]
+
+
+def read(path, caption_key=None):
+    (shard,) = resolve_sources([str(path)])
+    return read_captions(shard, caption_key)
+
+
+def test_of_a_tar(tmp_path):
+    """Those of samples without an image count, and come last; blank ones do not."""
+    members = [
+        *hostile.sample("a", hostile.JPEG, "über".encode()),
+        ("b.txt", b"no image"),
+        *hostile.sample("c", hostile.JPEG, b"  "),
+        ("d.json", b'{"caption": "one", "alt": "other"}'),
+    ]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    assert texts(read(tmp_path / "s.tar")) == ["über", "one", "no image"]
+    assert texts(read(tmp_path / "s.tar", "alt")) == ["other"]
+
+
+def test_of_a_table_whose_images_are_elsewhere(tmp_path):
+    (tmp_path / "t.csv").write_text("path,caption\nnowhere.jpg,one\ngone.jpg,two\n")
+    assert texts(read(tmp_path / "t.csv")) == ["one", "two"]
+
+
+def test_of_embeddings(tmp_path):
+    vectors = pa.array([[1.0, 0.0]] * 4)
+    columns = {"image": vectors, "text_vector": vectors, "caption": ["one", None, " ", "two"]}
+    pq.write_table(pa.table(columns | {"alt": ["a", "b", "c", "d"]}), tmp_path / "e.parquet")
+    assert texts(read(tmp_path / "e.parquet")) == ["one", "two"]
+    assert texts(read(tmp_path / "e.parquet", "alt")) == ["a", "b", "c", "d"]
+
+
+def test_of_a_shard_that_is_cut_short(tmp_path):
+    members = [m for n in range(20) for m in hostile.sample(f"{n:02d}", hostile.JPEG, b"text")]
+    data = hostile.tar_bytes(members)
+    (tmp_path / "s.tar").write_bytes(data[: len(data) // 2])
+    captions = read(tmp_path / "s.tar")
+    assert 5 < len(captions) < 15
+    assert "is cut short" in captions.error
+    (tmp_path / "s.tar").write_bytes(gzip.compress(data)[:-200])
+    assert "is cut short" in read(tmp_path / "s.tar").error
+
+
+def test_of_a_shard_that_is_gone(tmp_path):
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(hostile.sample("a", hostile.JPEG)))
+    (shard,) = resolve_sources([str(tmp_path / "s.tar")])
+    (tmp_path / "s.tar").unlink()
+    with pytest.raises(InputError, match=r"s\.tar cannot be read: No such file"):
+        read_captions(shard)
+
+
+def test_chosen_among_shards():
+    shards = [Captions.of(["a", "bb"]), Captions.of([]), Captions.of(["ccc", "", "é"])]
+    chosen = ChosenCaptions.among(shards, np.array([1, 2, 4]))
+    assert [chosen.of(number) for number in (1, 2, 4)] == ["bb", "ccc", "é"]
+    assert len(ChosenCaptions.among(shards, np.array([], int)).text) == 0
+
+
+def test_kept_as_bytes():
+    captions = Captions.of(["a", "é"], "is cut short")
+    again = Captions.from_bytes(captions.to_bytes())
+    assert (texts(again), again.error) == (["a", "é"], "is cut short")
+    with pytest.raises(ValueError, match="not captions"):
+        Captions.from_bytes(captions.to_bytes()[:50])
