@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from ncclean.config import (
     ClusterOptions,
     ScoreOptions,
-    SourceFormat,
     parse_keys,
     parse_scale,
     parse_shift,
 )
+from ncclean.data.options import SourceFormat
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
