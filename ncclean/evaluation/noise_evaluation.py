@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.estimates import Estimate
 from ncclean.evaluation.calibration import Calibration
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
 from ncclean.evaluation.noise_detection import (
@@ -76,23 +77,19 @@ class RuleEvaluation:
 class NoiseTrial:
     """A corpus in which the captions of a share of the pairs, `moved`, were permuted once more.
 
-    The estimated noise rates, each with its 95 % interval, are those `before` and `after` it;
+    The estimated noise rates are those `before` and `after` it;
     `expected` is what the second should be, if the first is right: before + moved (1 - before).
     """
 
     pairs: int
     moved: float
-    before: float
-    before_low: float
-    before_high: float
-    after: float
-    after_low: float
-    after_high: float
+    before: Estimate
+    after: Estimate
 
     @property
     def expected(self) -> float:
         """The noise rate after the permutation, by the one before it."""
-        return self.before + self.moved * (1 - self.before)
+        return self.before.value + self.moved * (1 - self.before.value)
 
 
 @dataclass(frozen=True)

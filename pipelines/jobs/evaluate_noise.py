@@ -6,7 +6,6 @@ A column is read alone, as arrays, to be sorted: 10 million pairs take 0.7 GB.
 from __future__ import annotations
 
 import dataclasses
-import math
 import tempfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ncclean.data.embeddings.units import resolve_embeddings, vector_keys
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate
 from ncclean.evaluation.noise_choice import NoiseChoice
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, NoiseTrial
 from ncclean.evaluation.noise_figure import save_figure
@@ -79,17 +79,14 @@ def _inject(
         pairs=options.pairs,
         seed=options.seed,
     )
-    rates: dict[str, float] = {}
+    rates: dict[str, Estimate] = {}
     out = ""
     for name, source in (("before", permuted.given), ("after", permuted.permuted)):
         out = str(folder / f"{name}.parquet")
         Score(
             shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
         ).run()
-        facts = read_facts([out])
-        interval = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
-        for end, rate in zip(("", "_low", "_high"), interval, strict=True):
-            rates[name + end] = math.nan if rate is None else rate
+        rates[name] = read_facts([out]).noise_rate
     return NoiseTrial(pairs=permuted.pairs, moved=permuted.moved, **rates), out
 
 
