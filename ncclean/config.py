@@ -25,7 +25,6 @@ CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 WORDS_PER_CAPTION = 3
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
-SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)

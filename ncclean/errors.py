@@ -41,3 +41,8 @@ class TrainingError(NccleanError):
 
 class InfeasibleError(NccleanError, ValueError):
     """No transport plan meets the marginals and the mask: the message names the row or column."""
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, or its class where it has none, as one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -26,7 +26,7 @@ from tenacity import (
 )
 from upath import UPath
 
-from ncclean.errors import InputError
+from ncclean.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def location(path: str) -> UPath:
         extra = _EXTRAS.get(path.partition("://")[0])
         if isinstance(error, ImportError) and extra is not None:
             raise InputError(f"{path} needs an extra: pip install 'ncclean[{extra}]'") from error
-        raise InputError(f"{path} cannot be opened: {_one_line(error)}") from error
+        raise InputError(f"{path} cannot be opened: {one_line(error)}") from error
     return place
 
 
@@ -182,15 +182,15 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
     bucket = str(path).split("://", 1)[-1].split("/", 1)[0]
     if is_url(str(path)):
         if isinstance(error, PermissionError):
-            return f"cannot {verb} {path}: the store refuses these credentials ({_one_line(error)})"
+            return f"cannot {verb} {path}: the store refuses these credentials ({one_line(error)})"
         if isinstance(error, FileNotFoundError):
             return f"cannot {verb} {path}: there is no bucket {bucket}, or nothing at that path"
         if is_transient(error):
             return (
-                f"cannot {verb} {path}: the store does not answer ({_one_line(error)}); nothing "
+                f"cannot {verb} {path}: the store does not answer ({one_line(error)}); nothing "
                 "is lost: run the same command when it is back"
             )
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
     return f"cannot {verb} {path}: {reason}"
 
 
@@ -387,10 +387,6 @@ def _configure_retries() -> None:
     fsspec.config.conf.setdefault("s3", {}).setdefault("config_kwargs", {}).setdefault(
         "retries", retries
     )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 _configure_retries()

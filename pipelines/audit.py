@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate
 from ncclean.options import Option, Reads, check_unset
 
 from .command import Command, Result
@@ -16,7 +16,6 @@ from .progress import SILENT, Progress
 from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
-    from ncclean.auditing.intervals import Estimate
     from ncclean.auditing.measure import Audit as Measured
     from ncclean.auditing.measure import RuleAudit
 
@@ -152,8 +151,7 @@ def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
     if audit.repeated:
         yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
     expected = audit.expected
-    is_alone = math.isnan(expected.low)
-    stated = share(expected.value) if is_alone else _estimate(expected)
+    stated = _estimate(expected) if expected.has_interval else share(expected.value)
     yield Table(
         "",
         ("", "measured (95 % interval)", "expected"),
@@ -203,7 +201,7 @@ def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
 
 def _estimate(estimate: Estimate) -> str:
     """`4.1% (2.9% to 5.6%)`, or `-` where the answers do not say."""
-    if estimate.value is None:
+    if not estimate.is_known:
         return "-"
     return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
 

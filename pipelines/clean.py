@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import RAY_ADDRESS
+from ncclean.estimates import Estimate
 from ncclean.options import CaptionKeys, Option
 
 from .command import Command, Result, options_of
@@ -120,11 +121,10 @@ class Clean(Command):
 
         records = {name: record.result for name, record in summary.records.items()}
         score, clean, export = records["score"], records["select"], records["export"]
-        if score["noise_rate"] is not None:
-            rate = interval(score["noise_rate"], score["noise_rate_low"], score["noise_rate_high"])
-            yield f"noise rate {rate}"
-            ends = score["noise_rate_low"], score["noise_rate_high"]
-            vague = why_vague(*ends, score["separation"])
+        rate = Estimate.of_fields(score, "noise_rate")
+        if rate.is_known:
+            yield f"noise rate {interval(rate)}"
+            vague = why_vague(rate, score["separation"])
             if vague is not None:
                 yield Note(vague, "error")
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())

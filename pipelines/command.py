@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ncclean.errors import InputError
+from ncclean.estimates import flattened
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
 from ncclean.text_files import load_yaml
 
@@ -108,7 +109,9 @@ class Command(Options):
         reported: Any = summary
         if values is None:
             values = (
-                reported.to_json() if hasattr(reported, "to_json") else dataclasses.asdict(reported)
+                reported.to_json()
+                if hasattr(reported, "to_json")
+                else dataclasses.asdict(reported, dict_factory=flattened)
             )
         if failures is None:
             failures = getattr(reported, "failed_shards", {})

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ncclean.estimates import Estimate
 from ncclean.progress import counted
 
 __all__ = ["counted"]
@@ -64,11 +65,11 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def interval(rate: float, low: float | None, high: float | None) -> str:
+def interval(rate: Estimate) -> str:
     """`20.1% (95 % interval 18.9% to 21.3%)`."""
-    if low is None or high is None:
-        return share(rate)
-    return f"{share(rate)} (95 % interval {share(low)} to {share(high)})"
+    if not rate.has_interval:
+        return share(rate.value)
+    return f"{share(rate.value)} (95 % interval {share(rate.low)} to {share(rate.high)})"
 
 
 def file_size(size: float) -> str:

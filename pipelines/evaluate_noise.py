@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.errors import InputError
+from ncclean.estimates import flattened
 from ncclean.options import Option, Options, Reads, check_unset, parameters
 
 from .command import Command, Result
@@ -169,7 +170,11 @@ class EvaluateNoise(Command):
         evaluation = evaluate(self, progress)
         files = []
         if self.out is not None:
-            files.append(write_json(self.out, dataclasses.asdict(evaluation), self.name))
+            files.append(
+                write_json(
+                    self.out, dataclasses.asdict(evaluation, dict_factory=flattened), self.name
+                )
+            )
         if self.plot is not None:
             files.append(self.plot)
         noisy = sum(evaluation.noisy.values())
@@ -186,9 +191,8 @@ def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Show
     if (trial := evaluation.trial) is not None:
         source = "another corpus" if trial.noise == "donor" else "another one"
         yield f"{trial.pairs:,} pairs; {share(trial.moved)} of them got a caption of {source}"
-        before = interval(trial.before, trial.before_low, trial.before_high)
-        after = interval(trial.after, trial.after_low, trial.after_high)
-        yield f"estimated noise rate before: {before}"
+        after = interval(trial.after)
+        yield f"estimated noise rate before: {interval(trial.before)}"
         yield f"estimated noise rate after:  {after}; {share(trial.expected)} if the first is right"
         yield Note(
             "noise that was there before counts as clean: precision and AUROC are lower bounds",

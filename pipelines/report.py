@@ -88,12 +88,10 @@ def _summary(written: WrittenReport) -> Iterator[Shown]:
 
     counts, run = written.numbers.counts, written.numbers.facts
     yield f"{counts.ok:,} of {counts.rows:,} pairs scored"
-    if run.noise_rate is not None:
-        rate = interval(run.noise_rate, run.noise_rate_low, run.noise_rate_high)
-        yield f"noise rate {rate}"
-    if written.audit is not None and written.audit.noise.value is not None:
-        noise = written.audit.noise
-        yield f"measured noise rate {interval(noise.value or 0.0, noise.low, noise.high)}"
+    if run.noise_rate.is_known:
+        yield f"noise rate {interval(run.noise_rate)}"
+    if written.audit is not None and written.audit.noise.is_known:
+        yield f"measured noise rate {interval(written.audit.noise)}"
         yield from map(Note, written.audit.disagreements)
     yield from partner_lines(written.numbers.partners, counts.rows)
     for sentence in written.numbers.missing:

@@ -10,11 +10,11 @@ from ncclean.config import (
     CalibrationOptions,
     ClusterOptions,
     ScoreOptions,
-    SourceFormat,
     parse_keys,
     parse_scale,
     parse_shift,
 )
+from ncclean.data.options import SourceFormat
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads, check_source
 
@@ -240,8 +240,8 @@ def score_result(
 ) -> Result[ScoreSummary]:
     """What a command that makes a score table did."""
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
-    if scored.noise_rate is not None:
-        figures["noise rate"] = share(scored.noise_rate)
+    if scored.noise_rate.is_known:
+        figures["noise rate"] = share(scored.noise_rate.value)
     files = [scored.out, *([embeddings] if embeddings is not None else [])]
     return command.result(scored, _summary(scored), figures=figures, made=files)
 
@@ -252,23 +252,22 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     rows = [("rows", f"{scored.rows:,}"), ("ok", f"{scored.ok:,}")]
     rows += [(status, f"{count:,}") for status, count in scored.failures.items()]
     rows.append(("shards", f"{scored.shards:,} ({scored.shards_failed:,} failed)"))
-    if scored.noise_rate is not None:
-        rate = interval(scored.noise_rate, scored.noise_rate_low, scored.noise_rate_high)
+    if scored.noise_rate.is_known:
+        rate = interval(scored.noise_rate)
         if scored.audited is not None:
             rate += f", measured by {scored.audited:,} answers"
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
-    if scored.near_miss_rate is not None:
-        ends = scored.near_miss_rate_low, scored.near_miss_rate_high
-        share = f"{interval(scored.near_miss_rate, *ends)} of the others"
-        vague = why_vague(*ends, None) is not None
+    if scored.near_miss_rate.is_known:
+        share = f"{interval(scored.near_miss_rate)} of the others"
+        vague = why_vague(scored.near_miss_rate) is not None
         rows.append(("a wrong word", "the estimator cannot tell" if vague else share))
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.samples_per_second is not None:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
     yield facts([*rows, ("written to", scored.out)])
-    why = why_vague(scored.noise_rate_low, scored.noise_rate_high, scored.separation)
-    if scored.ok and scored.noise_rate is None:
+    why = why_vague(scored.noise_rate, scored.separation)
+    if scored.ok and not scored.noise_rate.is_known:
         why = NO_KNOWN_MISMATCHES
     if why is not None and scored.audited is None:
         yield Note(why, "error")
@@ -290,9 +289,7 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
         (
             one.group if one.group is not None else "(no label)",
             f"{one.pairs:,}",
-            interval(one.noise_rate, one.noise_rate_low, one.noise_rate_high)
-            if one.noise_rate is not None
-            else "-",
+            interval(one.noise_rate),
             "its own" if one.own_null else "of all",
         )
         for one in largest[:_MOST_GROUPS]

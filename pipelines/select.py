@@ -102,13 +102,7 @@ class Select(Command):
         assert self.audit is not None
         audit = measure(self.scores, self.audit, selection=self.out, memory_limit=self.memory_limit)
         assert audit.selection is not None
-        kept = audit.selection.kept
-        return dataclasses.replace(
-            selected,
-            measured_noise_kept=kept.value,
-            measured_noise_kept_low=kept.low,
-            measured_noise_kept_high=kept.high,
-        )
+        return dataclasses.replace(selected, measured_noise_kept=audit.selection.kept)
 
     @classmethod
     def table_columns(cls) -> frozenset[str]:
@@ -133,10 +127,12 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
     if selected.weight_sum != selected.kept:
         mean = selected.weight_sum / selected.kept if selected.kept else 0.0
         yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
-    if selected.measured_noise_kept is not None:
-        low, high = selected.measured_noise_kept_low, selected.measured_noise_kept_high
-        measured = f"{share(selected.measured_noise_kept)} ({share(low)} to {share(high)})"
-        yield f"measured {measured} mismatched among the kept, by the audit (95 % interval)"
+    if (measured := selected.measured_noise_kept).is_known:
+        ends = f"{share(measured.low)} to {share(measured.high)}"
+        yield (
+            f"measured {share(measured.value)} ({ends}) mismatched among the kept, by the audit "
+            "(95 % interval)"
+        )
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
     yield from partner_lines(selected.joined, selected.rows)

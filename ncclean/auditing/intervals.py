@@ -28,6 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammainc, gammaincc, ndtr
 
+from ncclean.estimates import Estimate
+
 _TAIL = 0.025
 _STEPS, _INNER_STEPS = 32, 44  # bisections
 _SYMMETRIC = 1e-4  # a skewness below this is none
@@ -40,15 +42,6 @@ _LASTING, _CORRECTED_ANSWERS = 0.3, 10.0
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A share, None where nothing says what it is, and its 95 % interval."""
-
-    value: float | None
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Estimates:
     """(B,) shares, NaN where nothing says what they are, with their 95 % intervals."""
 
@@ -57,9 +50,7 @@ class Estimates:
     high: np.ndarray
 
     def __getitem__(self, number: int) -> Estimate:
-        value = float(self.value[number])
-        defined = None if math.isnan(value) else value
-        return Estimate(defined, float(self.low[number]), float(self.high[number]))
+        return Estimate(*(float(side[number]) for side in (self.value, self.low, self.high)))
 
     def __len__(self) -> int:
         return len(self.value)

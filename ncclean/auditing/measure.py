@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from ncclean.auditing.answers import (
     is_mismatched,
     read_answers,
 )
-from ncclean.auditing.intervals import Cells, Estimate, found_share, mismatched_share
+from ncclean.auditing.intervals import Cells, found_share, mismatched_share
 from ncclean.auditing.sample import read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.auditing.table import Counts as PairCounts
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate, flattened
 from ncclean.rules import Rule
 from ncclean.scoring.recalibration import Audited
 from ncclean.storage.tables import table_files, table_metadata
@@ -65,9 +65,13 @@ class RuleAudit:
         return {
             "flagged": self.flagged,
             "answers": self.answers,
-            **_named("precision", self.precision),
-            **_named("recall", self.recall),
-            **_named("noise_rate", self.kept),
+            **flattened(
+                [
+                    ("precision", self.precision),
+                    ("recall", self.recall),
+                    ("noise_rate", self.kept),
+                ]
+            ),
             "expected_precision": self.expected_precision,
             "expected_recall": self.expected_recall,
             "expected_noise_rate": self.expected_kept,
@@ -115,12 +119,14 @@ class Audit:
     def disagreements(self) -> list[str]:
         """A sentence for each figure that the calibration expects outside the measured interval."""
         sentences = []
-        figures = [("noise rate", self.noise, self.expected.value)]
+        figures: list[tuple[str, Estimate, float | None]] = [
+            ("noise rate", self.noise, self.expected.value)
+        ]
         if self.selection is not None:
             name = "noise rate among the kept pairs"
             figures.append((name, self.selection.kept, self.selection.expected_kept))
         for name, measured, expected in figures:
-            if expected is None or measured.value is None:
+            if expected is None or not measured.is_known:
                 continue
             if not measured.low <= expected <= measured.high:
                 side = "less" if expected < measured.low else "more"
@@ -138,8 +144,7 @@ class Audit:
             "answers_by_kind": dict(self.given),
             "answers_unknown": self.unknown,
             "answers_repeated": self.repeated,
-            **_named("noise_rate", self.noise),
-            **_named("expected_noise_rate", self.expected),
+            **flattened([("noise_rate", self.noise), ("expected_noise_rate", self.expected)]),
             "agrees": not self.disagreements,
             "disagreements": self.disagreements,
             "rules": {rule.name: rule.to_json() for rule in self.rules},
@@ -315,15 +320,5 @@ def _strata(bounds: np.ndarray, cells: Cells, expected: np.ndarray) -> tuple[Str
 
 def _expected(metadata: Mapping[str, str], summed: float) -> Estimate:
     """The noise rate that the table states, else the mean of its noise probabilities alone."""
-    names = ("noise_rate", "noise_rate_low", "noise_rate_high")
-    try:
-        rate, low, high = (float(metadata[name]) for name in names)
-    except (KeyError, ValueError):
-        rate = math.nan
-    return (
-        Estimate(rate, low, high) if math.isfinite(rate) else Estimate(summed, math.nan, math.nan)
-    )
-
-
-def _named(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    stated = Estimate.of_fields(metadata, "noise_rate")
+    return stated if stated.is_known else Estimate(summed)

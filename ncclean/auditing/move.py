@@ -21,7 +21,7 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
     that was moved before is moved from where it began. Raises `InputError` for fewer than 30
     answers and for a table without a null.
     """
-    if calibration.null is None or audit.noise.value is None:
+    if calibration.null is None or not audit.noise.is_known:
         raise InputError("the table has no noise probabilities to move")
     if audit.counted < _FEWEST:
         raise InputError(
@@ -38,9 +38,7 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
             drawn = np.array(audit.audited.drawn_bounds)
     audited = Audited(
         recalibration=recalibration,
-        noise_rate=audit.noise.value,
-        noise_rate_low=audit.noise.low,
-        noise_rate_high=audit.noise.high,
+        noise_rate=audit.noise,
         answers=audit.counted,
         digest=audit.digest,
         drawn_bounds=tuple(drawn.tolist()),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
-from ncclean.data.embeddings.units import LAYOUTS
-from ncclean.data.embeddings.vectors import read_table
+from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.images.units import TABLE
+from ncclean.data.parquet_table import read_table
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from ncclean.options import CaptionKeys, DecodeThreads, Option, Options, usable_cores
 
+SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 Captions = Literal["all", "best", "sample"]
 MAX_PIXELS = 89_478_485  # Pillow's own bound: a 256 MB RGB image
 

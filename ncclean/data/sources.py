@@ -1,15 +1,17 @@
-"""Whatever holds pairs to an ordered list of shards: the content tells which layout it has."""
+"""Resolve sources to shards; detect the layout from the content."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ncclean import stores
-from ncclean.config import SourceFormat
-from ncclean.data.embeddings.units import LAYOUTS, layout_of, resolve_embeddings
-from ncclean.data.embeddings.vectors import table_rows, vector_columns
+from ncclean.data.embeddings.layout import Source
+from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import has_images, resolve_images
+from ncclean.data.options import SourceFormat
+from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards, tars_in
 from ncclean.errors import InputError, ShardError
 
@@ -72,14 +74,15 @@ def _kind(source: str) -> SourceFormat:
     first = next(iter(expand(source, places)), "")
     if first.endswith(SUFFIXES) or tars_in(first):
         return "webdataset"
-    layout = layout_of(first)
-    if layout not in (None, "vectors"):
+    layout = layout_of(Source(first))
+    if layout is not None and not layout.may_be_images:
         return "embeddings"
     if has_images(first):
         return "images"
-    if layout == "vectors":
-        _check_vectors(first)
-    return "webdataset" if layout is None else "embeddings"
+    if layout is None:
+        return "webdataset"
+    _check_vectors(first)
+    return "embeddings"
 
 
 def _check_vectors(place: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.estimates import Estimate
 from ncclean.evaluation.calibration import Calibration
 from ncclean.evaluation.curves import DetectionCurve, SortedScores
 from ncclean.evaluation.noise_detection import (
@@ -77,24 +78,20 @@ class NoiseTrial:
     """A corpus in which a share of the pairs, `moved`, got other captions.
 
     `noise` is their kind: `ncr`, captions of other pairs, or `donor`, captions of another corpus.
-    The estimated noise rates, each with its 95 % interval, are those `before` and `after` it;
+    The estimated noise rates are those `before` and `after` it;
     `expected` is what the second should be, if the first is right: before + moved (1 - before).
     """
 
     noise: str
     pairs: int
     moved: float
-    before: float
-    before_low: float
-    before_high: float
-    after: float
-    after_low: float
-    after_high: float
+    before: Estimate
+    after: Estimate
 
     @property
     def expected(self) -> float:
         """The noise rate after the injection, by the one before it."""
-        return self.before + self.moved * (1 - self.before)
+        return self.before.value + self.moved * (1 - self.before.value)
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ def bin_cosines(
     np.divide(coarse(expected), with_probability, out=probability, where=with_probability > 0)
     mismatched = None
     # What an audit adds are near misses, which do not follow the null.
-    if null is not None and facts.noise_rate is not None and facts.audited is None:
-        mismatched = coarse(null) * (facts.noise_rate * pairs / null.sum())
+    if null is not None and facts.noise_rate.is_known and facts.audited is None:
+        mismatched = coarse(null) * (facts.noise_rate.value * pairs / null.sum())
     elif calibrated.any():
         mismatched = coarse(expected)
     return CosineDistribution(

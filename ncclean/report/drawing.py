@@ -74,7 +74,7 @@ def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
     observed = Series("observed", "steps", "observed", cosines.edges, cosines.observed)
     upper, highest = [observed], float(cosines.observed.max())
     if cosines.matched is not None and cosines.mismatched is not None:
-        is_null = cosines.has_null and facts.noise_rate is not None and facts.audited is None
+        is_null = cosines.has_null and facts.noise_rate.is_known and facts.audited is None
         source = "noise rate × null" if is_null else "sum of noise probabilities"
         highest = max(highest, float(cosines.mismatched.max()))
         upper += [

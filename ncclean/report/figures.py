@@ -155,8 +155,9 @@ def shard_noise_rates(numbers: Measurements, width: float = 5.5) -> Figure:
             np.arange(len(rows)), rates, errors, fmt="o", markersize=3, color=_MISMATCHED,
             ecolor=_OBSERVED, elinewidth=1.2,
         )  # fmt: skip
-        if numbers.facts.noise_rate is not None:
-            axes.axhline(numbers.facts.noise_rate, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)))
+        rate = numbers.facts.noise_rate
+        if rate.is_known:
+            axes.axhline(rate.value, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(bottom=0)

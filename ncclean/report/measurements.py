@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ncclean.estimates import flattened
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
 from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
@@ -52,9 +53,7 @@ class Measurements:
             "ok": self.counts.ok,
             "failures": {failure.status: failure.count for failure in self.counts.failures},
             "shards": self.shards.total,
-            "noise_rate": facts.noise_rate,
-            "noise_rate_low": facts.noise_rate_low,
-            "noise_rate_high": facts.noise_rate_high,
+            **flattened([("noise_rate", facts.noise_rate)]),
             "separation": facts.separation,
             "audited": facts.audited.answers if facts.audited is not None else None,
             "shift": facts.shift,
@@ -124,7 +123,7 @@ def _missing(table: ScoreTable, counts: PairCounts) -> list[str]:
         )
     elif facts.model is None:
         sentences.append("The files do not record how they were made (no ncclean metadata).")
-    vague = why_vague(facts.noise_rate_low, facts.noise_rate_high, facts.separation)
+    vague = why_vague(facts.noise_rate, facts.separation)
     if vague is not None and facts.audited is None:
         sentences.append(f"{vague[0].upper()}{vague[1:]}")
     if not counts.calibrated:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import GroupRate, Histogram
 from ncclean.scoring.recalibration import Audited
@@ -39,14 +40,10 @@ class RunFacts:
     scale: float | None = None
     shift: float | None = None
     shift_source: str | None = None
-    noise_rate: float | None = None
-    noise_rate_low: float | None = None
-    noise_rate_high: float | None = None
+    noise_rate: Estimate = UNKNOWN
     separation: float | None = None
     calibrated_on: str | None = None
-    near_miss_rate: float | None = None
-    near_miss_rate_low: float | None = None
-    near_miss_rate_high: float | None = None
+    near_miss_rate: Estimate = UNKNOWN
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
@@ -58,8 +55,7 @@ class RunFacts:
     @property
     def tells_near_misses(self) -> bool:
         """Whether `--words` was asked for and the estimator could tell."""
-        ends = self.near_miss_rate_low, self.near_miss_rate_high
-        return self.near_miss_rate is not None and why_vague(*ends, None) is None
+        return self.near_miss_rate.is_known and why_vague(self.near_miss_rate) is None
 
     @property
     def model_name(self) -> str | None:
@@ -94,14 +90,10 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         scale=_number(fields.get("scale")),
         shift=_number(fields.get("shift")),
         shift_source=fields.get("shift_source"),
-        noise_rate=_number(fields.get("noise_rate")),
-        noise_rate_low=_number(fields.get("noise_rate_low")),
-        noise_rate_high=_number(fields.get("noise_rate_high")),
+        noise_rate=Estimate.of_fields(fields, "noise_rate"),
         separation=_number(fields.get("separation")),
         calibrated_on=fields.get("calibrated_on"),
-        near_miss_rate=_number(fields.get("near_miss_rate")),
-        near_miss_rate_low=_number(fields.get("near_miss_rate_low")),
-        near_miss_rate_high=_number(fields.get("near_miss_rate_high")),
+        near_miss_rate=Estimate.of_fields(fields, "near_miss_rate"),
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),
         mismatched=_histogram(fields.get("mismatched_histogram")),
@@ -131,7 +123,7 @@ def _histogram(text: str | None) -> Histogram | None:
 
 def _groups(text: str | None) -> tuple[GroupRate, ...]:
     try:
-        groups = [GroupRate(**fields) for fields in json.loads(text or "[]")]
-    except (ValueError, TypeError, RecursionError):
+        groups = [GroupRate.of_json(fields) for fields in json.loads(text or "[]")]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
     return tuple(sorted(groups, key=lambda group: -group.pairs))

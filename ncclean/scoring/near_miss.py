@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ncclean.estimates import Estimate
 from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import NullModel
 from ncclean.scoring.stats import Distributions
@@ -142,19 +143,16 @@ def margin_after(
 class NearMisses:
     """The share of captions with a wrong word, of those that are not wrong altogether.
 
-    `rate` has the 95 % interval `low` to `high`; `null` gives the probability at a near-miss
-    score. An estimator that `cannot_tell` has a share that could be nearly any, and no
-    probabilities.
+    `null` gives the probability at a near-miss score. An estimator that `cannot_tell` has a share
+    that could be nearly any, and no probabilities.
     """
 
     null: NullModel
-    rate: float
-    low: float
-    high: float
+    rate: Estimate
 
     @property
     def cannot_tell(self) -> bool:
-        return why_vague(self.low, self.high, self.null.separation) is not None
+        return why_vague(self.rate, self.null.separation) is not None
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:
@@ -175,10 +173,8 @@ class NearMisses:
         def of_all(share: float) -> float:
             return share / (share + left * (1 - share))
 
-        rate, low, high = map(of_all, (null.noise_rate, null.noise_rate_low, null.noise_rate_high))
-        return (
-            cls(null, rate, low, high) if counted >= _LEAST_COUNTED else cls(null, rate, 0.0, 1.0)
-        )
+        rate = Estimate(*map(of_all, null.noise_rate))
+        return cls(null, rate if counted >= _LEAST_COUNTED else Estimate(rate.value, 0.0, 1.0))
 
 
 def counted_share(cosines: Distributions, noise_rate: float) -> float:

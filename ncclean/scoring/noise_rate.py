@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from ncclean.estimates import Estimate
+
 _CELL_EDGES = np.linspace(-3.0, 2.5, 56)
 # log sigma is about this times mu, and delta about this, for all CLIPs that were measured: as an
 # estimator learns, the matched cosines move away from the others and scatter less in their
@@ -51,23 +53,21 @@ _FEW = 1e-5  # of an angle: no corpus tells shares as close as this apart
 
 @dataclass(frozen=True)
 class NoiseRate:
-    """The estimated share of mismatched pairs, its 95 % interval, and `separation`.
+    """The estimated share of mismatched pairs, and `separation`.
 
     `separation` is how often a matched pair has a higher cosine than a mismatched one (AUROC) if
     the rate is right: what the estimator can tell at all.
     """
 
-    rate: float
-    low: float
-    high: float
+    rate: Estimate
     separation: float
 
 
-def why_vague(low: float | None, high: float | None, separation: float | None) -> str | None:
+def why_vague(rate: Estimate, separation: float | None = None) -> str | None:
     """A sentence for a noise rate whose interval is too wide to use, else None."""
-    if low is None or high is None or high - low <= _VAGUE:
+    if not rate.high - rate.low > _VAGUE:  # or not known
         return None
-    if tells_nothing(low, high):
+    if tells_nothing(rate):
         return (
             "the estimator recognises next to no pair of this corpus as matched, so its noise rate "
             "may be anything, and noise_probability calls all pairs mismatched. Check that the "
@@ -78,15 +78,15 @@ def why_vague(low: float | None, high: float | None, separation: float | None) -
     if separation is not None:
         skill = f", which ranks a matched pair above a mismatched one {separation:.0%} of the time,"
     return (
-        f"the estimator{skill} cannot tell how noisy this corpus is: between {low:.0%} and "
-        f"{high:.0%}. Score with a stronger model, or more pairs, before trusting "
+        f"the estimator{skill} cannot tell how noisy this corpus is: between {rate.low:.0%} and "
+        f"{rate.high:.0%}. Score with a stronger model, or more pairs, before trusting "
         "noise_probability."
     )
 
 
-def tells_nothing(low: float | None, high: float | None) -> bool:
+def tells_nothing(rate: Estimate) -> bool:
     """Whether the interval of a noise rate is everything there is."""
-    return low == 0 and high == 1
+    return rate.low == 0 and rate.high == 1
 
 
 def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
@@ -110,7 +110,7 @@ def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
     )
     if high > _NEXT_TO_ALL:
         low, high = 0.0, 1.0
-    return NoiseRate(rate, low, high, _separation(counts, rate))
+    return NoiseRate(Estimate(rate, low, high), _separation(counts, rate))
 
 
 def _separation(counts: np.ndarray, rate: float) -> float:

@@ -12,12 +12,13 @@ and counts as matched.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ncclean.estimates import Estimate
 from ncclean.scoring.double import doubled
 from ncclean.scoring.noise_rate import cell_counts, noise_rate
 
@@ -84,24 +85,27 @@ def bin_counts(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GroupRate:
-    """The noise rate of a group of `--calibrate-by` with its 95 % interval.
+    """The noise rate of a group of `--calibrate-by`, not known where there is no null.
 
     `own_null` is false for a small group: its pairs are calibrated with the null of all, and so is
-    its rate, by the group's own cosines. None where there is no null. `group` is None for the pairs
-    without a label.
+    its rate, by the group's own cosines. `group` is None for the pairs without a label.
     """
 
     group: str | None
     pairs: int
-    noise_rate: float | None
-    noise_rate_low: float | None
-    noise_rate_high: float | None
+    noise_rate: Estimate
     own_null: bool
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> GroupRate:
+        """Read what `dataclasses.asdict` with `flattened` wrote. Raises `KeyError`."""
+        rate = Estimate.of_fields(fields, "noise_rate")
+        return cls(fields["group"], fields["pairs"], rate, fields["own_null"])
 
 
 @dataclass(frozen=True)
 class NullModel:
-    """A fitted null. `noise_rate` with its 95 % interval `noise_rate_low`, `noise_rate_high`.
+    """A fitted null.
 
     `separation` is how often a matched pair has a higher cosine than a mismatched one, by the fit
     of the rate. `expected_error` is the share of pairs that are expected to be on the wrong side of
@@ -111,9 +115,7 @@ class NullModel:
     are interpolated.
     """
 
-    noise_rate: float
-    noise_rate_low: float
-    noise_rate_high: float
+    noise_rate: Estimate
     separation: float
     expected_error: float
     overlap: float
@@ -138,24 +140,22 @@ class NullModel:
         if observed.sum() == 0 or null.sum() == 0:
             raise ValueError("a null model needs at least one pair and one known mismatch")
         doubt = _median_doubt(observed.sum(), null, [_counts(row) for row in means])
-        estimate = noise_rate(cell_counts(observed, null, _EDGES), doubt)
+        fitted = noise_rate(cell_counts(observed, null, _EDGES), doubt)
         ratio = _density_ratio(observed, null)
-        table = (estimate.rate * ratio).clip(0.0, 1.0)
+        table = (fitted.rate.value * ratio).clip(0.0, 1.0)
         return cls(
-            noise_rate=estimate.rate,
-            noise_rate_low=estimate.low,
-            noise_rate_high=estimate.high,
-            separation=estimate.separation,
+            noise_rate=fitted.rate,
+            separation=fitted.separation,
             expected_error=float(np.minimum(table, 1 - table) @ observed / observed.sum()),
-            overlap=_overlap(ratio, estimate.rate, observed / observed.sum()),
+            overlap=_overlap(ratio, fitted.rate.value, observed / observed.sum()),
             probability_table=table,
             tail_table=1.0 - np.concatenate([[0.0], np.cumsum(null) / null.sum()]),
         )
 
     def agrees_with(self, other: NullModel) -> bool:
         """Whether the intervals of the two noise rates overlap."""
-        low = max(self.noise_rate_low, other.noise_rate_low)
-        return low <= min(self.noise_rate_high, other.noise_rate_high)
+        low = max(self.noise_rate.low, other.noise_rate.low)
+        return low <= min(self.noise_rate.high, other.noise_rate.high)
 
     def noise_probability(self, similarity: torch.Tensor) -> torch.Tensor:
         """noise_rate f0(s) / f(s): the local false discovery rate, never increasing in s."""

@@ -23,6 +23,8 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 
+from ncclean.estimates import Estimate, flattened
+
 _MARGIN = 1e-3
 _QUANTILES = np.arange(1, 6) / 6
 _RIDGE, _SMOOTHNESS = 1.0, 4.0
@@ -60,16 +62,14 @@ class Recalibration:
 class Audited:
     """A calibration that was moved to what an audit found.
 
-    `noise_rate` with its 95 % interval is the measured one, from so many `answers`, of which
+    `noise_rate` is the measured one, from so many `answers`, of which
     `digest` is a hash. `drawn_bounds` are the strata's bounds by the noise probability by which the
     sample was drawn, `bounds` what has become of them: with these, the same answers can be told to
     their strata in the table that they have moved.
     """
 
     recalibration: Recalibration
-    noise_rate: float
-    noise_rate_low: float
-    noise_rate_high: float
+    noise_rate: Estimate
     answers: int
     digest: str
     drawn_bounds: tuple[float, ...]
@@ -77,18 +77,22 @@ class Audited:
 
     def to_json(self) -> str:
         """For the metadata of the table."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self, dict_factory=flattened))
 
     @classmethod
     def of_json(cls, text: str | None) -> Audited | None:
         """None for a table that is not audited, or whose metadata is of another version."""
         try:
             fields = json.loads(text or "")
-            moved = fields.pop("recalibration")
-            moved = Recalibration(moved["intercept"], tuple(moved["knots"]), tuple(moved["slopes"]))
-            bounds = (tuple(fields.pop(name)) for name in ("drawn_bounds", "bounds"))
-            drawn, now = bounds
-            return cls(moved, drawn_bounds=drawn, bounds=now, **fields)
+            moved = fields["recalibration"]
+            return cls(
+                Recalibration(moved["intercept"], tuple(moved["knots"]), tuple(moved["slopes"])),
+                noise_rate=Estimate.of_fields(fields, "noise_rate"),
+                answers=fields["answers"],
+                digest=fields["digest"],
+                drawn_bounds=tuple(fields["drawn_bounds"]),
+                bounds=tuple(fields["bounds"]),
+            )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 

@@ -19,6 +19,7 @@ from ncclean import __version__
 from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
 from ncclean.errors import InputError
+from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.output_mark import mark
 from ncclean.scoring.noise_rate import NO_KNOWN_MISMATCHES, tells_nothing, why_vague
 from ncclean.selection.best_fraction import BestFraction, find_best_fraction
@@ -48,7 +49,7 @@ class SelectionSummary:
     none. They leave out pairs that have no scores. `joined` counts the rows of the scores that have
     a partner in each joined table. `drawn` are the rows that were written where pairs are drawn,
     some several times. `measured_noise_kept` is the share of mismatched pairs among the kept by the
-    answers of an audit, with its 95 % interval.
+    answers of an audit.
     """
 
     rows: int
@@ -62,9 +63,7 @@ class SelectionSummary:
     joined: dict[str, int]
     out: str
     drawn: int | None = None
-    measured_noise_kept: float | None = None
-    measured_noise_kept_low: float | None = None
-    measured_noise_kept_high: float | None = None
+    measured_noise_kept: Estimate = UNKNOWN
 
 
 def select(
@@ -112,12 +111,9 @@ def _raise_if_unknown(paths: Sequence[str]) -> None:
         metadata = table_metadata(table_files([path])[0])
         if "audited" in metadata:
             continue
-        try:
-            low, high = (float(metadata[f"noise_rate_{end}"]) for end in ("low", "high"))
-        except (KeyError, ValueError):  # of another version, or not ncclean's
-            continue
-        why = why_vague(low, high, None) if tells_nothing(low, high) else None
-        if math.isnan(low):
+        rate = Estimate.of_fields(metadata, "noise_rate")
+        why = why_vague(rate) if tells_nothing(rate) else None
+        if metadata.get("noise_rate_low") == str(math.nan):  # else not of this version
             why = NO_KNOWN_MISMATCHES
         if why is not None:
             raise InputError(

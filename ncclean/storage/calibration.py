@@ -15,6 +15,7 @@ import torch
 from ncclean import schema
 from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
 from ncclean.errors import InputError
+from ncclean.estimates import UNKNOWN, Estimate, flattened
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses
 from ncclean.scoring.near_miss import NearMisses, counted_share
@@ -23,9 +24,6 @@ from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.recalibration import Audited
 from ncclean.scoring.stats import Distributions, pack_histogram
 from ncclean.storage.manifest import Manifest, RunIdentity
-
-_RATES = ("noise_rate", "noise_rate_low", "noise_rate_high")
-
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
@@ -57,24 +55,22 @@ class Calibration:
     audited: Audited | None = None
 
     @property
-    def noise(self) -> tuple[float | None, float | None, float | None]:
-        """The noise rate of the corpus and its 95 % interval, measured if there was an audit.
+    def noise_rate(self) -> Estimate:
+        """The noise rate of the corpus, measured if there was an audit.
 
         With groups, that of their sum.
         """
         if self.audited is not None:
-            audited = self.audited
-            return audited.noise_rate, audited.noise_rate_low, audited.noise_rate_high
+            return self.audited.noise_rate
         if self.null is None:
-            return None, None, None
-        whole = self.null.noise_rate, self.null.noise_rate_low, self.null.noise_rate_high
+            return UNKNOWN
         parts = [
-            (group.pairs, group.noise_rate, group.noise_rate_low, group.noise_rate_high)
+            (group.pairs, *group.noise_rate)
             for group in self.group_rates
-            if group.noise_rate is not None
+            if group.noise_rate.is_known
         ]
         if not self.groups or not parts:
-            return whole
+            return self.null.noise_rate
         pairs, rates, lows, highs = (
             np.array(column, dtype=float) for column in zip(*parts, strict=True)
         )
@@ -84,7 +80,7 @@ class Calibration:
         below, above = (
             float(np.sqrt(np.square(shares * (ends - rates)).sum())) for ends in (lows, highs)
         )
-        return rate, max(rate - below, 0.0), min(rate + above, 1.0)
+        return Estimate(rate, max(rate - below, 0.0), min(rate + above, 1.0))
 
     def metadata(self, manifest: Manifest) -> dict[str, str]:
         """The key-value metadata of the final files."""
@@ -99,17 +95,14 @@ class Calibration:
             "shift": self.shift,
             "shift_source": self.shift_source,
             "osa_function": self.osa_function,
-            **{
-                name: math.nan if value is None else value
-                for name, value in zip(_RATES, self.noise, strict=True)
-            },
+            **self.noise_rate.fields("noise_rate"),
             "calibrated_on": self.calibrated_on,
             "separation": math.nan if self.null is None else self.null.separation,
             # Readers of the table alone can draw the null, and fit it anew.
             "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
             "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
             **self._group_metadata(),
-            **self._near_miss_metadata(),
+            **(self.near_misses.rate.fields("near_miss_rate") if self.near_misses else {}),
             **({"audited": self.audited.to_json()} if self.audited is not None else {}),
             "ncclean_version": identity.version,
             "schema_version": schema.SCHEMA_VERSION,
@@ -119,16 +112,8 @@ class Calibration:
     def _group_metadata(self) -> dict[str, str]:
         if not self.group_rates:
             return {}
-        return {"noise_rates_by_group": json.dumps([asdict(rate) for rate in self.group_rates])}
-
-    def _near_miss_metadata(self) -> dict[str, float]:
-        if self.near_misses is None:
-            return {}
-        return {
-            "near_miss_rate": self.near_misses.rate,
-            "near_miss_rate_low": self.near_misses.low,
-            "near_miss_rate_high": self.near_misses.high,
-        }
+        rates = [asdict(rate, dict_factory=flattened) for rate in self.group_rates]
+        return {"noise_rates_by_group": json.dumps(rates)}
 
 
 def calibrate(
@@ -172,7 +157,7 @@ def _near_misses(distributions: Distributions) -> NearMisses | None:
     if not scores.matched.size or not distributions.mismatched.size:
         return None
     null = NullModel.fit(distributions.matched, distributions.mismatched)
-    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate))
+    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate.value))
 
 
 def fit_null(
@@ -228,8 +213,8 @@ def _groups(
             model = nulls[name] = NullModel.fit(group.matched, group.mismatched, means)
         elif pooled is not None:
             model = NullModel.fit(group.matched, distributions.mismatched)
-        figures = {rate: getattr(model, rate) if model is not None else None for rate in _RATES}
-        rates.append(GroupRate(group=name, pairs=pairs, own_null=own, **figures))
+        rate = model.noise_rate if model is not None else UNKNOWN
+        rates.append(GroupRate(name, pairs, rate, own_null=own))
     return nulls, rates
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ncclean.data.samples import SkipReason
+from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
 from ncclean.storage.calibration import Calibration
@@ -13,16 +14,16 @@ from ncclean.storage.manifest import Manifest
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """Counts over all shards, the corpus's noise rate with its 95 % interval, and the speed.
+    """Counts over all shards, the corpus's noise rate, and the speed.
 
     `samples_per_second` counts the samples of this invocation, reading to commit; `seconds` is
     all of it, loading the model and finalizing included. `separation` is how often a matched pair
     has a higher score than a mismatched one, as estimated with the noise rate; the score is
     `calibrated_on`. `groups` are those of `calibrate_by`. `column_failures` counts the pairs for
     which a function of `--columns` failed, `column_errors` says why on the first one.
-    `near_miss_rate` is the share of captions with a wrong word, of `--words`, with its 95 %
-    interval. `audited` is the number of answers by which
-    the noise rate was measured and the calibration moved, None without an audit.
+    `near_miss_rate` is the share of captions with a wrong word, of `--words`. `audited` is the
+    number of answers by which the noise rate was measured and the calibration moved, None without
+    an audit.
     """
 
     rows: int
@@ -31,9 +32,7 @@ class ScoreSummary:
     shards: int
     shards_failed: int
     failed_shards: dict[str, str]
-    noise_rate: float | None
-    noise_rate_low: float | None
-    noise_rate_high: float | None
+    noise_rate: Estimate
     separation: float | None
     calibrated_on: str
     shift: float
@@ -44,9 +43,7 @@ class ScoreSummary:
     groups: list[GroupRate] = field(default_factory=list)
     column_failures: dict[str, int] = field(default_factory=dict)
     column_errors: dict[str, str] = field(default_factory=dict)
-    near_miss_rate: float | None = None
-    near_miss_rate_low: float | None = None
-    near_miss_rate_high: float | None = None
+    near_miss_rate: Estimate = UNKNOWN
     audited: int | None = None
 
 
@@ -70,7 +67,6 @@ def summarize(
         for shard in manifest.identity.shards
         if manifest.done[shard.name].error is not None
     }
-    noise_rate, noise_rate_low, noise_rate_high = calibration.noise
     near = calibration.near_misses
     ok = SkipReason.OK.value
     return ScoreSummary(
@@ -80,18 +76,14 @@ def summarize(
         shards=len(manifest.identity.shards),
         shards_failed=len(failed),
         failed_shards=failed,
-        noise_rate=noise_rate,
-        noise_rate_low=noise_rate_low,
-        noise_rate_high=noise_rate_high,
+        noise_rate=calibration.noise_rate,
         separation=calibration.null.separation if calibration.null is not None else None,
         calibrated_on=calibration.calibrated_on,
         calibrate_by=manifest.identity.options.get("calibrate_by"),
         groups=list(calibration.group_rates),
         column_failures=dict(lacking.counts),
         column_errors=lacking.reasons,
-        near_miss_rate=near.rate if near is not None else None,
-        near_miss_rate_low=near.low if near is not None else None,
-        near_miss_rate_high=near.high if near is not None else None,
+        near_miss_rate=near.rate if near is not None else UNKNOWN,
         audited=calibration.audited.answers if calibration.audited is not None else None,
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,

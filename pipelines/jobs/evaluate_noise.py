@@ -19,6 +19,7 @@ from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.sources import are_embeddings, resolve_sources
 from ncclean.errors import InputError
+from ncclean.estimates import Estimate
 from ncclean.evaluation.noise_choice import NoiseChoice
 from ncclean.evaluation.noise_evaluation import NoiseEvaluation, NoiseTrial
 from ncclean.evaluation.noise_figure import save_figure
@@ -80,17 +81,14 @@ def _inject(
         seed=options.seed,
         donors=donors,
     )
-    rates: dict[str, float] = {}
+    rates: dict[str, Estimate] = {}
     out = ""
     for name, source in (("before", copy.given), ("after", copy.noisy)):
         out = str(folder / f"{name}.parquet")
         Score(
             shards=[source], out=out, scale=scale, pretrained=options.pretrained, shift=shift
         ).run()
-        facts = read_facts([out])
-        interval = (facts.noise_rate, facts.noise_rate_low, facts.noise_rate_high)
-        for end, rate in zip(("", "_low", "_high"), interval, strict=True):
-            rates[name + end] = math.nan if rate is None else rate
+        rates[name] = read_facts([out]).noise_rate
     noise = "donor" if donors else "ncr"
     return NoiseTrial(noise=noise, pairs=copy.pairs, moved=copy.moved, **rates), out
 

@@ -232,7 +232,7 @@ def test_all_matched_and_all_mismatched(tmp_path, rate):
     assert audit.noise.value == rate
     assert audit.noise.low <= rate <= audit.noise.high
     recalls = [rule.recall.value for rule in audit.rules if rule.flagged]
-    assert all(recall is None if rate == 0 else 0 <= recall <= 1 for recall in recalls)
+    assert all(np.isnan(recall) if rate == 0 else 0 <= recall <= 1 for recall in recalls)
     json.dumps(audit.to_json())
 
 

@@ -70,9 +70,9 @@ def rates(table: str, summary: ScoreSummary, label: str, name: str) -> dict[str,
         "calibrated_on": name,
         "pairs": len(kept),
         "true": float(corpus.is_mismatched.mean()),
-        "estimated": summary.noise_rate,
-        "low": summary.noise_rate_low,
-        "high": summary.noise_rate_high,
+        "estimated": summary.noise_rate.value,
+        "low": summary.noise_rate.low,
+        "high": summary.noise_rate.high,
         "calibration_error": calibration_error(corpus.probability, corpus.is_mismatched),
         "expected_kept": float(corpus.probability[kept].sum()),
         "mismatched_kept": int(corpus.is_mismatched[kept].sum()),
@@ -93,15 +93,15 @@ def near_misses(table: str, summary: ScoreSummary, label: str, words: str) -> di
     is_wrong, tried = values["is_noisy"] > 0, ~np.isnan(values["word_margin"])
     mismatched = values["noise_probability"]
     either = 1 - (1 - mismatched) * (1 - np.nan_to_num(values["near_miss_probability"]))
-    low, high = summary.near_miss_rate_low, summary.near_miss_rate_high
+    rate = summary.near_miss_rate
     return {
         "label": label,
         "words": words,
         "tried": float(tried.mean()),
         "true": float(is_wrong.mean()),
-        "noise_rate": summary.noise_rate,
-        "near_misses": [summary.near_miss_rate, low, high],
-        "can_tell": low is not None and why_vague(low, high, None) is None,
+        "noise_rate": summary.noise_rate.value,
+        "near_misses": list(rate),
+        "can_tell": rate.is_known and why_vague(rate) is None,
         "ranking": {
             name: {
                 "auroc": float(roc_auc_score(is_wrong[tried], -values[name][tried])),

@@ -87,9 +87,10 @@ def judged(image: np.ndarray, captions: np.ndarray, wrong: np.ndarray) -> dict[s
         errors[score] = int((kept.numpy() == wrong).sum())
     taken, null = fit_null(found.distributions, "auto")
     assert null is not None
-    is_covered = null.noise_rate_low <= wrong.mean() <= null.noise_rate_high
+    is_covered = null.noise_rate.low <= wrong.mean() <= null.noise_rate.high
     return {
-        "errors": errors, "taken": taken, "rate": null.noise_rate, "covered": bool(is_covered),
+        "errors": errors, "taken": taken, "rate": null.noise_rate.value,
+        "covered": bool(is_covered),
     }  # fmt: skip
 
 

@@ -67,8 +67,8 @@ def measure(source: str, model: str, kind: str, share: float, folder: Path) -> d
         "model": model,
         "noise": kind,
         "share": share,
-        "noise_rate": found.noise_rate,
-        "near_misses": [found.near_miss_rate, found.near_miss_rate_low, found.near_miss_rate_high],
+        "noise_rate": found.noise_rate.value,
+        "near_misses": list(found.near_miss_rate),
         "scores": ranking,
     }
 

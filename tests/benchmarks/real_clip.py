@@ -62,7 +62,7 @@ def measure(
                 source, moved = made.noisy, made.moved
             table = str(Path(aside) / "scores.parquet")
             found: ScoreSummary = Score(shards=[source], out=table, scale=100.0).run().summary
-            estimates.append((moved, found.noise_rate, found.noise_rate_low, found.noise_rate_high))
+            estimates.append((moved, *found.noise_rate))
             separations.append(found.separation or 0.0)
             controls.append(_storey(table))
             taken.append(found.calibrated_on)

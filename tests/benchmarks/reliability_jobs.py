@@ -21,8 +21,9 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 _IMPORTED = (
     "__main__", "duckdb", "faiss", "ncclean_cli.app", "ncclean_pipelines.recipe.run", "open_clip",
     "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.stats", "sklearn.mixture", "torch",
-    "torchvision", "ncclean.execution.local_engine", "ncclean.storage.finalize", "ncclean.storage.merge",
-    "ncclean.training.trainer", "ncclean.selection.export", "ncclean.selection.select",
+    "torchvision", "ncclean.execution.local_engine", "ncclean.storage.finalize",
+    "ncclean.storage.merge", "ncclean.training.trainer", "ncclean.selection.export",
+    "ncclean.selection.select",
     "ncclean.models.estimator", "ncclean.execution.neighbours.corpus", "torch._dynamo",
 )  # fmt: skip
 _CONTEXT = multiprocessing.get_context("forkserver")

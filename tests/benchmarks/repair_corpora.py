@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,9 +203,9 @@ class Corpora:
                 out = str(folder / f"scores-{number}.parquet")
                 names = [str(shard) for shard in shards]
                 summary = Score(shards=names, out=out, model=model, options=options).run().summary
-                rates.append(summary.noise_rate)
+                rates.append(summary.noise_rate.value)
                 weights.append(summary.rows)
-            known = [(r, w) for r, w in zip(rates, weights, strict=True) if r is not None]
+            known = [(r, w) for r, w in zip(rates, weights, strict=True) if not math.isnan(r)]
             rate = sum(r * w for r, w in known) / sum(w for _, w in known) if known else None
             return {"noise_rate": rate}
 

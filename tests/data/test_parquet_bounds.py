@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.embeddings import vectors
+from ncclean.data.embeddings import datacomp
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
@@ -94,7 +94,7 @@ def write_datacomp(folder, member):
     ids=range(9),
 )
 def test_archives_that_are_not_what_their_headers_say(tmp_path, monkeypatch, member):
-    monkeypatch.setattr(vectors, "_WORTH_A_LOOK", 1 << 20)
+    monkeypatch.setattr(datacomp, "_WORTH_A_LOOK", 1 << 20)
     write_datacomp(tmp_path, member)
     (shard,) = resolve_embeddings([str(tmp_path)])
     pairs = read_pairs(shard, ("l14_img", "l14_txt"))

@@ -96,8 +96,8 @@ def test_the_calibration_moves_to_the_answers(run, by):
     assert facts.audited.answers == ANSWERS
     assert facts.shift == 0.2  # as it was
     true = np.mean(list(truth.values()))
-    assert facts.noise_rate_low < true < facts.noise_rate_high
-    assert np.mean(found) == pytest.approx(facts.noise_rate, abs=0.03)
+    assert facts.noise_rate.low < true < facts.noise_rate.high
+    assert np.mean(found) == pytest.approx(facts.noise_rate.value, abs=0.03)
 
 
 def test_an_audited_table_agrees_with_its_audit_and_stays_so(run):
@@ -145,10 +145,10 @@ def test_select_and_report_say_what_was_measured(run, tmp_path):
     kept = columns(out, "uid")[0]
     true = np.mean([truth[uid] for uid in kept])
     summary = selected.summary
-    assert summary.measured_noise_kept_low < true < summary.measured_noise_kept_high
+    assert summary.measured_noise_kept.low < true < summary.measured_noise_kept.high
     assert any("among the kept, by the audit" in str(line) for line in selected.shown)
     audit = Audit(scores=[str(scores)], answers=answers, selection=str(out)).run()
-    assert audit["selection"]["noise_rate"] == pytest.approx(summary.measured_noise_kept)
+    assert audit["selection"]["noise_rate"] == pytest.approx(summary.measured_noise_kept.value)
     assert audit["selection"]["flagged"] == len(truth) - len(kept)
     page = tmp_path / "report.html"
     written = Report(scores=[str(scores)], out=str(page), pairs=2, audit=answers).run()

@@ -71,9 +71,9 @@ def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
     assert [group.group for group in summary.groups] == list(RATES)
     for group in summary.groups:
         assert group.own_null
-        assert group.noise_rate_low <= RATES[group.group] <= group.noise_rate_high, group
+        assert group.noise_rate.low <= RATES[group.group] <= group.noise_rate.high, group
     truth = np.mean(list(RATES.values()))
-    assert summary.noise_rate_low <= truth <= summary.noise_rate_high
+    assert summary.noise_rate.low <= truth <= summary.noise_rate.high
     table = pq.read_table(out).to_pandas()
     assert (table.calibration_group.value_counts() == 3000).all()
     metadata = pq.read_schema(out).metadata
@@ -82,7 +82,7 @@ def test_every_group_has_its_own_noise_rate(embeddings, tmp_path):
     Report(scores=[str(out)], out=str(page)).run()
     assert "<bdi>fr</bdi></th><td>3,000</td>" in page.read_text()
     recorded = json.loads(metadata[b"noise_rates_by_group"])
-    assert recorded[0]["noise_rate"] == summary.groups[0].noise_rate
+    assert recorded[0]["noise_rate"] == summary.groups[0].noise_rate.value
     for language, rate in RATES.items():
         kept = table[(table.calibration_group == language) & (table.noise_probability < 0.5)]
         expected, wrong = kept.noise_probability.sum(), kept.is_noisy.sum()
@@ -104,8 +104,8 @@ def test_pairs_without_a_label_are_a_group_and_count_for_the_corpus(
     if len(unlabelled) == 1:  # one cone, so one null fits
         of_rest = summary.groups[-1]
         assert of_rest.own_null
-        assert of_rest.noise_rate_low <= RATES["fr"] <= of_rest.noise_rate_high
-        assert summary.noise_rate_low <= np.mean(list(RATES.values())) <= summary.noise_rate_high
+        assert of_rest.noise_rate.low <= RATES["fr"] <= of_rest.noise_rate.high
+        assert summary.noise_rate.low <= np.mean(list(RATES.values())) <= summary.noise_rate.high
         table = pq.read_table(out).to_pandas()
         kept = table[table.calibration_group.isna() & (table.noise_probability < 0.5)]
         expected, wrong = kept.noise_probability.sum(), kept.is_noisy.sum()
@@ -128,8 +128,8 @@ def test_a_group_that_is_called_like_the_pairs_without_a_label_is_another(tmp_pa
 def test_the_null_of_all_is_wrong_here(embeddings, tmp_path):
     out = tmp_path / "s.parquet"
     summary = score(embeddings, out, None)
-    assert summary.noise_rate_high < 0.15  # of a true 0.217
-    assert summary.noise_rate == pytest.approx(0.087, abs=0.005)  # docs/scores.md says 9 %
+    assert summary.noise_rate.high < 0.15  # of a true 0.217
+    assert summary.noise_rate.value == pytest.approx(0.087, abs=0.005)  # docs/scores.md says 9 %
     assert summary.groups == []
     table = pq.read_table(out).to_pandas()
     kept = table[table.noise_probability < 0.5]
@@ -141,7 +141,7 @@ def test_small_groups_have_the_null_of_all(tmp_path):
     source = corpus(tmp_path / "e", sizes=(300, 2500, 2500))
     summary = score(source, tmp_path / "s.parquet", "language")
     assert [group.own_null for group in summary.groups] == [False, True, True]
-    assert summary.groups[0].noise_rate is not None
+    assert summary.groups[0].noise_rate.is_known
 
 
 def test_groups_add_up_over_shards(embeddings, tmp_path):
@@ -150,7 +150,7 @@ def test_groups_add_up_over_shards(embeddings, tmp_path):
     assert [group.group for group in pieces.groups] == ["DE", "EN", "FR"]
     assert [g.pairs for g in pieces.groups] == [g.pairs for g in whole.groups]
     for one, other in zip(pieces.groups, whole.groups, strict=True):
-        assert one.noise_rate == pytest.approx(other.noise_rate, abs=0.01)
+        assert one.noise_rate.value == pytest.approx(other.noise_rate.value, abs=0.01)
 
 
 def test_finalize_again_keeps_the_groups(embeddings, tmp_path):
@@ -232,7 +232,7 @@ def test_two_styles_of_captions(tmp_path):
         tables[by] = pq.read_table(out).to_pandas()
         for group, rate in zip(summary.groups, (0.1, 0.3), strict=False):
             assert group.own_null
-            assert group.noise_rate_low <= rate <= group.noise_rate_high, group
+            assert group.noise_rate.low <= rate <= group.noise_rate.high, group
     excess = {}
     for by, table in tables.items():
         kept = table[(table.shard == "plain") & (table.noise_probability < 0.5)]

@@ -41,7 +41,7 @@ def test_the_probability_follows_the_score_and_is_calibrated(embeddings, tmp_pat
     out = tmp_path / "s.parquet"
     summary = score(embeddings, out, by="language")
     for group in summary.groups:
-        assert group.noise_rate_low <= RATES[group.group] <= group.noise_rate_high, group
+        assert group.noise_rate.low <= RATES[group.group] <= group.noise_rate.high, group
     table = pq.read_table(out)
     assert table.schema.metadata[b"calibrated_on"] == ON.encode()
     rows = table.to_pandas()
@@ -97,7 +97,7 @@ def test_auto_takes_the_cosine_only_if_that_is_clearly_better(cosine, other, tak
 def test_auto_takes_the_cosine_where_the_rates_contradict(embeddings, tmp_path):
     """Three languages with one null: with neg_clip_loss nothing seems to be wrong."""
     summaries = [score(embeddings, tmp_path / f"{on}", on=on) for on in ("similarity", ON)]
-    assert summaries[1].noise_rate_high < summaries[0].noise_rate_low
+    assert summaries[1].noise_rate.high < summaries[0].noise_rate.low
     assert score(embeddings, tmp_path / "auto", on="auto").calibrated_on == "similarity"
 
 

@@ -141,7 +141,7 @@ def test_merged_of_four_pieces(shards, once, pieces, tmp_path, way, form):
     assert_same(read(out), once(shards, form))
     assert summary["noise_rate"] == float(read(out)[0].schema.metadata[b"noise_rate"])
     again = command([], out, finalize_only=True).run().summary
-    assert (again.rows, again.noise_rate) == (summary["rows"], summary["noise_rate"])
+    assert (again.rows, again.noise_rate.value) == (summary["rows"], summary["noise_rate"])
     assert_same(read(out), once(shards, form))
 
 

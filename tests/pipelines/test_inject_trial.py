@@ -29,13 +29,15 @@ def test_from_embeddings(scored):
     evaluation, trial = result.summary, result.summary.trial
     assert evaluation.clean + evaluation.noisy["ncr"] == trial.pairs == 591
     assert trial.moved == pytest.approx(0.2, abs=0.005)
-    assert trial.before_low <= 0.2 <= trial.before_high
-    assert trial.after_low <= trial.expected <= trial.after_high
-    assert trial.expected == pytest.approx(trial.before + trial.moved * (1 - trial.before))
+    assert trial.before.low <= 0.2 <= trial.before.high
+    assert trial.after.low <= trial.expected <= trial.after.high
+    assert trial.expected == pytest.approx(
+        trial.before.value + trial.moved * (1 - trial.before.value)
+    )
     similarity = next(score for score in evaluation.scores if score.column == "similarity")
     auroc = similarity.kinds[0].report.auroc
     # A fifth of what passes for clean is as noisy as what was injected.
-    assert auroc == pytest.approx(1 - trial.before / 2, abs=0.04)
+    assert auroc == pytest.approx(1 - trial.before.value / 2, abs=0.04)
     assert json.loads(json.dumps(result.to_json()))["trial"]["pairs"] == 591
     shown = "\n".join(map(str, result.shown))
     assert "20.0% of them got a caption of another one" in shown

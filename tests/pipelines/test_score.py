@@ -152,7 +152,7 @@ def test_noise_rate_and_probability_find_the_permuted_captions(tmp_path, rate, p
     rows = rows[rows.status == "ok"]
     truth = rows.is_noisy.astype(bool)
     # The interval covers the truth or misses it by at most two points.
-    assert summary.noise_rate_low - 0.02 <= truth.mean() <= summary.noise_rate_high + 0.02
+    assert summary.noise_rate.low - 0.02 <= truth.mean() <= summary.noise_rate.high + 0.02
     assert detection_report(rows.noise_probability, truth, 0.5).auroc >= 0.99
     assert rows.noise_probability.sum() == pytest.approx(truth.sum(), rel=0.2)
 
@@ -167,7 +167,7 @@ def test_metadata_tells_how_the_table_was_made(scored):
     assert metadata["precision"] == "fp32"
     assert len(metadata["weights_fingerprint"]) == 32
     assert float(metadata["shift"]) == pytest.approx(summary.shift)
-    assert float(metadata["noise_rate"]) == pytest.approx(summary.noise_rate)
+    assert float(metadata["noise_rate"]) == pytest.approx(summary.noise_rate.value)
     assert metadata["seed"] == "0"
     assert {"pretrained", "noise_rate_low", "noise_rate_high", "ncclean_version"} <= set(metadata)
     assert metadata["schema_version"] == schema.SCHEMA_VERSION

@@ -271,7 +271,7 @@ def test_one_pair_alone_has_no_mismatches(tmp_path):
     (tmp_path / "e" / "metadata").mkdir()
     pq.write_table(pa.table({"caption": ["a"]}), tmp_path / "e/metadata/metadata_0.parquet")
     summary = score(tmp_path / "e", tmp_path / "s.parquet")
-    assert (summary.ok, summary.noise_rate, summary.shift) == (1, None, 0.0)
+    assert (summary.ok, summary.noise_rate.is_known, summary.shift) == (1, False, 0.0)
 
 
 def test_an_estimate_of_the_job(scored, tmp_path):

@@ -48,10 +48,10 @@ def test_a_wrong_word_is_found_better_than_by_the_cosine(scored):
     probability = table["near_miss_probability"].to_numpy()
     assert roc_auc_score(~clean, probability) > 0.9
     summary = scored[0]
-    assert summary.near_miss_rate_low < 0.25
-    assert summary.near_miss_rate_high > 0.15
+    assert summary.near_miss_rate.low < 0.25
+    assert summary.near_miss_rate.high > 0.15
     metadata = pq.read_schema(scored[1]).metadata
-    assert float(metadata[b"near_miss_rate"]) == summary.near_miss_rate
+    assert float(metadata[b"near_miss_rate"]) == summary.near_miss_rate.value
 
 
 def test_the_suspect_word_is_one_of_the_caption(scored):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ncclean.estimates import Estimate
 from ncclean.report.distribution import bin_cosines, cosine_distribution, histogram_median
 from ncclean.report.run_facts import RunFacts
 from ncclean.report.table import ScoreTable
@@ -28,7 +29,7 @@ def test_matched_is_observed_less_noise_rate_times_null():
     # 80 pairs, a quarter of them mismatched: 20 under the null, of which 15 at bin 2000.
     counts = histogram({2000: 10, 2500: 70})
     null = histogram({2000: 300, 2100: 100})
-    facts = RunFacts(noise_rate=0.25, mismatched=Histogram(null))
+    facts = RunFacts(noise_rate=Estimate(0.25), mismatched=Histogram(null))
     distribution = bin_cosines(counts, np.zeros(BINS), np.zeros(BINS, dtype=np.int64), facts)
     assert distribution.observed.sum() == 80
     assert distribution.mismatched.sum() == pytest.approx(20)

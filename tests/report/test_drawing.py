@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ncclean.estimates import Estimate
 from ncclean.report.distribution import bin_cosines
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.figures import cosine_distribution, threshold_curve
@@ -30,7 +31,7 @@ def drawing_of(facts: RunFacts, probability: float = 0.0):
 def test_the_source_of_the_mismatched_pairs_is_named():
     null = np.zeros(BINS, dtype=np.int64)
     null[2048] = 50
-    with_null = drawing_of(RunFacts(noise_rate=0.5, mismatched=Histogram(null)), 0.2)
+    with_null = drawing_of(RunFacts(noise_rate=Estimate(0.5), mismatched=Histogram(null)), 0.2)
     assert [(s.role, s.form, s.note) for s in with_null.panels[0].series] == [
         ("observed", "steps", ""),
         ("mismatched", "line", "noise rate × null"),
@@ -44,7 +45,7 @@ def test_the_source_of_the_mismatched_pairs_is_named():
 def test_axes_hold_every_value():
     null = np.zeros(BINS, dtype=np.int64)
     null[2048] = 50
-    drawing = drawing_of(RunFacts(noise_rate=0.9, mismatched=Histogram(null)), 0.2)
+    drawing = drawing_of(RunFacts(noise_rate=Estimate(0.9), mismatched=Histogram(null)), 0.2)
     upper, lower = drawing.panels
     # 0.9 * 200 mismatched pairs in one bin, more than the 100 observed ones.
     assert upper.top == pytest.approx(180)

@@ -23,8 +23,12 @@ FIELDS = {
 
 def test_values_and_what_is_not_recorded():
     facts = parse_facts(FIELDS)
-    assert (facts.model_name, facts.shift, facts.noise_rate) == ("demo / bundled", -0.125, 0.2)
-    assert facts.noise_rate_low is None
+    assert (facts.model_name, facts.shift, facts.noise_rate.value) == (
+        "demo / bundled",
+        -0.125,
+        0.2,
+    )
+    assert not facts.noise_rate.has_interval
     assert np.array_equal(facts.mismatched.counts, COUNTS)
     assert parse_facts({}) == RunFacts()
     assert parse_facts({"model": "m", "pretrained": "None"}).model_name == "m"
@@ -42,4 +46,4 @@ def test_files_of_several_runs_have_no_facts_in_common(tmp_path):
     assert read_facts([str(one), str(same)]).model == "demo"
     mixed = read_facts([str(one), str(other)])
     assert mixed.several_runs
-    assert mixed.noise_rate is None
+    assert not mixed.noise_rate.is_known

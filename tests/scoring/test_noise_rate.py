@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.scoring.noise_rate import (
     _CELL_EDGES,
     _Fit,
@@ -53,9 +54,9 @@ def half_learnt(rng, n):
 )
 def test_from_weak_to_strong_estimators(matched, auroc, rate):
     found = [of_pairs(matched, rate, seed=seed) for seed in range(10)]
-    covered = sum(each.low <= truth <= each.high for each, truth in found)
+    covered = sum(each.rate.low <= truth <= each.rate.high for each, truth in found)
     assert covered >= 8
-    rates = [each.rate for each, _ in found]
+    rates = [each.rate.value for each, _ in found]
     assert np.mean(rates) == pytest.approx(rate, abs=0.03 if auroc < 0.8 else 0.012)
     separations = [each.separation for each, _ in found]
     assert np.mean(separations) == pytest.approx(auroc, abs=0.02)
@@ -63,13 +64,13 @@ def test_from_weak_to_strong_estimators(matched, auroc, rate):
 
 def test_an_estimator_that_cannot_tell_says_so():
     found, truth = of_pairs(normal(0.5, 0.9), 0.4, pairs=1000)
-    assert found.high - found.low > 0.3
-    assert found.low <= truth <= found.high
-    sentence = why_vague(found.low, found.high, found.separation)
+    assert found.rate.high - found.rate.low > 0.3
+    assert found.rate.low <= truth <= found.rate.high
+    sentence = why_vague(found.rate, found.separation)
     assert "cannot tell how noisy" in sentence
     assert "stronger model" in sentence
-    assert why_vague(0.1, 0.2, 0.9) is None
-    assert why_vague(None, None, None) is None
+    assert why_vague(Estimate(0.15, 0.1, 0.2), 0.9) is None
+    assert why_vague(UNKNOWN) is None
 
 
 @pytest.mark.parametrize("pairs", [50, 500, 2000, 8000])
@@ -77,18 +78,18 @@ def test_where_no_pair_is_recognised_the_rate_may_be_anything(pairs):
     """Matched pairs look like all others, or there are none: nothing tells these cases apart."""
     for seed in range(5):
         found, _ = of_pairs(normal(0.0, 1.0), 0.3, pairs=pairs, seed=seed)
-        assert tells_nothing(found.low, found.high), (found, seed)
-    assert "may be anything" in why_vague(found.low, found.high, found.separation)
+        assert tells_nothing(found.rate), (found, seed)
+    assert "may be anything" in why_vague(found.rate, found.separation)
 
 
 def test_a_corpus_that_is_nearly_all_noise_is_told_where_some_pairs_stand_out():
     found, truth = of_pairs(normal(4.0, 0.5), 0.9)
-    assert 0.85 < found.low <= truth <= found.high < 0.95
+    assert 0.85 < found.rate.low <= truth <= found.rate.high < 0.95
 
 
 def test_more_pairs_and_stronger_estimators_say_more():
-    few, many = (of_pairs(normal(1.3, 0.75), 0.2, pairs=n)[0] for n in (1000, 100_000))
-    strong, _ = of_pairs(normal(3.5, 0.5), 0.2, pairs=1000)
+    few, many = (of_pairs(normal(1.3, 0.75), 0.2, pairs=n)[0].rate for n in (1000, 100_000))
+    strong = of_pairs(normal(3.5, 0.5), 0.2, pairs=1000)[0].rate
     assert many.high - many.low < (few.high - few.low) / 3
     assert strong.high - strong.low < (few.high - few.low) / 1.8
 
@@ -97,10 +98,10 @@ def test_more_pairs_and_stronger_estimators_say_more():
 def test_any_number_of_pairs(pairs):
     null = np.round(1e9 * np.diff(np.arctan(EDGES * 20)))
     counts = cell_counts(null / null.sum() * pairs, null, EDGES)
-    found = noise_rate(counts, 0.01)
-    assert 0 <= found.low <= found.rate <= found.high <= 1
+    found = noise_rate(counts, 0.01).rate
+    assert 0 <= found.low <= found.value <= found.high <= 1
     if pairs > 10:
-        assert found.rate > 0.9  # all are like the known mismatches
+        assert found.value > 0.9  # all are like the known mismatches
 
 
 @pytest.mark.parametrize("mu", [0.6, 1.5, 6.0], ids=["below its least", "usual", "large"])

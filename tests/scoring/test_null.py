@@ -21,8 +21,8 @@ def mixture(pairs, rate, seed=0):
 def test_noise_rate_and_its_interval_cover_the_truth(rate):
     (cosines, null), noisy = mixture(20_000, rate)
     model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
-    assert model.noise_rate_low - 0.01 <= noisy.mean() <= model.noise_rate_high + 0.01
-    assert model.noise_rate_low <= model.noise_rate <= model.noise_rate_high
+    assert model.noise_rate.low - 0.01 <= noisy.mean() <= model.noise_rate.high + 0.01
+    assert model.noise_rate.low <= model.noise_rate.value <= model.noise_rate.high
 
 
 def test_interval_covers_about_as_often_as_it_says():
@@ -30,7 +30,7 @@ def test_interval_covers_about_as_often_as_it_says():
     for seed in range(60):
         (cosines, null), noisy = mixture(2000, 0.3, seed)
         model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
-        covered += model.noise_rate_low <= noisy.mean() <= model.noise_rate_high
+        covered += model.noise_rate.low <= noisy.mean() <= model.noise_rate.high
     assert covered >= 50  # 57 expected of 60; below 50 has probability 1e-4
 
 
@@ -53,7 +53,7 @@ def test_few_mismatches_far_apart_are_as_many_as_the_rate_says(seed):
     null = rng.normal(-0.05, 0.14, 90_000)
     model = NullModel.fit(*(Histogram.of(torch.from_numpy(a).float()) for a in (cosines, null)))
     probability = model.noise_probability(torch.from_numpy(cosines).float())
-    assert probability.sum().item() == pytest.approx(300 * model.noise_rate, rel=0.12)
+    assert probability.sum().item() == pytest.approx(300 * model.noise_rate.value, rel=0.12)
     assert probability[:60].min() > 0.5
 
 
@@ -80,16 +80,18 @@ def test_clean_corpus_has_no_noise_and_random_pairs_are_all_noise():
     rng = np.random.default_rng(0)
     null = torch.from_numpy(rng.normal(0.0, 0.05, 100_000)).float()
     matched = torch.from_numpy(rng.normal(0.7, 0.05, 2000)).float()
-    assert NullModel.fit(Histogram.of(matched), Histogram.of(null)).noise_rate == 0
+    assert NullModel.fit(Histogram.of(matched), Histogram.of(null)).noise_rate.value == 0
     everything = NullModel.fit(Histogram.of(null[:2000]), Histogram.of(null))
-    assert everything.noise_rate > 0.95
-    assert everything.noise_rate_high <= 1
+    assert everything.noise_rate.value > 0.95
+    assert everything.noise_rate.high <= 1
 
 
 def test_raw_counts_are_taken_and_wrong_ones_refused():
     counts = np.zeros(BINS)
     counts[2000:2100] = 5
-    assert NullModel.fit(counts, torch.from_numpy(counts)).noise_rate == pytest.approx(1, abs=0.05)
+    assert NullModel.fit(counts, torch.from_numpy(counts)).noise_rate.value == pytest.approx(
+        1, abs=0.05
+    )
     with pytest.raises(ValueError, match="4096 bins"):
         NullModel.fit(np.ones(10), counts)
     with pytest.raises(ValueError, match="at least one"):
@@ -133,8 +135,8 @@ def test_the_interval_covers_the_noise_of_the_corpus_at_hand(rate):
         block = BlockStatistics.of(simulated(400, rate, seed), 20.0)
         known = block.mismatches
         model = NullModel.fit(Histogram.of(block.own), known.mismatched, means_of(known))
-        covered += model.noise_rate_low <= rate <= model.noise_rate_high
-        widths.append(model.noise_rate_high - model.noise_rate_low)
+        covered += model.noise_rate.low <= rate <= model.noise_rate.high
+        widths.append(model.noise_rate.high - model.noise_rate.low)
     assert 54 <= covered <= 60
     of_storeys_estimate = 2 * 1.96 * np.sqrt(rate / 400)
     assert np.mean(widths) < 1.3 * of_storeys_estimate
@@ -146,16 +148,16 @@ def test_few_images_and_captions_widen_the_interval():
     own, known = Histogram.of(block.own), block.mismatches
     alone = NullModel.fit(own, known.mismatched)
     both = NullModel.fit(own, known.mismatched, means_of(known))
-    assert alone.noise_rate == pytest.approx(both.noise_rate, abs=0.02)
-    width, wider = (m.noise_rate_high - m.noise_rate_low for m in (alone, both))
+    assert alone.noise_rate.value == pytest.approx(both.noise_rate.value, abs=0.02)
+    width, wider = (m.noise_rate.high - m.noise_rate.low for m in (alone, both))
     assert wider > 1.1 * width
 
 
 def test_nothing_below_the_median_is_not_proof_of_no_noise():
     block = BlockStatistics.of(simulated(400, 0.0, 0), 20.0)
     model = NullModel.fit(Histogram.of(block.own), block.mismatches.mismatched)
-    assert (model.noise_rate, model.noise_rate_low) == (0.0, 0.0)
-    assert 0 < model.noise_rate_high < 0.02
+    assert (model.noise_rate.value, model.noise_rate.low) == (0.0, 0.0)
+    assert 0 < model.noise_rate.high < 0.02
 
 
 def test_bandwidth_is_silverman_s_of_the_narrower_spread():
@@ -200,5 +202,5 @@ def test_means_of_few_independent_mismatches_do_not_widen_the_interval():
     own, means = Histogram.of(cosines), Histogram.of(known)
     alone = NullModel.fit(own, means)
     both = NullModel.fit(own, means, (means, means))
-    assert both.noise_rate_low == pytest.approx(alone.noise_rate_low, abs=1e-3)
-    assert both.noise_rate_high == pytest.approx(alone.noise_rate_high, abs=1e-3)
+    assert both.noise_rate.low == pytest.approx(alone.noise_rate.low, abs=1e-3)
+    assert both.noise_rate.high == pytest.approx(alone.noise_rate.high, abs=1e-3)

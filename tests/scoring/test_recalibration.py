@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ncclean.estimates import Estimate
 from ncclean.scoring.recalibration import Audited, Recalibration, recalibrated
 
 GRID = np.linspace(0, 1, 2_001)
@@ -95,7 +96,12 @@ def test_the_inverse_undoes():
 
 def test_the_metadata_hold_it_all():
     audited = Audited(
-        Recalibration(1.0, (0.5,), (2.0, 1.0)), 0.1, 0.05, 0.2, 300, "abc", (0.1, 0.5), (0.2, 0.6)
+        Recalibration(1.0, (0.5,), (2.0, 1.0)),
+        Estimate(0.1, 0.05, 0.2),
+        300,
+        "abc",
+        (0.1, 0.5),
+        (0.2, 0.6),
     )
     assert Audited.of_json(audited.to_json()) == audited
     for text in (None, "", "nan", "{}", "[]", '{"recalibration": {}}'):

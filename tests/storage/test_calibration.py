@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ncclean import schema
+from ncclean.estimates import Estimate
 from ncclean.scoring.near_miss import NearMisses
 from ncclean.scoring.null import GroupRate, Histogram, NullModel
 from ncclean.scoring.recalibration import Audited, Recalibration
@@ -21,7 +22,9 @@ def null(centre, rate=0.5):
 
 
 ALL, APART = null(0.1), null(0.4)
-AUDITED = Audited(Recalibration(1.0, (0.0,), (1.0, 1.0)), 0.3, 0.2, 0.4, 50, "", (0.5,), (0.6,))
+AUDITED = Audited(
+    Recalibration(1.0, (0.0,), (1.0, 1.0)), Estimate(0.3, 0.2, 0.4), 50, "", (0.5,), (0.6,)
+)
 
 
 def calibration(**fields):
@@ -45,20 +48,20 @@ def pairs(**columns):
 def test_the_rate_of_groups_is_that_of_their_sum():
     """Shares 3/4 and 1/4; the ends err independently of each other."""
     rates = [
-        GroupRate("a", 3_000, 0.2, 0.1, 0.3, own_null=True),
-        GroupRate("b", 1_000, 0.4, 0.3, 0.8, own_null=False),
+        GroupRate("a", 3_000, Estimate(0.2, 0.1, 0.3), own_null=True),
+        GroupRate("b", 1_000, Estimate(0.4, 0.3, 0.8), own_null=False),
     ]
-    rate, low, high = calibration(groups={"a": APART}, group_rates=rates).noise
+    rate, low, high = calibration(groups={"a": APART}, group_rates=rates).noise_rate
     assert rate == pytest.approx(0.25)
     assert low == pytest.approx(0.25 - np.hypot(0.75 * 0.1, 0.25 * 0.1))
     assert high == pytest.approx(0.25 + np.hypot(0.75 * 0.1, 0.25 * 0.4))
 
 
 def test_without_groups_of_their_own_or_with_an_audit_the_rate_is_another():
-    rates = [GroupRate("a", 10, 0.9, 0.8, 1.0, own_null=False)]
-    assert calibration(group_rates=rates).noise[0] == ALL.noise_rate
+    rates = [GroupRate("a", 10, Estimate(0.9, 0.8, 1.0), own_null=False)]
+    assert calibration(group_rates=rates).noise_rate == ALL.noise_rate
     audited = calibration(groups={"a": APART}, group_rates=rates, audited=AUDITED)
-    assert audited.noise == (0.3, 0.2, 0.4)
+    assert audited.noise_rate == (0.3, 0.2, 0.4)
 
 
 def test_pairs_of_a_group_have_probability_and_p_value_of_its_null():
@@ -82,7 +85,7 @@ def test_an_audit_moves_the_probabilities_of_all(groups):
 
 
 def test_without_a_word_of_a_class_there_is_no_probability_of_a_near_miss():
-    near = NearMisses(ALL, 0.1, 0.05, 0.15)
+    near = NearMisses(ALL, Estimate(0.1, 0.05, 0.15))
     table = pairs(near_miss_score=[0.1, None, 0.8], near_miss_probability=[None] * 3)
     filled = fill_calibrated(table, calibration(near_misses=near))
     first, without, last = filled.column("near_miss_probability").to_pylist()

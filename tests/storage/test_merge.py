@@ -70,7 +70,7 @@ def test_merged_pieces_are_one_run(tmp_path, suffix, name, pieces):
     expected = once(tmp_path, name, CORPUS)
     assert_same_table(read(UPath(tmp_path / name)), expected)
     assert (summary.rows, summary.shards, summary.shards_failed) == (len(expected), 10, 0)
-    assert summary.noise_rate == pytest.approx(float(expected.schema.metadata[b"noise_rate"]))
+    assert summary.noise_rate.value == pytest.approx(float(expected.schema.metadata[b"noise_rate"]))
 
 
 def test_runs_that_are_not_sorted_follow_one_another(tmp_path):

@@ -7,7 +7,6 @@ pairs this way, so the uids of their tables agree.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,15 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
-from ncclean.data.embeddings.vectors import (
-    column_matrix,
-    npy_shape,
-    npz_shapes,
-    read_npy,
-    read_npz,
-    read_table,
-    table_rows,
-)
+from ncclean.data.embeddings.layout import Keys, Vectors
+from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.parquet_table import read_table
 from ncclean.data.samples import CaptionKeys, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
@@ -59,7 +52,7 @@ class EmbeddedPairs:
 
 def read_pairs(
     shard: ShardRef,
-    keys: tuple[str, str] | None,
+    keys: Keys | None,
     *,
     dim: int | None = None,
     caption_key: CaptionKeys = None,
@@ -76,20 +69,20 @@ def read_pairs(
     if caption_key is not None:
         sources["text"] = (caption_key,) if isinstance(caption_key, str) else tuple(caption_key)
     names = [name for several in sources.values() for name in several]
-    vectors = list(keys or ()) if shard.layout == "vectors" else []
-    wanted = dict.fromkeys([*names, *vectors, *further])
+    layout = LAYOUTS[shard.layout]
+    wanted = dict.fromkeys([*names, *layout.columns(keys), *further])
     table = read_table(shard.url, list(wanted), shard.rows)
     facts = facts_of(table, shard, sources)
     metadata = table.select([name for name in further if name in table.column_names])
     try:
-        matrices, lengths = _matrices(shard, table, keys)
-        _check_shapes(shard, matrices, len(table), dim)
+        vectors = layout.read(shard, table, keys)
+        _check_shapes(shard, vectors, len(table), dim)
     except ShardError as error:
         return _all_missing(facts, metadata, str(error))
     problems: dict[int, tuple[SkipReason, str]] = {}
     sides = [
-        unit_vectors(matrix, what, length, problems)
-        for matrix, what, length in zip(matrices, ("image", "caption"), lengths, strict=True)
+        unit_vectors(matrix, what, lengths, problems)
+        for (matrix, lengths), what in zip(vectors, ("image", "caption"), strict=True)
     ]
     ok = np.ones(len(table), dtype=bool)
     ok[list(problems)] = False
@@ -97,13 +90,13 @@ def read_pairs(
         sides = [side[ok] for side in sides]
     is_mapped = all(
         isinstance(matrix, np.memmap) and side is matrix
-        for matrix, side in zip(matrices, sides, strict=True)
+        for (matrix, _), side in zip(vectors, sides, strict=True)
     )
     image, text = sides
     return EmbeddedPairs(facts, metadata, ok, image, text, problems, is_mapped=is_mapped)
 
 
-def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> int:
+def embedding_dim(shards: Sequence[ShardRef], keys: Keys | None) -> int:
     """Dimensions of the first shard whose images and captions agree on them.
 
     Those of the first that can be read, if none agrees. Raises `ShardError` if none can be read.
@@ -112,9 +105,7 @@ def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> i
     disputed = 0
     for shard in shards:
         try:
-            image, text = _dimensions(shard, keys)
-        except (KeyError, IndexError):
-            failure = failure or ShardError(f"{shard.files[0]} has no matrix {(keys or ('',))[0]}")
+            image, text = LAYOUTS[shard.layout].dimensions(shard, keys)
         except ShardError as error:
             failure = failure or error
         else:
@@ -126,56 +117,10 @@ def embedding_dim(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> i
     raise failure or ShardError("all files are empty")
 
 
-def _dimensions(shard: ShardRef, keys: tuple[str, str] | None) -> tuple[int, int]:
-    """Of the images and of the captions, as far as headers tell."""
-    if shard.layout == "clip-retrieval":
-        image, text = (npy_shape(file)[1] for file in shard.files)
-        return image, text
-    if shard.layout == "datacomp" and keys is not None:
-        shapes = npz_shapes(shard.files[0])
-        return int(shapes[keys[0]][1]), int(shapes[keys[1]][1])
-    matrices, _ = _matrices(shard, _vector_table(shard, keys), keys)
-    return int(matrices[0].shape[1]), int(matrices[1].shape[1])
-
-
-def _vector_table(shard: ShardRef, keys: tuple[str, str] | None) -> pa.Table:
-    """The first vectors of a Parquet shard; for other layouts, which have none, nothing."""
-    if shard.layout != "vectors":
-        return pa.table({})
-    first = shard.rows[0] if shard.rows else 0
-    last = shard.rows[1] if shard.rows else first + 1
-    return read_table(shard.url, list(keys or ()), (first, min(first + _PIECE_ROWS, last)))
-
-
-def _matrices(
-    shard: ShardRef, table: pa.Table, keys: tuple[str, str] | None
-) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
-    """(n, d) image and caption vectors as stored; and, of lists, (n,) lengths."""
-    if shard.layout == "clip-retrieval":
-        rows = table_rows(shard.url)[0]
-        for file in shard.files:
-            count, _ = npy_shape(file)
-            if count != sum(rows):
-                raise ShardError(f"{shard.url} has {sum(rows):,} rows, but {file} {count:,}")
-        return [read_npy(file, shard.rows) for file in shard.files], [None, None]
-    if keys is None:
-        raise ShardError(f"{shard.url}: --embedding-keys is not known")
-    if shard.layout == "datacomp":
-        return read_npz(shard.files[0], keys, len(table)), [None, None]
-    for key in keys:
-        if key not in table.column_names:
-            raise ShardError(f"{shard.url} has no column {key}")
-    try:
-        columns = [column_matrix(table.column(key)) for key in keys]
-    except (pa.ArrowException, TypeError) as error:
-        raise ShardError(f"{shard.url}: {' and '.join(keys)} must be lists of floats") from error
-    return [matrix for matrix, _ in columns], [lengths for _, lengths in columns]
-
-
 def _check_shapes(
-    shard: ShardRef, matrices: Sequence[np.ndarray], rows: int, dim: int | None
+    shard: ShardRef, vectors: tuple[Vectors, Vectors], rows: int, dim: int | None
 ) -> None:
-    image, text = matrices
+    image, text = (matrix for matrix, _ in vectors)
     for matrix, what in ((image, "image"), (text, "caption")):
         if len(matrix) != rows:
             raise ShardError(f"{shard.url} has {rows:,} rows for {len(matrix):,} {what} embeddings")
@@ -252,11 +197,3 @@ def images_of(facts: pa.Table) -> np.ndarray | None:
     firsts = numbered.group_by(["shard", "key"]).aggregate([("at", "min")])
     joined = numbered.join(firsts, ["shard", "key"]).sort_by("at")
     return np.asarray(joined.column("at_min"))
-
-
-def statuses(pairs: EmbeddedPairs) -> Counter[str]:
-    """Counts by status."""
-    counts = Counter(reason.value for reason, _ in pairs.problems.values())
-    if pairs.ok.any():
-        counts[SkipReason.OK.value] = int(pairs.ok.sum())
-    return counts

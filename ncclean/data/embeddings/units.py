@@ -1,27 +1,18 @@
-"""Folders and files of embeddings to an ordered list of shards.
+"""Folders and files of embeddings to an ordered list of shards, in any layout of `registry.py`.
 
-Three layouts hold the embeddings of pairs:
-
-- `clip-retrieval`: `img_emb/img_emb_<i>.npy`, `text_emb/text_emb_<i>.npy` and
-  `metadata/metadata_<i>.parquet`, as clip-retrieval and `ncclean score --embeddings` write them;
-- `datacomp`: `<name>.parquet` with metadata beside `<name>.npz` with matrices such as `l14_img`;
-- `vectors`: Parquet files with two columns of vectors.
-
-`ShardRef.url` is the Parquet file, `files` are the matrices. Large files are several shards.
+`ShardRef.url` is the Parquet file with a row for each pair, `files` are the vectors beside it.
+Large files are several shards.
 """
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
-import pyarrow as pa
-from upath import UPath
-
-from ncclean import stores
-from ncclean.data.embeddings.vectors import npz_shapes, table_rows, vector_columns
+from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Source
+from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import (
     ShardRef,
     check_named_once,
@@ -32,7 +23,6 @@ from ncclean.data.shards import (
 )
 from ncclean.errors import InputError, ShardError
 
-LAYOUTS = ("clip-retrieval", "datacomp", "vectors")
 # Names of the image's and the caption's vectors that are taken without being told.
 _KNOWN_KEYS = (
     ("l14_img", "l14_txt"),
@@ -42,43 +32,18 @@ _KNOWN_KEYS = (
     ("image_emb", "text_emb"),
     ("image", "text"),
 )
-_IMAGES, _TEXTS, _METADATA = "img_emb", "text_emb", "metadata"
 # A file of more rows is cut into shards of about this many, which bounds memory and what a crash
 # costs.
 _SHARD_ROWS = 50_000
 _QUESTIONS = 32  # asked at a time about the files of a corpus
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The files of a shard before they are looked into."""
-
-    layout: str
-    table: str
-    matrices: tuple[str, ...] = ()
-
-
-def layout_of(source: str) -> str | None:
-    """Which layout of embeddings a folder or a file has; None if it is none of them.
+def layout_of(source: Source) -> EmbeddingLayout | None:
+    """The layout of a folder or a file; None if it holds no embeddings.
 
     Raises `InputError` if a store does not answer.
     """
-    if source.endswith(".npz"):
-        return "datacomp"
-    place = stores.location(source)
-    if source.endswith(".parquet"):
-        matrices = stores.location(source.removesuffix(".parquet") + ".npz")
-        return "datacomp" if stores.ask("read", matrices, matrices.exists) else "vectors"
-    if stores.is_url(source) and place.suffix:
-        return None
-    names = _names(place)
-    if _METADATA in names and names & {_IMAGES, _TEXTS}:
-        return "clip-retrieval"
-    if any(name.endswith(".npz") for name in names):
-        return "datacomp"
-    if any(name.endswith(".parquet") for name in names):
-        return "vectors"
-    return None
+    return next((layout for layout in LAYOUTS.values() if layout.matches(source)), None)
 
 
 def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
@@ -89,166 +54,85 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
     """
     locations = [place for source in sources for place in expand(source, places)]
     with ThreadPoolExecutor(_QUESTIONS) as pool:  # each may be a request to a store
-        matrices = [files for several in pool.map(_files, locations) for files in several]
-    if not matrices:
+        files = [one for several in pool.map(_files, locations) for one in several]
+    if not files:
         raise InputError("name at least one file or folder of embeddings")
-    tables = [files.table for files in matrices]
+    tables = [one.table for one in files]
     check_named_once(tables)
     names = distinct_names(tables, (".parquet",))
     with ThreadPoolExecutor(_QUESTIONS) as pool:
-        shards = list(pool.map(_shards, matrices, names))
+        shards = list(pool.map(_shards, files, names))
     return [shard for several in shards for shard in several]
 
 
-def vector_keys(shards: Sequence[ShardRef], keys: tuple[str, str] | None) -> tuple[str, str] | None:
+def vector_keys(shards: Sequence[ShardRef], keys: Keys | None) -> Keys | None:
     """The names of image and caption vectors: those given, else well-known ones that are there.
 
-    None for clip-retrieval's layout, whose files have no names. Raises `InputError` if there is
-    nothing to be named, or if it takes `given` to tell which vectors are meant.
+    None where the vectors have no names. Raises `InputError` if `keys` are given but nothing has
+    names, and if they are needed to tell which vectors are meant.
     """
-    named = [shard for shard in shards if shard.layout in ("datacomp", "vectors")]
+    named = [shard for shard in shards if LAYOUTS[shard.layout].keys_of is not None]
     if keys is not None:
         if not named:
-            raise InputError("--embedding-keys is for embeddings in .npz and Parquet files")
-        candidates: Sequence[tuple[str, str]] = (keys,)
+            kinds = [layout.keys_of for layout in LAYOUTS.values() if layout.keys_of is not None]
+            raise InputError(f"--embedding-keys is for embeddings in {' and '.join(kinds)} files")
+        candidates: Sequence[Keys] = (keys,)
     else:
         candidates = _KNOWN_KEYS
     return _keys_there(named, candidates) if named else None
 
 
-def _files(source: str) -> list[_Files]:
-    source = source.rstrip("/")
+def _files(url: str) -> list[ShardFiles]:
+    source = Source(url)
     layout = layout_of(source)
-    place = stores.location(source)
-    if layout == "clip-retrieval":
-        return _numbered(place)
-    if layout == "datacomp":
-        if source.endswith((".npz", ".parquet")):
-            stem = source.rpartition(".")[0]
-            return [_Files(layout, f"{stem}.parquet", (f"{stem}.npz",))]
-        stems = sorted(
-            {
-                name[: -len(end)]
-                for name in _names(place)
-                for end in (".npz", ".parquet")
-                if name.endswith(end)
-            }
-        )
-        return [
-            _Files(layout, str(place / f"{stem}.parquet"), (str(place / f"{stem}.npz"),))
-            for stem in stems
-        ]
-    if layout == "vectors":
-        if source.endswith(".parquet"):
-            return [_Files(layout, source)]
-        names = _names(place)
-        return [
-            _Files(layout, str(place / name)) for name in sorted(names) if name.endswith(".parquet")
-        ]
-    raise InputError(
-        f"{source} holds no embeddings: neither {_IMAGES}, {_TEXTS} and {_METADATA} as "
-        "clip-retrieval writes them, nor .npz files beside Parquet files, nor Parquet files"
-    )
+    if layout is None:
+        files = ", nor ".join(layout.files for layout in LAYOUTS.values())
+        raise InputError(f"{source.url} holds no embeddings: neither {files}")
+    return layout.shards(source)
 
 
-def _numbered(folder: UPath) -> list[_Files]:
-    """clip-retrieval's files by their numbers."""
-    listed = {
-        name: _by_number(folder / name, name, ending)
-        for name, ending in ((_METADATA, "parquet"), (_IMAGES, "npy"), (_TEXTS, "npy"))
-    }
-    for name, files in listed.items():
-        if not files:
-            hint = " (clip-retrieval writes it with --enable_text)" if name == _TEXTS else ""
-            raise InputError(f"{folder / name} holds no {name}_<i> files{hint}")
-    # What only one of them has is a shard that cannot be read: said when it is its turn.
-    return [
-        _Files(
-            "clip-retrieval",
-            listed[_METADATA].get(number)
-            or str(folder / _METADATA / f"{_METADATA}_{number}.parquet"),
-            tuple(
-                listed[name].get(number) or str(folder / name / f"{name}_{number}.npy")
-                for name in (_IMAGES, _TEXTS)
-            ),
-        )
-        for number in sorted(set().union(*listed.values()))
-    ]
-
-
-def _by_number(folder: UPath, name: str, ending: str) -> dict[int, str]:
-    pattern = re.compile(rf"{name}_(\d+)\.{ending}$")
-    return {
-        int(match[1]): str(folder / file)
-        for file in sorted(_names(folder))
-        if (match := pattern.match(file))
-    }
-
-
-def _names(folder: UPath) -> set[str]:
-    return {entry.name for entry in stores.listing(folder)}
-
-
-def _shards(files: _Files, name: str) -> list[ShardRef]:
-    """The shards of a file and its matrices: one, or several if there are many rows."""
-    urls = (files.table, *files.matrices)
+def _shards(files: ShardFiles, name: str) -> list[ShardRef]:
+    """One shard, or several if there are many rows."""
+    shard = ShardRef(name, files.table, 0, "", files.layout, files.vectors)
     try:
-        facts = sizes_and_versions(urls)
+        facts = sizes_and_versions((files.table, *files.vectors))
     except (OSError, InputError):  # said when it is read
-        return [ShardRef(name, files.table, 0, "", files.layout, files.matrices)]
+        return [shard]
     size, version = sum(size for size, _ in facts), " ".join(version for _, version in facts)
-    pieces = _pieces(files)
-    if len(pieces) < 2:
-        rows = pieces[0] if pieces else None
-        return [ShardRef(name, files.table, size, version, files.layout, files.matrices, rows)]
-    total = pieces[-1][1]
+    shard = dataclasses.replace(shard, size=size, version=version)
+    try:
+        ends = _ends(files)
+    except ShardError:
+        return [shard]
+    if len(ends) == 1:
+        return [dataclasses.replace(shard, rows=(0, ends[0]))]
+    total = ends[-1]
     return [
-        ShardRef(
-            f"{name}-{first:0{len(str(total))}d}",
-            files.table,
-            round(size * (last - first) / total),
-            version,
-            files.layout,
-            files.matrices,
-            (first, last),
+        dataclasses.replace(
+            shard,
+            name=f"{name}-{first:0{len(str(total))}d}",
+            size=round(size * (last - first) / total),
+            rows=(first, last),
         )
-        for first, last in pieces
+        for first, last in zip([0, *ends[:-1]], ends, strict=True)
     ]
 
 
-def _pieces(files: _Files) -> list[tuple[int, int]]:
-    """From which row to which; none if the file cannot be read."""
-    try:
-        groups, _ = table_rows(files.table)
-    except ShardError:
-        return []
-    rows = sum(groups)
-    if rows <= 1.5 * _SHARD_ROWS or files.layout == "datacomp":  # an archive is read as a whole
-        return [(0, rows)]
-    if files.layout == "clip-retrieval":
-        return _ranges([*range(_SHARD_ROWS, rows, _SHARD_ROWS), rows])
-    ends, end, begin = [], 0, 0
-    for count in groups:
-        end += count
-        if end - begin >= _SHARD_ROWS or end == rows:
-            ends.append(end)
-            begin = end
-    return _ranges(ends)
+def _ends(files: ShardFiles) -> list[int]:
+    """The row after the last of each shard. Raises `ShardError` if the file cannot be read."""
+    row_groups, _ = table_rows(files.table)
+    if sum(row_groups) <= 1.5 * _SHARD_ROWS:
+        return [sum(row_groups)]
+    return LAYOUTS[files.layout].cut(row_groups, _SHARD_ROWS)
 
 
-def _ranges(ends: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _keys_there(
-    shards: Sequence[ShardRef], candidates: Sequence[tuple[str, str]]
-) -> tuple[str, str]:
+def _keys_there(shards: Sequence[ShardRef], candidates: Sequence[Keys]) -> Keys:
     """The first candidates that the first readable shard has."""
     failure: ShardError | None = None
     for shard in shards:
         where = shard.files[0] if shard.files else shard.url
         try:
-            there = _matrix_names(where) if shard.files else list(vector_columns(_columns(where)))
+            there = LAYOUTS[shard.layout].vector_names(shard)
         except ShardError as error:
             failure = failure or error
             continue
@@ -260,11 +144,3 @@ def _keys_there(
             f"--embedding-keys IMG,TEXT; there are {', '.join(there) or 'none'}"
         )
     raise InputError(str(failure))
-
-
-def _matrix_names(url: str) -> list[str]:
-    return [name for name, shape in npz_shapes(url).items() if len(shape) == 2]
-
-
-def _columns(url: str) -> pa.Schema:
-    return table_rows(url)[1]

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.embeddings.vectors import vector_columns
-from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows, one_line
+from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
+from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
-from ncclean.errors import ShardError
+from ncclean.errors import ShardError, one_line
 
 _BATCH_ROWS = 64
 _ROWS_LOOKED_AT = 100  # for one that is not broken

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from ncclean import stores
 from ncclean.data.sample_groups import is_image
-from ncclean.errors import ShardError
+from ncclean.errors import ShardError, one_line
 
 SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")
@@ -261,8 +261,3 @@ def _names(fields: list[str]) -> list[str]:
 def _is_image_path(field: str) -> bool:
     name = field.strip().strip('"')
     return " " not in name and is_image(name.rpartition(".")[2].lower()) and "." in name
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error, or its class, as one line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.embeddings.vectors import table_rows, vector_columns
 from ncclean.data.images.listing import entries_of, has_image_files, subfolders
 from ncclean.data.images.rows import columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.text_rows import LINES, SEPARATED
+from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import (
     ShardRef,
     check_named_once,

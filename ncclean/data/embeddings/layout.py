@@ -1,0 +1,121 @@
+"""What a layout of embeddings states. A new one is a class here and its name in `registry.py`."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError
+
+Keys = tuple[str, str]
+
+
+class Source:
+    """A file or a folder that may hold embeddings.
+
+    Raises `InputError` for a URL that cannot be opened, and where a store does not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/") or url
+        self._place = stores.location(self.url)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names in a folder; none for a file, which a URL with an ending is taken for."""
+        is_file = self._place.suffix if stores.is_url(self.url) else os.path.isfile(self.url)
+        return frozenset() if is_file else _names(self._place)
+
+    def names_in(self, folder: str) -> frozenset[str]:
+        """The names in a folder below this one; none if there is no such folder."""
+        return _names(self._place / folder)
+
+    def below(self, *names: str) -> str:
+        """The path of a file below this folder."""
+        return str(self._place.joinpath(*names))
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """A Parquet file with a row for each pair, and the files of vectors beside it."""
+
+    layout: str
+    table: str
+    vectors: tuple[str, ...] = ()
+
+
+class Vectors(NamedTuple):
+    """The vectors of images or captions: (n, d) floats as stored.
+
+    Where the file lets lengths differ, `lengths` has those of the n vectors, -1 for none.
+    """
+
+    matrix: np.ndarray
+    lengths: np.ndarray | None = None
+
+
+class EmbeddingLayout(ABC):
+    """How files hold the embeddings of pairs.
+
+    The layouts are asked in the order of the registry: the first that `matches` reads a source.
+    """
+
+    name: str  # of `ShardRef.layout`
+    files: str  # what a folder of this layout holds, for messages
+    keys_of: str | None = None  # the files whose vectors have names; None where they have none
+    may_be_images: bool = False  # its files may as well be tables of images
+
+    @abstractmethod
+    def matches(self, source: Source) -> bool:
+        """Whether a source has this layout."""
+
+    @abstractmethod
+    def shards(self, source: Source) -> list[ShardFiles]:
+        """The files of the source's shards, in order. Raises `InputError` where some are missing.
+
+        A file that a shard needs may be missing: then the shard fails when it is read.
+        """
+
+    @abstractmethod
+    def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
+        """Cut a long shard, by the rows of its Parquet file's groups, into some of about `rows`.
+
+        Returns the number of the row after the last of each.
+        """
+
+    def columns(self, keys: Keys | None) -> Sequence[str]:
+        """The columns of the Parquet file that hold vectors, which `read` needs."""
+        return ()
+
+    def vector_names(self, shard: ShardRef) -> list[str]:
+        """The names that image and caption vectors can be chosen from. Raises `ShardError`."""
+        return []
+
+    @abstractmethod
+    def dimensions(self, shard: ShardRef, keys: Keys | None) -> tuple[int, int]:
+        """Dimensions of images and captions, from as little as tells. Raises `ShardError`."""
+
+    @abstractmethod
+    def read(self, shard: ShardRef, table: pa.Table, keys: Keys | None) -> tuple[Vectors, Vectors]:
+        """The vectors of images and captions for the rows of `table`. Raises `ShardError`."""
+
+
+def required(shard: ShardRef, keys: Keys | None) -> Keys:
+    """The names of the vectors. Raises `ShardError` if nobody has told them."""
+    if keys is None:
+        raise ShardError(f"{shard.url}: --embedding-keys is not known")
+    return keys
+
+
+def _names(folder: UPath) -> frozenset[str]:
+    return frozenset(entry.name for entry in stores.listing(folder))

@@ -1,0 +1,60 @@
+"""A share with its 95 % interval; metadata and JSON call it `NAME`, `NAME_low`, `NAME_high`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+_ENDS = ("", "_low", "_high")
+
+
+class Estimate(NamedTuple):
+    """A share with its 95 % interval from `low` to `high`, NaN where it is not known."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def is_known(self) -> bool:
+        return not math.isnan(self.value)
+
+    @property
+    def has_interval(self) -> bool:
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+    def fields(self, name: str) -> dict[str, float]:
+        """The three values by name, for the metadata of a table."""
+        return {f"{name}{end}": number for end, number in zip(_ENDS, self, strict=True)}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any], name: str) -> Estimate:
+        """Read the three values from metadata or JSON; NaN for one that is absent or unreadable."""
+        return cls(*(_number(fields.get(f"{name}{end}")) for end in _ENDS))
+
+
+UNKNOWN = Estimate(math.nan)
+
+
+def flattened(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A `dict_factory` of `dataclasses.asdict` for JSON: an estimate becomes three fields.
+
+    What is not known of it is None.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in fields:
+        if isinstance(value, Estimate):
+            numbers = value.fields(name).items()
+            flat.update({end: None if math.isnan(number) else number for end, number in numbers})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
