@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions, parse_memory
 from ncclean.errors import InputError
+from ncclean.neighbours.options import NeighbourOptions
 from ncclean.options import Option, Reads
-from ncclean.scoring.neighbours.options import NeighbourOptions
 
 from .command import Command, Result
 from .display import Note, Shown, counted, facts, file_size, hours, share
@@ -17,7 +17,7 @@ from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
-    from ncclean.storage.neighbour_summary import NeighboursSummary
+    from ncclean.neighbours.summary import NeighboursSummary
 
     from .jobs.neighbours_plan import NeighboursPlan
 

@@ -19,15 +19,15 @@ from ncclean.config import parse_keys, parse_memory
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.execution.neighbours.corpus import find_neighbours
-from ncclean.execution.neighbours.sources import embedded_blocks, read_reference
 from ncclean.execution.processes import processes_worth
 from ncclean.execution.tasks import open_runner
+from ncclean.neighbours.search import find_neighbours
+from ncclean.neighbours.sources import embedded_blocks, read_reference
+from ncclean.neighbours.summary import NeighboursSummary, neighbour_metadata, summarize
+from ncclean.neighbours.table import write_neighbours
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free
 from ncclean.storage.array_files import ArrayFolder
-from ncclean.storage.neighbour_summary import NeighboursSummary, neighbour_metadata, summarize
-from ncclean.storage.neighbour_table import write_neighbours
 from ncclean.storage.run_record import RunRecord
 from ncclean.stores import absolute
 

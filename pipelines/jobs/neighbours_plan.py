@@ -12,18 +12,18 @@ from threadpoolctl import threadpool_limits
 from ncclean.config import parse_keys
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.execution.neighbours.corpus import groups_of, row_bytes
-from ncclean.execution.neighbours.duplicates import GROUPING_EFFORT
-from ncclean.execution.neighbours.learning import is_exact, lists_of
-from ncclean.execution.neighbours.passes import MOST_PROBES, many_probes
-from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.execution.processes import processes_worth
-from ncclean.scoring.neighbours.arithmetic import Arithmetic, fastest, taken
-from ncclean.scoring.neighbours.distinct import caption_digests, vector_digests
-from ncclean.scoring.neighbours.libraries import load_faiss
-from ncclean.scoring.neighbours.products import Products
-from ncclean.scoring.neighbours.rising import RisingNearest, keys_of
-from ncclean.scoring.neighbours.search import QUERY_ROWS, nearest_in_list
+from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
+from ncclean.neighbours.copies import caption_digests, vector_digests
+from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
+from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.heaps import RisingNearest, keys_of
+from ncclean.neighbours.knn import QUERY_ROWS, nearest_in_list
+from ncclean.neighbours.list_scanner import Products
+from ncclean.neighbours.matmul import Arithmetic, fastest, taken
+from ncclean.neighbours.search import groups_of, row_bytes
+from ncclean.neighbours.sources import embedded_blocks
+from ncclean.neighbours.training import is_exact, lists_of
 
 from ..neighbours import Neighbours
 from ..progress import Progress
