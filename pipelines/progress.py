@@ -1,36 +1,18 @@
-"""How far a command is: one protocol, whoever watches."""
+"""Who watches a command: a log, a callable, both, or a stage of a recipe."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO, runtime_checkable
+from typing import TextIO
 
+from ncclean.progress import SILENT, Progress
 from ncclean.visible_text import visible
 
+__all__ = ["SILENT", "Progress"]
+
 _LINE_EVERY_SECONDS = 10.0
-
-
-@runtime_checkable
-class Progress(Protocol):
-    """Receives what a command does and how far it is."""
-
-    def say(self, text: str) -> None:
-        """Something begins, or is worth a line."""
-
-    def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
-        """`done` of `total` units are done; a `total` of 0 is unknown."""
-
-
-class Silent:
-    """Reports nothing."""
-
-    def say(self, text: str) -> None: ...
-    def advance(self, done: int, total: int, unit: str, **facts: object) -> None: ...
-
-
-SILENT = Silent()
 
 
 @dataclass(frozen=True)

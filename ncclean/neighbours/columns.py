@@ -49,7 +49,7 @@ def all_rivals(
     stages: Stages, blocks: Sequence[Block], corpus: Corpus, group: Mapping[str, np.ndarray]
 ) -> Rivals:
     """All rivals, by comparing every image with every caption in this process."""
-    stages.begin("comparing images with captions", 0)
+    stages.progress.say("comparing images with captions")
     read = [block.read() for block in blocks]
     images = EmbeddingMatrix([one.image for one in read])
     texts = EmbeddingMatrix([one.text for one in read])

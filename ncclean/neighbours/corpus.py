@@ -38,7 +38,7 @@ def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
     if not ends[-1]:
         raise InputError("the embeddings hold no usable pair")
     own = np.concatenate([file["own"] for file in files])
-    stages.begin("looking for copies", 0)
+    stages.progress.say("looking for copies")
     hashes = {
         name: np.concatenate([file[name] for file in files])
         for name in ("image", "text", "caption")

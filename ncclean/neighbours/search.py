@@ -32,9 +32,10 @@ from ncclean.neighbours.grouping import group_side, join_single_images
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.neighbours.scratch_arrays import release
-from ncclean.neighbours.stages import Begin, Stages, Tick
+from ncclean.neighbours.stages import Stages
 from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
+from ncclean.progress import SILENT, Progress
 from ncclean.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
 
@@ -52,8 +53,7 @@ def find_neighbours(
     runner: Runner,
     *,
     memory_bytes: int = DEFAULT_MEMORY,
-    begin: Begin = lambda text, tasks: None,
-    tick: Tick = lambda done: None,
+    progress: Progress = SILENT,
     reference: np.ndarray | None = None,
 ) -> tuple[pa.Table, CorpusNeighbours]:
     """Compare the pairs of a corpus with one another: who they are, and what was found.
@@ -62,7 +62,7 @@ def find_neighbours(
     about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
     `InputError` for a corpus without a usable pair.
     """
-    stages = Stages(work, runner, begin, tick)
+    stages = Stages(work, runner, progress)
     corpus = read_corpus(stages, blocks)
     whiten = options.whiten
     if whiten is None:

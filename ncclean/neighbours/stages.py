@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ncclean.progress import Progress
 from ncclean.runner import Runner
 from ncclean.storage.array_files import ArrayFolder
-
-Begin = Callable[[str, int], None]  # receives the name of a stage and how many tasks it has
-Tick = Callable[[int], None]  # receives how many tasks are done
 
 
 class Stages:
     """Runs the stages of one search over the files of `work`."""
 
-    def __init__(self, work: ArrayFolder, runner: Runner, begin: Begin, tick: Tick) -> None:
-        self.work, self.begin = work, begin
-        self._runner, self._tick = runner, tick
+    def __init__(self, work: ArrayFolder, runner: Runner, progress: Progress) -> None:
+        self.work, self.progress = work, progress
+        self._runner = runner
         self._names = work.names()
 
     def has(self, *names: str) -> bool:
@@ -38,13 +36,13 @@ class Stages:
         pending = [number for number, name in enumerate(names) if name not in self._names]
         if not pending:
             return names
-        self.begin(text, len(names))
+        self.progress.say(f"{text}, {len(names):,} tasks")
         done = len(names) - len(pending)
         tasks = ((number, (self.work, number, *arguments[number])) for number in pending)
         for number, _ in self._runner.map(function, tasks):
             self._names.add(names[number])
             done += 1
-            self._tick(done)
+            self.progress.advance(done, len(names), "tasks")
         return names
 
     def save(self, name: str, **arrays: Any) -> None:

@@ -94,7 +94,7 @@ def learn(
         rows[side] = np.union1d(drawn, queries[side])
     stages.save("sample-rows", **rows)
     names = stages.run("sampling", "sample", sample_block, [(block,) for block in blocks])
-    stages.begin("learning lists", 0)
+    stages.progress.say("learning lists")
     learnt: dict[str, np.ndarray] = {}
     asked: dict[str, np.ndarray] = {}
     # Eigenvectors depend on the number of threads in their last digits, and it on the machine.

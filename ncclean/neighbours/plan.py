@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ncclean.config import parse_keys
+from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.execution.processes import processes_worth
@@ -21,13 +22,12 @@ from ncclean.neighbours.heaps import RisingNearest, keys_of
 from ncclean.neighbours.knn import QUERY_ROWS, nearest_in_list
 from ncclean.neighbours.list_scanner import Products
 from ncclean.neighbours.matmul import Arithmetic, fastest, taken
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.run import PAIR_BYTES, task_bytes
 from ncclean.neighbours.search import groups_of, row_bytes
 from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.training import is_exact, lists_of
-
-from ..neighbours import Neighbours
-from ..progress import Progress
-from .neighbours import PAIR_BYTES, task_bytes
+from ncclean.progress import SILENT, Progress
 
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them
@@ -70,12 +70,21 @@ class NeighboursPlan:
     hours: float
 
 
-def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
-    """Estimate a search. Raises `InputError` for embeddings that cannot be used."""
+def plan_search(
+    embeddings: Sequence[str],
+    *,
+    keys: tuple[str, str] | None = None,
+    options: NeighbourOptions | None = None,
+    tasks: TaskOptions | None = None,
+    memory_limit: int | None = None,
+    progress: Progress = SILENT,
+) -> NeighboursPlan:
+    """Estimate what `run_search` would take. Raises `InputError` for unusable embeddings."""
+    options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
     progress.say("reading embeddings")
-    shards = resolve_embeddings(command.embeddings)
-    blocks = embedded_blocks(shards, parse_keys(command.embedding_keys))
-    size, dim, k = sum(shard.size for shard in shards), blocks[0].dim, command.options.k
+    shards = resolve_embeddings(embeddings)
+    blocks = embedded_blocks(shards, keys)
+    size, dim, k = sum(shard.size for shard in shards), blocks[0].dim, options.k
     progress.say("measuring the speed")
     begin = time.process_time()
     first = blocks[0].read()
@@ -86,10 +95,10 @@ def plan(command: Neighbours, progress: Progress) -> NeighboursPlan:
         raise InputError("the first embeddings hold no usable pair")
     first_bytes = sum(shard.size for shard in blocks[0].shards)
     pairs = round(len(first.image) * size / max(first_bytes, 1))
-    exact = is_exact(command.options, pairs)
+    exact = is_exact(options, pairs)
     lists = lists_of(pairs, exact)
-    processes = processes_worth(command.tasks.workers, shards)
-    room = task_bytes(command, shards, dim, processes)
+    processes = processes_worth(tasks.workers, shards)
+    room = task_bytes(memory_limit, tasks, shards, dim, processes)
     of_a_row = row_bytes(k, min(many_probes(lists), lists), queries=1)
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
