@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.config import TaskOptions, parse_memory
+from ncclean.config import TaskOptions, parse_keys, parse_memory
 from ncclean.errors import InputError
+from ncclean.neighbours.options import NeighbourOptions
 from ncclean.options import Option, Reads
-from ncclean.scoring.neighbours.options import NeighbourOptions
 
 from .command import Command, Result
 from .display import Note, Shown, counted, facts, file_size, hours, share
@@ -17,9 +17,8 @@ from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
-    from ncclean.storage.neighbour_summary import NeighboursSummary
-
-    from .jobs.neighbours_plan import NeighboursPlan
+    from ncclean.neighbours.plan import NeighboursPlan
+    from ncclean.neighbours.summary import NeighboursSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +89,22 @@ class Neighbours(Command):
     def run(
         self, progress: Progress = SILENT
     ) -> Result[NeighboursSummary] | Result[NeighboursPlan]:
-        """Search the whole corpus; see `ncclean_pipelines.jobs.neighbours`."""
+        """Search the whole corpus; see `ncclean.neighbours.run`."""
+        keys, memory = parse_keys(self.embedding_keys), parse_memory(self.memory_limit)
         if self.dry_run:
-            from .jobs.neighbours_plan import plan
+            from ncclean.neighbours.plan import plan_search
 
-            estimate = plan(self, progress)
+            estimate = plan_search(
+                self.embeddings, keys=keys, options=self.options, tasks=self.tasks,
+                memory_limit=memory, progress=progress,
+            )  # fmt: skip
             return self.result(estimate, _plan_lines(estimate))
-        from .jobs.neighbours import find_all
+        from ncclean.neighbours.run import run_search
 
-        searched = find_all(self, progress)
+        searched = run_search(
+            self.embeddings, self.out, keys=keys, reference=self.reference, options=self.options,
+            tasks=self.tasks, memory_limit=memory, overwrite=self.overwrite, progress=progress,
+        )  # fmt: skip
         figures = {
             "pairs": f"{searched.pairs:,}",
             "near-duplicates": f"{searched.pair_duplicates:,}",

@@ -32,10 +32,7 @@ from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_librar
 # The tests of a package, those that break soonest first.
 TESTS = {
     "ncclean/training": ["tests/training"],
-    "ncclean/scoring/neighbours": [
-        "tests/scoring/neighbours", "tests/execution/neighbours",
-        "tests/pipelines/test_neighbours.py",
-    ],
+    "ncclean/neighbours": ["tests/neighbours", "tests/pipelines/test_neighbours.py"],
     "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
 }  # fmt: skip
 _SECONDS = 300.0

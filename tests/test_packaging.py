@@ -82,6 +82,7 @@ ALLOWED = {  # packages inside ncclean that each may import
     "scoring": {"data", "scoring"},
     "storage": {"data", "scoring", "storage"},
     "execution": {"data", "models", "scoring", "storage", "execution"},
+    "neighbours": {"data", "execution", "neighbours", "storage"},
     "evaluation": {"data", "models", "scoring", "storage", "evaluation"},
     "report": {"auditing", "data", "scoring", "storage", "report"},
     "selection": {"data", "scoring", "storage", "selection"},

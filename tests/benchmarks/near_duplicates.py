@@ -29,12 +29,12 @@ from ncclean.config import ScoreOptions
 from ncclean.data.decode import ImageDecoder
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
-from ncclean.execution.neighbours.corpus import neighbours_of
-from ncclean.execution.neighbours.sources import embedded_blocks
 from ncclean.models.estimator import Estimator
-from ncclean.scoring.neighbours.options import NeighbourOptions
-from ncclean.scoring.neighbours.result import SAME_IMAGE_COSINE, THRESHOLDS
-from ncclean.scoring.neighbours.whitening import Whitening
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.result import SAME_IMAGE_COSINE, THRESHOLDS
+from ncclean.neighbours.search import neighbours_of
+from ncclean.neighbours.sources import embedded_blocks
+from ncclean.neighbours.whitening import Whitening
 
 _DUPLICATES, _ALTERED = 0.05, 1000
 _THRESHOLDS = {True: (0.70, 0.76, None, 0.85, 0.90), False: (0.92, 0.94, 0.96, 0.98)}

@@ -26,14 +26,14 @@ from records import ROOT, make_record, write_record
 from threadpoolctl import threadpool_limits
 
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.execution.neighbours.corpus import find_neighbours
-from ncclean.execution.neighbours.lists import Vectors
-from ncclean.execution.neighbours.passes import ACROSS, WITHIN, Direction
-from ncclean.execution.neighbours.searches import nearest_of
-from ncclean.execution.neighbours.sources import embedded_blocks
+from ncclean.neighbours.block_tasks import ACROSS, WITHIN, Direction
+from ncclean.neighbours.coarse_quantizer import Centroids
+from ncclean.neighbours.inverted_lists import Vectors
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.search import find_neighbours
+from ncclean.neighbours.search_tasks import nearest_of
+from ncclean.neighbours.sources import embedded_blocks
 from ncclean.runner import InProcess, Runner
-from ncclean.scoring.neighbours.centroids import Centroids
-from ncclean.scoring.neighbours.options import NeighbourOptions
 from ncclean.storage.array_files import ArrayFolder
 
 _K = 30

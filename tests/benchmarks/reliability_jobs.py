@@ -23,8 +23,8 @@ _IMPORTED = (
     "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.stats", "sklearn.mixture", "torch",
     "torchvision", "ncclean.execution.local_engine", "ncclean.storage.finalize",
     "ncclean.storage.merge", "ncclean.training.trainer", "ncclean.selection.export",
-    "ncclean.selection.select",
-    "ncclean.models.estimator", "ncclean.execution.neighbours.corpus", "torch._dynamo",
+    "ncclean.selection.select", "ncclean.models.estimator", "ncclean.neighbours.search",
+    "torch._dynamo",
 )  # fmt: skip
 _CONTEXT = multiprocessing.get_context("forkserver")
 _TEMPORARY = "RELIABILITY_TMPDIR"  # not TMPDIR: the parent keeps a socket there

@@ -12,10 +12,10 @@ from upath import UPath
 
 from ncclean.config import TaskOptions
 from ncclean.errors import InputError
-from ncclean.scoring.neighbours.options import NeighbourOptions
+from ncclean.neighbours.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 from ncclean.storage.parts import write_embeddings
-from tests.scoring.neighbours.simulated import clustered
+from tests.neighbours.simulated import clustered
 
 ROWS, DIM = 4000, 24
 

@@ -1,0 +1,133 @@
+"""Partners that fit better than the own one, over the whole corpus.
+
+A caption of another pair that fits an image better than its own is what contrastive training
+takes for a negative although it matches: a false negative. For a mismatched pair there are
+thousands. Pairs that are near-duplicates of a pair, by image or by text, are no rivals of it: their
+captions are captions of the same image, or the same caption. Ties are no rivals either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.neighbours.copies import Distinct
+from ncclean.neighbours.embedding_rows import Rows, Tick, silent
+from ncclean.neighbours.knn import TIE, Nearest
+
+_BLOCK_ROWS = 1024
+_COLUMN_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """(n,) int32 counts of other pairs whose caption fits the image better, and vice versa."""
+
+    captions: np.ndarray
+    images: np.ndarray
+
+    @property
+    def mutual_nearest(self) -> np.ndarray:
+        """(n,) bool: neither has a rival. DisNCL's filter with the corpus as its batch."""
+        neither: np.ndarray = (self.captions == 0) & (self.images == 0)
+        return neither
+
+
+def count_rivals(
+    image: Rows,
+    text: Rows,
+    own: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    tick: Tick = silent,
+) -> Rivals:
+    """Compare every image with every caption; exact, n^2 d operations and little memory.
+
+    `own` (n,) are the cosines of the pairs, the groups (n,) any labels of near-duplicates.
+    """
+    captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
+    grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
+    for top, rows in image.chunks(_BLOCK_ROWS):
+        here = slice(top, top + len(rows))
+        here_grouped = _within(grouped, here)
+        for left, columns in text.chunks(_COLUMN_ROWS):
+            there = slice(left, left + len(columns))
+            cosines = rows @ columns.T
+            captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
+            images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
+            # Take back what came from near-duplicates, which few pairs have.
+            i, j = here_grouped, _within(grouped, there)
+            same = image_group[i, None] == image_group[None, j]
+            same |= text_group[i, None] == text_group[None, j]
+            cosines = cosines[np.ix_(i - top, j - left)]
+            captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
+            images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
+        tick(here.stop)
+    return Rivals(captions, images)
+
+
+def _has_company(group: np.ndarray) -> np.ndarray:
+    """(n,) bool: another pair has the same label."""
+    _, inverse, counts = np.unique(group, return_inverse=True, return_counts=True)
+    company: np.ndarray = counts[inverse.reshape(-1)] > 1
+    return company
+
+
+def _within(rows: np.ndarray, block: slice) -> np.ndarray:
+    """Those of the sorted (m,) row numbers that lie in `block`."""
+    first, last = np.searchsorted(rows, (block.start, block.stop))
+    return rows[first:last]
+
+
+@dataclass(frozen=True)
+class Held:
+    """How often a near-duplicate group of queries holds a distinct candidate: sorted keys, times.
+
+    The key of group g and candidate c is `g * width + c`.
+    """
+
+    keys: np.ndarray
+    times: np.ndarray
+    width: int
+
+    @classmethod
+    def of(cls, query_group: np.ndarray, candidate_labels: np.ndarray) -> Held:
+        """From the (n,) groups and distinct candidates of the pairs."""
+        width = int(candidate_labels.max(initial=0)) + 2
+        keys = query_group.astype(np.int64) * width + candidate_labels
+        return cls(*np.unique(keys, return_counts=True), width)
+
+    def count(self, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+        """How often each of the groups holds the candidate."""
+        keys = group.astype(np.int64) * self.width + candidate
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, self.times[place], 0)
+
+
+def count_nearby_rivals(
+    pairs: np.ndarray,
+    nearest: Nearest,
+    candidates: Distinct,
+    own: np.ndarray,
+    query_group: np.ndarray,
+    candidate_group: np.ndarray,
+    held: Held,
+) -> np.ndarray:
+    """(p,) rivals of (p,) pairs among the candidates that a search returned: a lower bound.
+
+    `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
+    those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.
+    """
+    counts = np.empty(len(pairs), dtype=np.int32)
+    for start in range(0, len(pairs), _COLUMN_ROWS):
+        rows = slice(start, start + _COLUMN_ROWS)
+        here = pairs[rows]
+        ids = nearest.ids[rows]
+        better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
+        better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
+        # Pairs of the query's own group that hold the candidate are no rivals.
+        sizes = candidates.starts[ids + 1] - candidates.starts[ids]
+        same_group = held.count(query_group[here, None], ids)
+        counts[rows] = (better * (sizes - same_group)).sum(axis=1)
+    return counts

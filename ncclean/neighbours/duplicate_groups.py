@@ -1,0 +1,234 @@
+"""Near-duplicate groups.
+
+By default every member of a group reaches the threshold with the group's representative, its
+first member in input order. Groups of connected pairs alone would chain: on a corpus of similar
+images a is near b and b near c, until one group spans things that have nothing in common. Among
+the representatives no two reach the threshold, so a corpus that keeps one pair of each group has
+no near-duplicates left, and nothing was dropped that is not near what was kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from ncclean.neighbours.copies import Distinct
+from ncclean.neighbours.list_scanner import places_within
+
+# Earlier near-duplicates of a row that are kept in one round of `Grouping`.
+KEPT = 32
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """(c,) members found for queries: ids of both and float32 cosines, in any order."""
+
+    queries: np.ndarray
+    ids: np.ndarray
+    cosines: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def at(self, chosen: np.ndarray) -> Candidates:
+        """Those at these places."""
+        return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
+
+    @classmethod
+    def joined(cls, several: list[Candidates]) -> Candidates:
+        if not several:
+            return cls(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+        names = ("queries", "ids", "cosines")
+        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
+
+
+@dataclass
+class Gathering(ABC):
+    """Gathers near-duplicate pairs, and drops those that cannot count before they are too many."""
+
+    buffered: ClassVar[int] = 4_000_000
+    _held: list[Candidates] = field(default_factory=list, kw_only=True)
+    _count: int = field(default=0, kw_only=True)
+
+    def add(self, candidates: Candidates) -> None:
+        self._held.append(candidates)
+        self._count += len(candidates)
+        if self._count > self.buffered:
+            self._held = [self.result()]
+            self._count = len(self._held[0])
+
+    def result(self) -> Candidates:
+        """Those of all that was added that count."""
+        return self.kept_of(Candidates.joined(self._held))
+
+    @abstractmethod
+    def kept_of(self, candidates: Candidates) -> Candidates:
+        """Those of some candidates that count, however often it is asked of what it returned."""
+
+    def cut(self) -> np.ndarray:
+        """The later rows of which pairs were dropped."""
+        return np.empty(0, np.int32)
+
+
+@dataclass
+class DuplicatePairs(Gathering):
+    """Of each later row the first `keep` earlier ones; `by_similarity` the most similar ones."""
+
+    keep: int
+    by_similarity: bool
+    _cut: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def kept(cls, by_similarity: bool) -> DuplicatePairs:
+        return cls(1 if by_similarity else KEPT, by_similarity)
+
+    def kept_of(self, candidates: Candidates) -> Candidates:
+        """The pairs kept, by later row."""
+        keys = -candidates.cosines if self.by_similarity else candidates.ids
+        candidates = candidates.at(np.lexsort((candidates.ids, keys, candidates.queries)))
+        rank = ranks(candidates.queries)
+        self._cut.append(np.unique(candidates.queries[rank >= self.keep]))
+        return candidates.at(rank < self.keep)
+
+    def cut(self) -> np.ndarray:
+        return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
+
+
+class SpanningPairs(Gathering):
+    """As many pairs as connect the same rows: none that matters is dropped."""
+
+    def add(self, candidates: Candidates) -> None:
+        super().add(spanning(candidates))
+
+    def kept_of(self, candidates: Candidates) -> Candidates:
+        return spanning(candidates)
+
+
+def spanning(pairs: Candidates) -> Candidates:
+    """As many of the pairs as connect the same rows; each row with the first one it reaches."""
+    if not len(pairs):
+        return pairs
+    rows, inverse = np.unique(np.concatenate([pairs.queries, pairs.ids]), return_inverse=True)
+    later, earlier = inverse[: len(pairs)], inverse[len(pairs) :]
+    first = rows[components(len(rows), later, earlier)]
+    joined = np.flatnonzero(first != rows)
+    return Candidates(rows[joined], first[joined], np.ones(len(joined), np.float32))
+
+
+def components(count: int, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+    """(count,) first member of each row's connected component. Groups chain."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(later), dtype=np.int8)
+    graph = coo_array((ones, (later, earlier)), shape=(count, count))
+    _, component = connected_components(graph, directed=False)
+    classes = Distinct.of(component)
+    first: np.ndarray = classes.first[classes.labels]
+    return first
+
+
+class Grouping:
+    """Groups by representative, decided in rounds.
+
+    Rows are taken in order: one joins the most similar representative before it that it is a
+    near-duplicate of, and else becomes one. Where a row's pairs were cut and none of those that are
+    left is of a representative, it stays open, and so do rows that depend on it: `search` names the
+    rows to compare in the next round.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.representative = np.arange(count, dtype=np.int32)
+        self._is_open = np.ones(count, dtype=bool)
+        self._was_cut = np.zeros(count, dtype=bool)
+
+    def decide(self, pairs: Candidates, cut: np.ndarray) -> None:
+        """Take the pairs of a round, by later row, and the rows whose pairs were cut."""
+        is_cut = np.zeros(len(self.representative), dtype=bool)
+        is_cut[cut] = True
+        has_pairs = np.zeros(len(self.representative), dtype=bool)
+        has_pairs[pairs.queries] = True
+        self._is_open &= has_pairs  # without an earlier near-duplicate, a row is its own
+        self._was_cut |= is_cut
+        starts = np.flatnonzero(np.diff(pairs.queries, prepend=-1))
+        for begin, end in zip(starts, np.append(starts, len(pairs))[1:], strict=True):
+            row = int(pairs.queries[begin])
+            if not self._is_open[row]:
+                continue
+            earlier = pairs.ids[begin:end]
+            is_open = self._is_open[earlier]
+            stands = (self.representative[earlier] == earlier) & ~is_open
+            if stands.any():
+                best = np.where(stands, pairs.cosines[begin:end], -np.inf).argmax()
+                self.representative[row] = earlier[best]
+                self._is_open[row] = False
+                self._was_cut[row] |= is_open.any()  # one of them may come to be nearer
+            elif not is_cut[row] and not is_open.any():
+                self._is_open[row] = False
+
+    def search(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(count,) which rows to compare in the next round, and with which; None if none is open.
+
+        The rest are representatives, with which an open row is compared, and their members.
+        """
+        if not self._is_open.any():
+            return None
+        return self._is_open, self._is_open | self._stands()
+
+    def search_nearest(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """As `search`, for members whose most similar representative may have been cut."""
+        rows = self._was_cut & ~self._stands()
+        return (rows, self._stands()) if rows.any() else None
+
+    def move(self, pairs: Candidates) -> None:
+        """Take the most similar representatives that were found for `search_nearest`."""
+        self.representative[pairs.queries] = pairs.ids
+
+    def _stands(self) -> np.ndarray:
+        own: np.ndarray = self.representative == np.arange(len(self.representative))
+        return own
+
+
+def join_single_rows(
+    representative: np.ndarray, queries: np.ndarray, near: Sequence[np.ndarray]
+) -> np.ndarray:
+    """(u,) representatives, where rows that are alone have joined an earlier one in another space.
+
+    `queries` (q,) are ascending rows, and `near` the rows that each is a near-duplicate of there,
+    most similar first. A row joins the first before it that is a representative, so every member
+    still is near the first of its group.
+    """
+    joined = representative.copy()
+    alone = np.bincount(representative, minlength=len(representative)) == 1
+    for row, others in zip(queries.tolist(), near, strict=True):
+        if not alone[row]:
+            continue
+        for other in others.tolist():
+            if other < row and joined[other] == other:
+                joined[row] = other
+                break
+    return joined
+
+
+def pair_labels(distinct: Distinct, representative: np.ndarray) -> np.ndarray:
+    """(n,) group of each pair as the row of its group's first pair; singletons name themselves."""
+    first: np.ndarray = distinct.first[representative[distinct.labels]]
+    return first
+
+
+def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """(n,) groups of pairs that share both the image and the text group, by their first pair."""
+    _, first, inverse = np.unique(
+        image.astype(np.int64) * len(image) + text, return_index=True, return_inverse=True
+    )
+    labels: np.ndarray = first[inverse.reshape(-1)]
+    return labels
+
+
+def ranks(queries: np.ndarray) -> np.ndarray:
+    """(c,) place of each of the sorted (c,) values among its equals, from 0."""
+    return places_within(np.unique(queries, return_counts=True)[1])

@@ -1,0 +1,97 @@
+"""The lists of a side and who visits them, read from the files of all blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ncclean.neighbours.block_tasks import Direction, chunks
+from ncclean.neighbours.knn import order_of
+from ncclean.neighbours.matmul import widened
+from ncclean.neighbours.scratch_arrays import kept
+from ncclean.storage.array_files import ArrayFolder
+
+_ROWS = 1024  # read at a time, into the same memory
+
+
+class Vectors:
+    """The distinct vectors of a side, by id, wherever the blocks' files have them."""
+
+    def __init__(self, work: ArrayFolder, side: str) -> None:
+        self.side = side
+        self.bounds = np.asarray(work.load("bounds")[side])
+        self.files = [work.load(f"route-{number}") for number in range(len(self.bounds) - 1)]
+        self.dim = int(self.files[0][f"{side}_vectors"].shape[1])
+
+    def take(self, ids: np.ndarray) -> np.ndarray:
+        """(m,) ids -> (m, d) float32."""
+        return self._gather(ids, np.empty((len(ids), self.dim), np.float32))
+
+    def kept(self, ids: np.ndarray) -> np.ndarray:
+        """(m,) ids -> (m, d) float16, in memory that the next call uses again."""
+        return self._gather(ids, kept("queries in float16", (len(ids), self.dim), np.float16))
+
+    def _gather(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+        stored = np.empty((min(len(ids), _ROWS), self.dim), np.float16)
+        of_row = np.searchsorted(self.bounds, ids, side="right") - 1
+        # Ascending ids, as nearly all are, lie block after block: no rows to look up.
+        order = None if (of_row[1:] >= of_row[:-1]).all() else order_of(of_row, len(self.files))
+        ends = np.cumsum(np.bincount(of_row, minlength=len(self.files)))
+        for block, (begin, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            file = self.files[block]
+            for piece in chunks(end - begin, _ROWS):
+                here = slice(begin + piece.start, begin + piece.stop)
+                rows = here if order is None else order[here]
+                places = file[f"{self.side}_place"][ids[rows] - self.bounds[block]]
+                vectors = stored[: len(places)]
+                np.take(file[f"{self.side}_vectors"], places, axis=0, out=vectors, mode="clip")
+                out[rows] = vectors
+        return out
+
+    def of_list(self, name: str, what: str, number: int) -> np.ndarray:
+        """What the blocks have of a list of a side or direction, block after block and so by id."""
+        pieces = []
+        for file in self.files:
+            begin, end = file[f"{name}_starts"][number : number + 2]
+            pieces.append(file[f"{name}_{what}"][begin:end])
+        return np.concatenate(pieces)
+
+
+class Members:
+    """The (m,) ids of a list, ascending, and its vectors, which are read when asked for."""
+
+    def __init__(self, index: Vectors, number: int, chosen: np.ndarray | None = None) -> None:
+        self._index, self._number, self._chosen = index, number, chosen
+        self.ids = self._read("ids")
+
+    def only(self, chosen: np.ndarray) -> Members:
+        """Those of the (m,) members that are chosen."""
+        return Members(self._index, self._number, chosen)
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """(m, d) float32, in memory that the next list uses again."""
+        return widened(self._read("vectors"), "members in float32")
+
+    def _read(self, what: str) -> np.ndarray:
+        array = self._index.of_list(self._index.side, what, self._number)
+        return array if self._chosen is None else array[self._chosen]
+
+
+class Visitors(NamedTuple):
+    """The (q,) queries that visit a list, ascending by id; which of their lists it is, from 0."""
+
+    ids: np.ndarray
+    rank: np.ndarray
+
+
+def visits(
+    index: Vectors, queries: Vectors, direction: Direction, first: int, last: int
+) -> Iterator[tuple[Members, Visitors]]:
+    """Lists `first` to `last` of the index, and who visits each."""
+    for number in range(first, last):
+        visiting = (queries.of_list(direction.name, what, number) for what in ("queries", "rank"))
+        yield Members(index, number), Visitors(*visiting)

@@ -1,0 +1,166 @@
+"""What a search for neighbours would read and take, from a speed measured on its first block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ncclean.config import TaskOptions
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.errors import InputError
+from ncclean.execution.process_runner import processes_worth
+from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
+from ncclean.neighbours.copies import caption_digests, vector_digests
+from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
+from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.heaps import RisingNearest, keys_of
+from ncclean.neighbours.knn import QUERY_ROWS, nearest_in_list
+from ncclean.neighbours.list_scanner import Products
+from ncclean.neighbours.matmul import Arithmetic, fastest, taken
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.run import PAIR_BYTES, task_bytes
+from ncclean.neighbours.search import groups_of, row_bytes
+from ncclean.neighbours.sources import embedded_blocks
+from ncclean.neighbours.training import is_exact, lists_of
+from ncclean.progress import SILENT, Progress
+
+_KNOWN, _ROUNDS = 2048, 10  # of the measurement
+_PASSES = 4  # over the embeddings: to read, sample, assign and write them
+_BLOCK_TASKS, _GROUP_TASKS = 5, 19
+# In comparisons of two vectors, fitted to searches of one and three million pairs: what a pair
+# costs whatever the number of lists (the sample's true neighbours, LEMoN's), how often it is
+# compared with all lists, and what a comparison with a member costs, with all that is around it.
+_OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 40_000, 4, 1.5
+_ROW_BYTES = 60  # of the table, without ids that compress
+
+
+@dataclass(frozen=True)
+class NeighboursPlan:
+    """What `--dry-run` tells: the size of a search and what it would take.
+
+    Hours are those of a processor's core, `hours` of `workers` that are all busy. How many lists it
+    takes to reach the recall is known only when they have been learnt: `*_low` is of the fewest
+    that are visited in any case, the others of more than corpora have needed so far, of 256 that
+    are possible. `tasks` are those of all stages.
+    """
+
+    shards: int
+    bytes: int
+    pairs: int
+    dim: int
+    index: str
+    lists: int
+    blocks: int
+    tasks: int
+    bytes_read: int
+    working_bytes: int
+    bytes_written: int
+    task_bytes: int
+    memory_bytes: int
+    comparisons_per_second: float
+    processor_hours_low: float
+    processor_hours: float
+    workers: int
+    hours_low: float
+    hours: float
+
+
+def plan_search(
+    embeddings: Sequence[str],
+    *,
+    keys: tuple[str, str] | None = None,
+    options: NeighbourOptions | None = None,
+    tasks: TaskOptions | None = None,
+    memory_limit: int | None = None,
+    progress: Progress = SILENT,
+) -> NeighboursPlan:
+    """Estimate what `run_search` would take. Raises `InputError` for unusable embeddings."""
+    options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
+    progress.say("reading embeddings")
+    shards = resolve_embeddings(embeddings)
+    blocks = embedded_blocks(shards, keys)
+    size, dim, k = sum(shard.size for shard in shards), blocks[0].dim, options.k
+    progress.say("measuring the speed")
+    begin = time.process_time()
+    first = blocks[0].read()
+    vector_digests(first.image), vector_digests(first.text)
+    caption_digests(first.facts.column("text").to_pylist())
+    reading = time.process_time() - begin
+    if not len(first.image):
+        raise InputError("the first embeddings hold no usable pair")
+    first_bytes = sum(shard.size for shard in blocks[0].shards)
+    pairs = round(len(first.image) * size / max(first_bytes, 1))
+    exact = is_exact(options, pairs)
+    lists = lists_of(pairs, exact)
+    processes = processes_worth(tasks.workers, shards)
+    room = task_bytes(memory_limit, tasks, shards, dim, processes)
+    of_a_row = row_bytes(k, min(many_probes(lists), lists), queries=1)
+    groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
+    members = round(pairs / lists)
+    of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
+    load_faiss()  # a limit holds for what is loaded
+    way = fastest(of_a_task)
+    with threadpool_limits(1):
+        speed = _comparisons_per_second(first.image, members, k, way)
+    work = [
+        _PASSES * reading * size / max(first_bytes, 1)
+        + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
+        for visits in (GROUPING_EFFORT, many_probes(lists))
+    ]
+    low, high = (round(seconds / 3600, 6) for seconds in work)
+    return NeighboursPlan(
+        shards=len(shards),
+        bytes=size,
+        pairs=pairs,
+        dim=dim,
+        index="flat" if exact else "ivf",
+        lists=lists,
+        blocks=len(blocks),
+        tasks=_BLOCK_TASKS * len(blocks) + _GROUP_TASKS * (len(groups) - 1),
+        bytes_read=_PASSES * size,
+        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MOST_PROBES, lists)),
+        bytes_written=pairs * _ROW_BYTES,
+        task_bytes=room,
+        memory_bytes=processes * room + PAIR_BYTES * pairs,
+        comparisons_per_second=round(speed),
+        processor_hours_low=low,
+        processor_hours=high,
+        workers=processes,
+        hours_low=round(low / processes, 6),
+        hours=round(high / processes, 6),
+    )
+
+
+def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
+    """What a pair costs in all searches: two within, two across; the latter one if `exact`."""
+    visited = 3 * lists if exact else 4 * min(visits, lists)
+    return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
+
+
+def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, way: Arithmetic) -> float:
+    """How many vectors a core compares with queries in a second, when the first are found."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
+    queries, near, listed = np.split(
+        vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
+    )
+    ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
+    nearest = RisingNearest(keys_of(nearest_in_list(queries, near, ids, k, None)))
+    products = Products(partial(taken, queries.astype(np.float16)), way)
+
+    def compare(number: int) -> None:
+        first = _KNOWN + number * len(listed)
+        ids = np.arange(first, first + len(listed), dtype=np.int32)
+        products.begin(listed)
+        nearest.add(rows, products.reaching(rows, nearest.floors(rows)), ids)
+
+    compare(0)  # libraries and memory are made ready
+    begin = time.process_time()
+    for number in range(_ROUNDS):
+        compare(1 + number)
+    return _ROUNDS * QUERY_ROWS * len(listed) / max(time.process_time() - begin, 1e-6)

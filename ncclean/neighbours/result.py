@@ -1,0 +1,57 @@
+"""What a search over a corpus finds about each of its pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.neighbours.better_matches import Rivals
+from ncclean.neighbours.reference import ReferenceMatches
+
+# Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
+# docs/neighbours.md has what they find and what they take wrongly.
+THRESHOLDS = {
+    "image": {True: 0.80, False: 0.96},
+    "text": {True: 0.90, False: 0.98},
+}
+# Whitening makes much of directions in which a corpus varies little. Images this close in the
+# model's own space are near-duplicates even if they differ there, unless a threshold is given.
+SAME_IMAGE_COSINE = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One modality: its `distinct` rows, and for n pairs the near-duplicates.
+
+    `group` (n,) is the first pair of each pair's group, `similarity` (n,) the cosine of its
+    distinct row with that of the group, whitened if the search is. `index` describes the lists.
+    Recalls are measured on a sample against exact search: of the neighbours in the modality, of
+    those across (of the other modality's queries), and `duplicate_recall` of near-duplicates, NaN
+    where the sample has none.
+    """
+
+    distinct: int
+    threshold: float
+    group: np.ndarray
+    similarity: np.ndarray
+    index: str
+    recall: float
+    across_recall: float
+    duplicate_recall: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusNeighbours:
+    """The results; arrays are (n,), groups are rows of first members."""
+
+    image: Side
+    text: Side
+    whiten: bool
+    is_exact: bool
+    pair_group: np.ndarray
+    rivals: Rivals
+    lemon: np.ndarray
+    cluster: np.ndarray
+    reference: ReferenceMatches | None
+    left_out: int

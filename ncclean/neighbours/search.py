@@ -1,0 +1,211 @@
+"""Searches the whole corpus: all results of `ncclean neighbours` about its pairs.
+
+The corpus is read block by block, its vectors are written by list, and lists are searched group by
+group. What is held for all pairs at once are a few numbers for each; vectors and neighbours lie in
+files. The results depend neither on the memory, nor on how many tasks run at a time, nor where.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.embeddings.pairs import images_of
+from ncclean.neighbours.better_matches import Rivals
+from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, route_block
+from ncclean.neighbours.blocks import ArrayBlock, Block
+from ncclean.neighbours.columns import (
+    all_rivals,
+    lemon_scores,
+    nearby_rivals,
+    reference_matches,
+    similarities,
+)
+from ncclean.neighbours.corpus import Corpus, read_corpus
+from ncclean.neighbours.directions import recall, search
+from ncclean.neighbours.duplicate_groups import joint_labels, pair_labels
+from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
+from ncclean.neighbours.grouping import group_side, join_single_images
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
+from ncclean.neighbours.scratch_arrays import release
+from ncclean.neighbours.stages import Stages
+from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
+from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
+from ncclean.progress import SILENT, Progress
+from ncclean.runner import InProcess, Runner
+from ncclean.storage.array_files import ArrayFolder
+
+DEFAULT_MEMORY = 4 << 30
+_LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
+# Of a task's memory for what is found of its lists, and for queries. The rest is for libraries.
+_OF_LISTS, _OF_QUERIES = 0.25, 0.45
+_SMALL = 20_000  # distinct rows that one group holds in any case
+
+
+def find_neighbours(
+    blocks: Sequence[Block],
+    options: NeighbourOptions,
+    work: ArrayFolder,
+    runner: Runner,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY,
+    progress: Progress = SILENT,
+    reference: np.ndarray | None = None,
+) -> tuple[pa.Table, CorpusNeighbours]:
+    """Compare the pairs of a corpus with one another: who they are, and what was found.
+
+    `work` keeps what was done if the search is killed; the same call goes on there. A task takes
+    about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
+    `InputError` for a corpus without a usable pair.
+    """
+    stages = Stages(work, runner, progress)
+    corpus = read_corpus(stages, blocks)
+    whiten = options.whiten
+    if whiten is None:
+        fewest = min(len(one) for one in corpus.distinct.values())
+        whiten = fewest >= ROWS_PER_DIMENSION * corpus.dim
+    thresholds = {side: THRESHOLDS[side][whiten] for side in SIDES}
+    for name, asked in (("image", options.image_threshold), ("text", options.text_threshold)):
+        thresholds[name] = thresholds[name] if asked is None else asked
+    exact = is_exact(options, len(corpus.own))
+    queries = learn(stages, blocks, corpus.distinct, options, whiten=whiten, exact=exact)
+    assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
+    arguments = [(block, assigned.probes, exact) for block in blocks]
+    stages.run("writing lists", "route", route_block, arguments)
+    stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
+
+    representative = {
+        side: group_side(
+            stages,
+            corpus,
+            side,
+            thresholds[side],
+            options.linkage,
+            assigned.probes[f"{side}-{side}"] if exact else GROUPING_EFFORT,
+        )
+        for side in SIDES
+    }
+    k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
+    for direction in WITHIN:
+        search(stages, blocks, direction, k[direction.name])
+    if whiten and options.image_threshold is None:
+        representative["image"] = join_single_images(stages, representative["image"])
+    for side in SIDES:
+        stages.save(f"groups-{side}", representative=representative[side])
+    group = {side: pair_labels(corpus.distinct[side], representative[side]) for side in SIDES}
+    pair_group = joint_labels(group["image"], group["text"])
+    same_image = images_of(corpus.pairs)
+    shared = {} if same_image is None else {"same_image": same_image}
+    stages.save("pair-groups", pair=pair_group, image=group["image"], text=group["text"], **shared)
+
+    lemon = lemon_scores(stages, corpus, options.k)
+    recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
+    if exact:
+        rivals = all_rivals(stages, blocks, corpus, group)
+    else:
+        counts = []
+        for direction in ACROSS:
+            search(stages, blocks, direction, k[direction.name])
+            recalls[direction.name] = recall(stages, direction, assigned, queries)
+            counts.append(nearby_rivals(stages, corpus, direction, group))
+        rivals = Rivals(*counts)
+    similarity = similarities(stages, corpus)
+    lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
+
+    def result(here: str, there: str) -> Side:
+        within, across = Direction(here, here), Direction(there, here)
+        return Side(
+            distinct=len(corpus.distinct[here]),
+            threshold=thresholds[here],
+            group=group[here],
+            similarity=similarity[here],
+            index=describe(within, across, assigned.probes, lists[here]),
+            recall=recalls[within.name],
+            across_recall=recalls.get(across.name, 1.0),
+            duplicate_recall=assigned.duplicate_recall[here],
+        )
+
+    neighbours = CorpusNeighbours(
+        image=result("image", "text"),
+        text=result("text", "image"),
+        whiten=whiten,
+        is_exact=exact,
+        pair_group=pair_group,
+        rivals=rivals,
+        lemon=lemon,
+        cluster=assigned.clusters[corpus.distinct["image"].labels],
+        reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
+        left_out=corpus.left_out,
+    )
+    release()  # what tasks in this process have kept
+    return corpus.pairs, neighbours
+
+
+def neighbours_of(
+    image: np.ndarray,
+    text: np.ndarray,
+    captions: Sequence[str | None] | None = None,
+    options: NeighbourOptions | None = None,
+) -> CorpusNeighbours:
+    """`find_neighbours` of (n, d) images and captions in memory, in this process."""
+    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+        _, neighbours = find_neighbours(
+            [ArrayBlock(image, text, captions)],
+            options or NeighbourOptions(),
+            ArrayFolder(folder),
+            InProcess(),
+        )
+    return neighbours
+
+
+def _groups(
+    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, workers: int
+) -> dict[str, np.ndarray]:
+    """By side, where each group of lists begins: as many rows as a task has room for.
+
+    `room` is how many queries it has room for.
+    """
+    groups = {
+        side: groups_of(
+            np.bincount(lists),
+            row_bytes(k, max(assigned.visits(side)), _most_queries(corpus, side)),
+            memory_bytes,
+            workers,
+        )
+        for side, lists in assigned.lists.items()
+    }
+    # Queries in float16, and what is known of the neighbours of each.
+    query_bytes = 2 * corpus.dim + 10 * k
+    return {**groups, "room": np.array([max(1, int(_OF_QUERIES * memory_bytes) // query_bytes)])}
+
+
+def _most_queries(corpus: Corpus, side: str) -> float:
+    """The most queries for each row of a side: 5 of images that have five captions each."""
+    return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
+
+
+def row_bytes(k: int, visits: int, queries: float) -> int:
+    """What a task holds for each row of its lists, which so many queries visit.
+
+    Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
+    there are for each row.
+    """
+    return round(queries * (32 * k + 4 * visits))
+
+
+def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
+    """(g + 1,) where each group of lists of these (l,) sizes begins."""
+    ends = np.cumsum(sizes)
+    rows = int(ends[-1])
+    room = max(1, int(_OF_LISTS * memory_bytes) // of_a_row)
+    least = min(max(_LEAST_TASKS, _TASKS_OF_A_WORKER * workers), -(-rows // _SMALL))
+    wanted = max(-(-rows // room), least)
+    if wanted > workers:
+        wanted += -wanted % workers  # as many for each
+    places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
+    groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
+    return groups

@@ -1,0 +1,237 @@
+"""What a search learns from a corpus before it searches: lists, whitening, how many to visit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ncclean.neighbours.block_tasks import (
+    ACROSS,
+    MOST_PROBES,
+    SIDES,
+    WITHIN,
+    Direction,
+    assign_block,
+    sample_block,
+)
+from ncclean.neighbours.blocks import Block
+from ncclean.neighbours.coarse_quantizer import (
+    TRAINING_ROWS_PER_LIST,
+    Centroids,
+    number_of_lists,
+)
+from ncclean.neighbours.copies import Distinct
+from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
+from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbours.stages import Stages
+from ncclean.neighbours.whitening import SAMPLE_ROWS, Whitening
+
+EXACT_BELOW = 100_000
+_SAMPLE = 1000  # queries that recall is measured with
+_ROWS_PER_EXACT_LIST = 2048
+_EXACT_LISTS = 64
+# A gigabyte of 512 dimensions. Not a matter of the memory at hand: results must not depend on it.
+_MOST_SAMPLED = 1 << 19
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The (q, k) cosines and ids of the nearest of a sample, by direction name."""
+
+    cosines: np.ndarray
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """By side, (u,) `lists` of the distinct rows; (u,) `clusters` of the images.
+
+    `exact` has the true neighbours of the sample; `probes` how many lists a search visits.
+    """
+
+    lists: dict[str, np.ndarray]
+    clusters: np.ndarray
+    exact: dict[str, Exact]
+    probes: dict[str, int]
+    duplicate_recall: dict[str, float]
+
+    def visits(self, side: str) -> list[int]:
+        """How many lists of the side a query visits, by direction."""
+        names = (one.name for one in (*WITHIN, *ACROSS) if one.index == side)
+        return [self.probes[name] for name in names if name in self.probes]
+
+
+def is_exact(options: NeighbourOptions, pairs: int) -> bool:
+    """Whether everything is compared: `auto` does so below 100,000 pairs."""
+    return options.index == "flat" or (options.index == "auto" and pairs < EXACT_BELOW)
+
+
+def learn(
+    stages: Stages,
+    blocks: Sequence[Block],
+    distinct: Mapping[str, Distinct],
+    options: NeighbourOptions,
+    *,
+    whiten: bool,
+    exact: bool,
+) -> dict[str, np.ndarray]:
+    """Draw a sample and train lists and whitening on it. Returns the sampled ids by side."""
+    rng = {side: np.random.default_rng(options.seed) for side in SIDES}
+    queries = {side: _draw(len(distinct[side]), _SAMPLE, rng[side]) for side in SIDES}
+    if stages.has("learnt", "queries"):
+        return queries
+    lists = {side: lists_of(len(distinct[side]), exact) for side in SIDES}
+    clusters = options.clusters or number_of_lists(len(distinct["image"]))
+    rows = {}
+    for side in SIDES:
+        most_lists = max(lists[side], clusters) if side == "image" else lists[side]
+        wanted = min(_MOST_SAMPLED, max(TRAINING_ROWS_PER_LIST * most_lists, SAMPLE_ROWS))
+        drawn = _draw(len(distinct[side]), wanted, rng[side])
+        rows[side] = np.union1d(drawn, queries[side])
+    stages.save("sample-rows", **rows)
+    names = stages.run("sampling", "sample", sample_block, [(block,) for block in blocks])
+    stages.progress.say("learning lists")
+    learnt: dict[str, np.ndarray] = {}
+    asked: dict[str, np.ndarray] = {}
+    # Eigenvectors depend on the number of threads in their last digits, and it on the machine.
+    load_faiss()  # a limit holds for what is loaded
+    with threadpool_limits(1):
+        for side in SIDES:
+            sample = np.concatenate([stages.work.load(name)[side] for name in names])
+            sample = sample.astype(np.float32)
+            space = _whitening(sample, whiten, options.seed)
+            learnt |= space.arrays(f"{side}_space_")
+            learnt |= _centroids(sample, lists[side], options.seed).arrays(f"{side}_")
+            if side == "image" and clusters != lists[side]:
+                learnt |= _centroids(sample, clusters, options.seed).arrays("cluster_")
+            asked[side] = sample[np.searchsorted(rows[side], queries[side])]
+            asked[f"{side}_whitened"] = space.apply(asked[side])
+    stages.save("learnt", **learnt)
+    stages.save("queries", **asked)
+    stages.drop("sample-")
+    return queries
+
+
+def lists_of(rows: int, exact: bool) -> int:
+    """How many lists so many distinct rows are divided into."""
+    if exact:
+        return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST))
+    return number_of_lists(rows)
+
+
+def _centroids(sample: np.ndarray, lists: int, seed: int) -> Centroids:
+    chosen = _draw(len(sample), TRAINING_ROWS_PER_LIST * lists, np.random.default_rng(seed))
+    return Centroids.train(sample[chosen], lists, seed)
+
+
+def _whitening(sample: np.ndarray, whiten: bool, seed: int) -> Whitening:
+    if not whiten:
+        return Whitening.none(sample.shape[1])
+    return Whitening.fit(sample[_draw(len(sample), SAMPLE_ROWS, np.random.default_rng(seed))])
+
+
+def assign(
+    stages: Stages,
+    blocks: Sequence[Block],
+    queries: Mapping[str, np.ndarray],
+    options: NeighbourOptions,
+    *,
+    exact: bool,
+    thresholds: Mapping[str, float],
+) -> Assigned:
+    """The lists of all distinct rows, and how many lists reach the recall asked for."""
+    arguments = [(block, options.k) for block in blocks]
+    names = stages.run("assigning lists", "assign", assign_block, arguments)
+    files = [stages.work.load(name) for name in names]
+    lists = {
+        side: np.concatenate([file[f"{side}_routes"][:, 0] for file in files]).astype(np.int32)
+        for side in SIDES
+    }
+    clusters = lists["image"]
+    if "cluster" in files[0]:
+        clusters = np.concatenate([file["cluster"] for file in files])
+    for side in SIDES:
+        lengths = np.concatenate([file[f"{side}_length"] for file in files])
+        stages.save(f"lengths-{side}", lengths=lengths)
+    learnt, asked = stages.work.load("learnt"), stages.work.load("queries")
+    truths, probes, duplicate_recall = {}, {}, {}
+    for side in SIDES:
+        centroids = Centroids.of(learnt, f"{side}_")
+        for direction in (*WITHIN, *ACROSS):
+            if direction.index != side or (exact and not direction.is_within):
+                continue
+            truth = _merged(files, side, direction.query)
+            if direction.is_within:
+                truth = _without(truth, queries[side])
+            truth = Exact(truth.cosines[:, : options.k], truth.ids[:, : options.k])
+            truths[direction.name] = truth
+            routes = centroids.route(np.asarray(asked[direction.query]), MOST_PROBES)
+            visits = _visits(truth, lists[side], routes, options.recall)
+            probes[direction.name] = len(centroids) if exact else visits
+        probes[f"{side}-{side}"] = min(
+            max(probes[f"{side}-{side}"], GROUPING_EFFORT), len(centroids)
+        )
+        pairs = _without(_merged(files, side, f"{side}_whitened"), queries[side])
+        routes = centroids.route(np.asarray(asked[side]), GROUPING_EFFORT)
+        duplicate_recall[side] = (
+            1.0 if exact else _duplicate_recall(pairs, thresholds[side], lists[side], routes)
+        )
+    return Assigned(lists, clusters, truths, probes, duplicate_recall)
+
+
+def _merged(files: Sequence[Mapping[str, np.ndarray]], side: str, query: str) -> Exact:
+    """What exact search found in all blocks, nearest first."""
+    name = f"{side}_by_{query}"
+    cosines = np.concatenate([file[f"{name}_cosines"] for file in files], axis=1)
+    ids = np.concatenate([file[f"{name}_ids"] for file in files], axis=1)
+    cosines = np.where(ids >= 0, cosines, -np.inf)
+    order = np.argsort(-cosines, axis=1, kind="stable")
+    ordered = (np.take_along_axis(array, order, axis=1) for array in (cosines, ids))
+    return Exact(*ordered)
+
+
+def _without(exact: Exact, queries: np.ndarray) -> Exact:
+    """The same without the queries themselves."""
+    itself = exact.ids == queries[:, None]
+    keep = np.argsort(itself, axis=1, kind="stable")[:, : max(exact.ids.shape[1] - 1, 0)]
+    kept = (np.take_along_axis(array, keep, axis=1) for array in (exact.cosines, exact.ids))
+    return Exact(*kept)
+
+
+def _visits(truth: Exact, lists: np.ndarray, routes: np.ndarray, recall: float) -> int:
+    """The fewest lists that hold the share `recall` of the true neighbours."""
+    if not truth.ids.size:
+        return 1
+    within = lists[truth.ids][:, :, None] == routes[:, None, :]
+    rank = np.where(within.any(axis=2), within.argmax(axis=2), routes.shape[1])
+    reached = np.cumsum(np.bincount(rank.ravel(), minlength=routes.shape[1] + 1)) / rank.size
+    enough = np.flatnonzero(reached[: routes.shape[1]] >= recall)
+    return int(enough[0]) + 1 if len(enough) else routes.shape[1]
+
+
+def _duplicate_recall(
+    exact: Exact, threshold: float, lists: np.ndarray, routes: np.ndarray
+) -> float:
+    """The share of queries with a near-duplicate whose nearest one is in a list they visit."""
+    if not exact.ids.shape[1]:
+        return float("nan")
+    has_one = exact.cosines[:, 0] >= threshold
+    if not has_one.any():
+        return float("nan")
+    visited = (lists[exact.ids[:, 0]][:, None] == routes).any(axis=1)
+    return float(visited[has_one].mean())
+
+
+def _draw(rows: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
+    return np.sort(rng.choice(rows, min(wanted, rows), replace=False))
+
+
+def describe(direction: Direction, across: Direction, probes: Mapping[str, int], lists: int) -> str:
+    """The lists of a side and how many of them are visited, for people and for metadata."""
+    if across.name not in probes:
+        return "flat (exact)"
+    return f"ivf ({lists} lists, {probes[direction.name]} and {probes[across.name]} visited)"
