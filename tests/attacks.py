@@ -1,7 +1,7 @@
-"""Sources that mean harm: a header, a compression or a name that announces more than there is.
+"""Shards that mean harm: a header, a compression or a name that announces more than there is.
 
 Each names what must come of it. `tests/benchmarks/reliability_attacks.py` runs whole commands on
-them; add others to `ATTACKS`.
+them; add others to `ATTACKS`. Those on tables: `table_attacks.py`.
 """
 
 from __future__ import annotations
