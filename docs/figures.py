@@ -129,6 +129,7 @@ FIGURES = {
     "swaps": Figure(("donors",), tables.swaps_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
     "real-scores": Figure(("real-clip",), tables.real_score_table),
+    "reliability-attacks": Figure(("reliability-attacks",), reliability.attacks_table),
     "reliability-disk": Figure(("reliability-disk",), reliability.disk_table),
     "reliability-kills": Figure(("reliability-kills",), reliability.kills_table),
     "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_table),

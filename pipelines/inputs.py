@@ -19,8 +19,17 @@ DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 Stamp = tuple[str, int, str]  # path, size, version
 
 
-def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETRAINED) -> None:
-    """Raise `InputError` or `ModelError` for an input that does not exist."""
+def check_there(
+    reads: Reads,
+    value: str,
+    pretrained: str | None = DEFAULT_PRETRAINED,
+    *,
+    is_random: bool = False,
+) -> None:
+    """Raise `InputError` or `ModelError` for an input that does not exist.
+
+    `is_random` asks for the architecture of a model, without weights.
+    """
     from ncclean.models.checkpoint import resolve as resolve_model
     from ncclean.storage.tables import table_files
 
@@ -31,8 +40,8 @@ def check_there(reads: Reads, value: str, pretrained: str | None = DEFAULT_PRETR
     elif reads is Reads.WEIGHTS:
         return  # a tag or a file: looked at with the model
     elif reads is Reads.MODEL:
-        if value.startswith(LOCAL_MODEL) or "/" not in value:
-            resolve_model(value, pretrained)
+        if is_random or value.startswith(LOCAL_MODEL) or "/" not in value:
+            resolve_model(value, pretrained, is_random=is_random)
         elif not value.startswith("hf-hub:") and not Path(value).exists():
             raise InputError(f"{value} does not exist")
     elif not stores.is_url(value) and not Path(value).exists():

@@ -20,6 +20,7 @@ from ncclean.storage.tables import table_files
 
 from ..command import listed
 from ..evaluate_noise import EvaluateNoise
+from ..finetune import Finetune
 from ..inputs import DEFAULT_PRETRAINED, check_there
 from .load import Recipe, Stage
 from .references import RUN, names_in
@@ -28,9 +29,10 @@ from .references import RUN, names_in
 def check_inputs(recipe: Recipe) -> None:
     """Raise `RecipeError`, with the line, for an input that is not there."""
     for stage in recipe.stages.values():
+        is_random = isinstance(stage.command, Finetune) and stage.command.is_from_scratch
         for option, reads, value in inputs_of(stage):
             try:
-                check_there(reads, value, _tag_of(stage, value))
+                check_there(reads, value, _tag_of(stage, value), is_random=is_random)
             except (InputError, ModelError) as error:
                 raise recipe.source.error(("stages", stage.name, option), str(error)) from error
 

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from reliability_jobs import Running
 
 from tests.attacks import ATTACKS, Attack, tar
+from tests.table_attacks import TABLE_ATTACKS
 
-# Beyond what the same command takes for an ordinary source.
+# Beyond what the same command takes for an ordinary source; of a processor, as others use it, too.
 MOST_BYTES, MOST_SECONDS = 2 << 30, 10.0
 _LONGEST_SECONDS = 300
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 _MODEL = "--model demo --precision fp32 --shift 0.2"
 # After `score`; FOLDER is where the source lies, OUT the folder to write to.
 _COMMANDS = {
@@ -36,7 +37,7 @@ _COMMANDS = {
 def measure(folder: Path, count: int, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row for each attack: how every command ended. `count` is how many attacks, the first."""
     usual = run_all(Attack("ordinary", tar(), {"ok": 8}), folder)
-    for attack in ATTACKS[:count]:
+    for attack in (*ATTACKS, *TABLE_ATTACKS)[:count]:
         if not any(row["attack"] == attack.name for row in done):
             yield judge(attack, run_all(attack, folder), usual)
 
@@ -91,29 +92,30 @@ def _is_no_sentence(text: str) -> bool:
 
 
 def _run(words: list[str], log: Path) -> dict[str, Any]:
-    running, most = Running(words, log), 0
+    running, most, seconds = Running(words, log), 0, 0.0
     while (code := running.wait(_POLL_SECONDS)) is None:
-        most = max(most, _resident(running.group))
+        size, used = _used(running.group)
+        most, seconds = max(most, size), max(seconds, used)
         if time.monotonic() - running.begun > _LONGEST_SECONDS:
             running.kill()
             code = -1
             break
-    seconds = time.monotonic() - running.begun
     said = log.read_text("utf-8", "replace")
     return {"code": code, "bytes": most, "seconds": seconds, "said": said}
 
 
-def _resident(group: int) -> int:
-    """Bytes of memory of all processes of a group."""
-    pages = 0
+def _used(group: int) -> tuple[int, float]:
+    """Bytes of memory, and seconds of a processor, of the processes of a group that live."""
+    pages, ticks = 0, 0
     for place in Path("/proc").glob("[0-9]*"):
         try:
             fields = (place / "stat").read_text().rpartition(")")[2].split()
             if int(fields[2]) == group:
                 pages += int((place / "statm").read_text().split()[1])
+                ticks += sum(map(int, fields[11:15]))  # with those of children that have ended
         except OSError:  # it has ended
             continue
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

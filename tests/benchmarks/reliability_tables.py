@@ -74,15 +74,22 @@ def attacks_table(record: Record) -> Iterator[str]:
     """What sources that mean harm came to: rows, and the most that any command took."""
     rows = record["rows"]
     yield from heading(
-        "attack", "rows expected", "rows lost", "unlike", "not said", "no sentence", "MB more",
-        "seconds more",
+        "attack", "rows expected", "rows lost", "other rows", "not said", "no sentence", "MB more",
+        "processor s more",
     )  # fmt: skip
     for row in rows:
-        yield line(
-            row["attack"], f"{row['rows']:,}", f"{row['lost']:,}", f"{row['others']:,}",
-            f"{len(row['unsaid'])}", f"{len(row['problems'])}", f"{row['megabytes']:,}",
-            f"{row['seconds']:.1f}",
-        )  # fmt: skip
+        yield _attacked(row["attack"], [row])
+    yield _attacked("**all**", rows)
+
+
+def _attacked(name: str, rows: Sequence[Row]) -> str:
+    counts = (sum(row[one] for row in rows) for one in ("rows", "lost", "others"))
+    lists = (sum(len(row[one]) for row in rows) for one in ("unsaid", "problems"))
+    megabytes, seconds = (max(row[one] for row in rows) for one in ("megabytes", "seconds"))
+    return line(
+        name, *(f"{count:,}" for count in (*counts, *lists, max(megabytes, 0))),
+        f"{max(seconds, 0):.1f}",
+    )  # fmt: skip
 
 
 def breaks_table(record: Record) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
 from tests.attacks import ATTACKS
+from tests.table_attacks import TABLE_ATTACKS
 
 MOST_BYTES, MOST_SECONDS = 1 << 30, 10
 SLOW = ("six images of 88 million pixels",)  # to be decoded by more than one thread: test_gate.py
@@ -24,7 +25,9 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attack", [one for one in ATTACKS if one.name not in SLOW], ids=lambda attack: attack.name
+    "attack",
+    [one for one in (*ATTACKS, *TABLE_ATTACKS) if one.name not in SLOW],
+    ids=lambda attack: attack.name,
 )
 def test_every_row_has_its_status(folder, attack):
     attack.write(folder)

@@ -47,6 +47,25 @@ def test_ncu_recipes_have_the_settings_of_the_supplement(name, percent, gamma, t
     assert (request.batch_size, request.objective.learning_rate) == (2048, 5e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_recipe_can_start_where_its_data_are(name, corpus, scored, tmp_path):
+    weights = tmp_path / "weights.pt"
+    weights.touch()
+    data = {
+        "shards": corpus,
+        "source": scored / "embeddings" if name == "clean_embeddings" else corpus,
+        "weights": weights,
+        **dict.fromkeys(("benchmark", "imagenet", "flickr30k"), corpus),
+        "out": tmp_path / "out",
+    }
+    # Names of weights that open_clip knows stay.
+    variables = re.findall(r"^  (\w+): (?:/|s3:)", find_recipe(name).read_text(), re.MULTILINE)
+    recipe = load_recipe(
+        find_recipe(name), tmp_path / "run", [f"{one}={data[one]}" for one in variables]
+    )
+    assert plan(recipe, probe=False)
+
+
 def test_the_demo_needs_nothing_from_outside(tmp_path):
     stages = plan(load_recipe(find_recipe("demo"), tmp_path / "run", ["pairs=500"]), probe=False)
     assert stages[0].pairs == 500

@@ -59,6 +59,23 @@ def test_without_a_stated_speed_the_model_is_tried(tmp_path):
     assert stages["b"].basis == "the model is not made yet: state pairs_per_second"
 
 
+def test_a_model_that_is_trained_from_random_weights_is_tried_without_any(tmp_path):
+    text = """\
+stages:
+  corpus:
+    command: synth
+    pairs: 100
+  a:
+    command: finetune
+    method: clip
+    shards: ${corpus}
+    model: demo-noisy
+    init: random
+"""
+    stages = {stage.name: stage for stage in plan(made(text, tmp_path / "run"))}
+    assert stages["a"].basis.startswith("5 passes, a forward pass here, times 3: ")
+
+
 def test_steps_go_through_a_batch_each(tmp_path):
     text = TEXT.replace(
         "    epochs: 3\n    prompt_epochs: 1\n", "    steps: 100\n    batch_size: 90\n"

@@ -1,0 +1,112 @@
+"""Tables that mean harm: broken lines, places that are no images, texts that unpack to gigabytes.
+
+See `attacks.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests import hostile
+from tests.attacks import Attack
+
+_ROWS = 20
+_HALF = _ROWS // 2
+
+
+def table(data: bytes | None = None, name: str = "t.csv", **rows: str) -> Callable[[Path], None]:
+    """Writes a table of an image and captions; `rows` replaces lines of an ordinary csv by number.
+
+    `data` are its bytes instead. The image lies beside it.
+    """
+
+    def write(folder: Path) -> None:
+        (folder / "a.jpg").write_bytes(hostile.JPEG)
+        lines = [f"{number},a.jpg,caption {number}" for number in range(_ROWS)]
+        for number, line in rows.items():
+            lines[int(number.removeprefix("row"))] = line
+        text = "\n".join(["key,file_name,text", *lines]) + "\n"
+        (folder / name).write_bytes(text.encode() if data is None else data)
+
+    return write
+
+
+def json_lines(*others: str) -> Callable[[Path], None]:
+    """Writes a table of json lines with `others` among ordinary ones."""
+    lines = [json.dumps({"key": str(n), "file_name": "a.jpg", "text": f"caption {n}"})
+             for n in range(_ROWS)]  # fmt: skip
+    lines[_HALF:_HALF] = others
+    return table("".join(f"{line}\n" for line in lines).encode(), "t.jsonl")
+
+
+def parquet(**columns: pa.Array) -> Callable[[Path], None]:
+    """Writes images and captions as Parquet, twice: with `columns` beside or in place of others."""
+
+    def write(folder: Path) -> None:
+        ordinary = {
+            "key": pa.array([f"row{number}" for number in range(_ROWS)]),
+            "jpg": pa.array([hostile.JPEG] * _ROWS),
+            "caption": pa.array([f"caption {number}" for number in range(_ROWS)]),
+        }
+        for name, table in (("t", {**ordinary, **columns}), ("z", ordinary)):
+            pq.write_table(
+                pa.table(table),
+                folder / f"{name}.parquet",
+                compression="zstd",
+                store_schema=False,
+                row_group_size=_HALF,
+            )
+
+    return write
+
+
+def one_huge_text() -> pa.Array:
+    """What all rows share: 100 MB that the file holds in a few kilobytes."""
+    numbers = pa.array([0] * _ROWS, pa.int32())
+    return pa.DictionaryArray.from_arrays(numbers, pa.array(["x" * 100_000_000]))
+
+
+def _row_group_overwritten(folder: Path) -> None:
+    """The images of the second half of the rows are bytes of nothing."""
+    parquet()(folder)
+    place = folder / "t.parquet"
+    begin = pq.ParquetFile(place).metadata.row_group(1).column(1).data_page_offset
+    data = bytearray(place.read_bytes())
+    data[begin : begin + 40] = b"\xff" * 40
+    place.write_bytes(data)
+
+
+_SEMICOLONS = "key;file_name;text\n" + "".join(f"{n};a.jpg;caption {n}\n" for n in range(_ROWS))
+TABLE_ATTACKS = (
+    Attack("csv with a quote that is not closed", table(row10='10,a.jpg,"open'),
+           {"ok": 19, "row_broken": 1}),
+    Attack("csv with half a line of 2 MB", table(row10="10,a.jpg," + "x" * (2 << 20)),
+           {"ok": 19, "row_broken": 1}),
+    Attack("csv separated by semicolons",
+           table(_SEMICOLONS.encode()), {"ok": 20}),
+    Attack("csv that names itself, a device and other folders",
+           table(row3="3,t.csv,itself", row4="4,/dev/zero,zeros", row5="5,../..,above",
+                 row6="6,none.jpg,gone"),
+           {"ok": 16, "image_missing": 3, "image_corrupt": 1}),
+    Attack("csv with a row twice", table(row10="9,a.jpg,again"), {"ok": 19, "duplicate_key": 1}),
+    Attack("csv in UTF-16", table("key,file_name,text\n0,a.jpg,c\n".encode("utf-16")),
+           {"caption_missing": 1}),
+    Attack("jsonl with lines that are cut, deep and no objects",
+           json_lines('{"file_name": "a.', "[" * 100_000, "[1]", "null"),
+           {"ok": 20, "row_broken": 4}),
+    Attack("Parquet with a text of 100 MB nobody asks for", parquet(other=one_huge_text()),
+           {"ok": 40}),
+    Attack("Parquet with a caption of 100 MB for all rows", parquet(caption=one_huge_text()),
+           {"ok": 20, "row_broken": 20}),
+    Attack("Parquet with a row group that is overwritten", _row_group_overwritten,
+           {"ok": 30, "row_broken": 10}, ("t",)),
+    Attack("Parquet without some captions and images",
+           parquet(caption=pa.array([None, *["c"] * (_ROWS - 1)]),
+                   jpg=pa.array([*[hostile.JPEG] * (_ROWS - 1), None])),
+           {"ok": 38, "caption_missing": 1, "image_missing": 1}),
+)  # fmt: skip
