@@ -22,7 +22,8 @@ from ncclean_cli.command_help import command_help, entries, switch
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.recipe.model import COMMON, EngineModel, RecipeModel, StageModel
-from ncclean_pipelines.registry import COMMANDS, STAGES
+from ncclean_pipelines.registry import COMMANDS
+from ncclean_pipelines.stages import STAGES
 from pydantic import BaseModel
 
 from ncclean import schema

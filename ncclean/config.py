@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from ncclean.data.options import MAX_PIXELS
 from ncclean.errors import InputError
 from ncclean.options import (
+    MAX_PIXELS,
     CaptionKeys,
     DecodeThreads,
     Option,
@@ -24,6 +24,7 @@ WeightFunction = Literal["high_degree", "linear", "cosine"]
 CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 WORDS_PER_CAPTION = 3
+CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 
 

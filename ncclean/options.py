@@ -223,6 +223,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+MAX_PIXELS = 89_478_485  # of an image; Pillow's own bound: a 256 MB RGB image
 DecodeThreads = Annotated[
     int,
     Option(

@@ -29,3 +29,8 @@ SILENT = Silent()
 def counted(number: int, noun: str) -> str:
     """`1 shard`, `1,200 shards`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def file_size(size: float) -> str:
+    """`12.3 MB`."""
+    return f"{size / 1e6:,.1f} MB"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ncclean.options import Option, Reads
 from ncclean.training.options import AdaptOptions
 
-from .command import Command, Result
+from .command import Command, Result, identity
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import (
@@ -23,7 +23,7 @@ from .shared_options import (
 )
 
 if TYPE_CHECKING:
-    from .jobs.adapt import AdaptSummary
+    from ncclean.training.adapt_model import AdaptSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,27 @@ class Adapt(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
-        """Train and save the model; see `ncclean_pipelines.jobs.adapt`."""
-        from .jobs.adapt import adapt
+        """Train and save the model; see `ncclean.training.adapt_model`."""
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.models.request import ModelRequest
+        from ncclean.training.adapt_model import adapt_model
 
-        adapted = adapt(self, progress)
+        adapted = adapt_model(
+            ModelRequest(
+                model=self.model,
+                pretrained=self.pretrained,
+                precision=self.precision,
+                device=self.device,
+            ),
+            self.scores,
+            resolve_pairs(self.shards, self.image_root),
+            self.out,
+            self.options,
+            threshold=self.threshold,
+            run=identity(self),
+            overwrite=self.overwrite,
+            progress=progress,
+        )
         figures = {
             "strictly clean": f"{adapted.pairs:,}",
             "loss": f"{adapted.first_loss:.3f} to {adapted.last_loss:.3f}",

@@ -18,8 +18,7 @@ from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Re
 if TYPE_CHECKING:
     from ncclean.auditing.measure import Audit as Measured
     from ncclean.auditing.measure import RuleAudit
-
-    from .jobs.audit import WrittenAudit
+    from ncclean.report.write_audit import WrittenAudit
 
 _OF_PAGE = ("out", "shards", "image_root", "pairs", "seed", "title", "overwrite")
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
@@ -103,18 +102,32 @@ class Audit(Command):
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
     def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
-        """Draw or measure; see `ncclean_pipelines.jobs.audit`."""
-        from .jobs import audit as job
+        """Draw, see `ncclean.report.write_audit`, or measure, see `ncclean.auditing.measure`."""
+        if self.out is not None:
+            from ncclean import stores
+            from ncclean.data.sources import resolve_pairs
+            from ncclean.output_mark import check_free
+            from ncclean.report.write_audit import PAGE, SAMPLE, write_audit
 
-        if self.answers is None:
-            written = job.write_audit(self, progress)
+            folder = stores.location(self.out)
+            check_free([str(folder / PAGE), str(folder / SAMPLE)], self.name, self.overwrite)
+            written = write_audit(
+                self.scores,
+                self.out,
+                shards=resolve_pairs(self.shards, self.image_root) if self.shards else None,
+                pairs=self.pairs,
+                seed=self.seed,
+                title=self.title,
+                memory_limit=self.memory_limit,
+                progress=progress,
+            )
             return self.result(
                 written,
                 _written_lines(written),
                 figures={"pairs": f"{written.pairs:,}", "pictures": f"{written.pictures:,}"},
                 made=[written.page, written.sample],
             )
-        audit = job.measure_answers(self, progress)
+        audit = self._measured(progress)
         return self.result(
             audit,
             _measured_lines(audit, self.apply),
@@ -122,6 +135,28 @@ class Audit(Command):
             made=[self.scores[0]] if self.apply else [],
             values={**audit.to_json(), "applied": self.apply},
         )
+
+    def _measured(self, progress: Progress) -> Measured:
+        """Measure the table by the answers; with `--apply`, move its calibration to them."""
+        from ncclean.auditing.measure import measure
+
+        assert self.answers is not None
+        progress.say("measuring")
+        audit = measure(
+            self.scores,
+            self.answers,
+            sample=self.sample,
+            selection=self.selection,
+            partly=self.partly,
+            cannot_tell=self.cannot_tell,
+            memory_limit=self.memory_limit,
+        )
+        if self.apply:
+            from ncclean.config import CalibrationOptions
+            from ncclean.execution.score_corpus import calibrate_again
+
+            calibrate_again(self.scores[0], CalibrationOptions(), audit=audit, progress=progress)
+        return audit
 
 
 def _written_lines(written: WrittenAudit) -> Iterator[Shown]:

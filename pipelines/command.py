@@ -21,10 +21,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ncclean.errors import InputError
 from ncclean.estimates import flattened
+from ncclean.json_values import finite
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
 from ncclean.text_files import load_yaml
 
-from .display import Shown, finite
+from .display import Shown
 from .progress import SILENT, Progress
 
 C = TypeVar("C", bound="Command")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ncclean.estimates import Estimate
-from ncclean.progress import counted
+from ncclean.progress import counted, file_size
 
-__all__ = ["counted"]
+__all__ = ["counted", "file_size"]
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,6 @@ def interval(rate: Estimate) -> str:
     return f"{share(rate.value)} (95 % interval {share(rate.low)} to {share(rate.high)})"
 
 
-def file_size(size: float) -> str:
-    """`12.3 MB`."""
-    return f"{size / 1e6:,.1f} MB"
-
-
 def hours(count: float) -> str:
     """`2.50 hours`, or `12.3 minutes`."""
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"
-
-
-def finite(value: Any) -> Any:
-    """The value with NaN and infinity as None, which JSON has no word for."""
-    if isinstance(value, dict):
-        return {name: finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

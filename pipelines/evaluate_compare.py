@@ -54,8 +54,7 @@ class EvaluateCompare(Command):
         from ncclean.evaluation.comparison import compare_results
         from ncclean.evaluation.results import read_results
         from ncclean.output_mark import check_free
-
-        from .jobs.outputs import write_json
+        from ncclean.storage.run_folder import write_json
 
         check_free([self.out], self.name, self.overwrite)
         progress.say(f"comparing {self.a} and {self.b}")

@@ -49,10 +49,24 @@ class EvaluateDisentanglement(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[DisentanglementReport]:
-        """Encode, measure and draw; see `ncclean_pipelines.jobs.evaluate_disentanglement`."""
-        from .jobs.evaluate_disentanglement import measure
+        """Encode, measure and draw; see `ncclean.evaluation.run_heads`."""
+        from pathlib import Path
 
-        report = measure(self, progress)
+        from ncclean.data.shards import resolve_shards
+        from ncclean.evaluation.run_heads import measure_heads
+        from ncclean.output_mark import check_free
+
+        check_free([self.plot], self.name, self.overwrite)
+        report = measure_heads(
+            Path(self.run_folder.removeprefix("local-dir:")),
+            resolve_shards(self.shards),
+            pairs=self.pairs,
+            plot=self.plot,
+            precision=self.precision,
+            device=self.device,
+            seed=self.seed,
+            progress=progress,
+        )
         files = [self.plot] if self.plot is not None else []
         return self.result(report, _summary(report, files), made=files)
 

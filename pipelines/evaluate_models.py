@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -18,7 +19,9 @@ from .progress import SILENT, Progress
 from .shared_options import Device, Precision, Replace
 
 if TYPE_CHECKING:
+    from ncclean.evaluation.models_on_sets import Task
     from ncclean.evaluation.results import Evaluation
+    from ncclean.models.request import ModelRequest
 
 # The one figure of each task that stands for it.
 LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
@@ -87,6 +90,21 @@ class ModelOptions(Command):
             )
         return list(zip(self.model, tags, strict=True))
 
+    def requests(self) -> list[ModelRequest]:
+        """The models, each with its tag."""
+        from ncclean.models.request import ModelRequest
+
+        return [
+            ModelRequest(
+                model=model,
+                pretrained=tag,
+                precision=self.precision,
+                device=self.device,
+                space=self.space,
+            )
+            for model, tag in self.named_models
+        ]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEvaluation(ModelOptions):
@@ -94,11 +112,23 @@ class ModelEvaluation(ModelOptions):
 
     title: ClassVar[str]
 
-    def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
-        """Evaluate every model on every set; see `ncclean_pipelines.jobs.evaluate_models`."""
-        from .jobs import evaluate_models
+    @abstractmethod
+    def task(self) -> Task:
+        """What is measured."""
 
-        results, files = evaluate_models.evaluate(self, progress)
+    def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
+        """Evaluate every model on every set; see `ncclean.evaluation.models_on_sets`."""
+        from ncclean.evaluation.models_on_sets import evaluate
+
+        results, files = evaluate(
+            self.task(),
+            self.requests(),
+            self.data,
+            out=self.out,
+            command=self.name,
+            overwrite=self.overwrite,
+            progress=progress,
+        )
         return self.result(
             results,
             _summary(results, self.title, self.out),
@@ -122,6 +152,12 @@ class EvaluateZeroshot(ModelEvaluation):
     summary = "Classify images by prompts: accuracy."
     title = "Zero-shot classification"
 
+    def task(self) -> Task:
+        """Accuracy of the prompts."""
+        from ncclean.evaluation.models_on_sets import zeroshot_task
+
+        return zeroshot_task(self.embedding)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRetrieval(ModelEvaluation):
@@ -136,6 +172,12 @@ class EvaluateRetrieval(ModelEvaluation):
     name = "evaluate retrieval"
     summary = "Captions by images and images by captions: recall."
     title = "Retrieval"
+
+    def task(self) -> Task:
+        """Recall in both directions."""
+        from ncclean.evaluation.models_on_sets import retrieval_task
+
+        return retrieval_task(self.embedding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +197,11 @@ class EvaluateLinearProbe(ModelEvaluation):
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     seed: Seed = 0
 
-    @property
-    def probe_options(self) -> ProbeOptions:
-        """The options of the probe, with the seed."""
-        return dataclasses.replace(self.probe, seed=self.seed)
+    def task(self) -> Task:
+        """The probe, with the seed."""
+        from ncclean.evaluation.models_on_sets import linear_probe_task
+
+        return linear_probe_task(self.embedding, dataclasses.replace(self.probe, seed=self.seed))
 
 
 def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ncclean.config import CLIP_SCALE, parse_keys, parse_scale
 from ncclean.errors import InputError
 from ncclean.estimates import flattened
-from ncclean.options import Option, Options, Reads, check_unset, parameters
+from ncclean.options import Option, Options, Reads, check_source, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
@@ -20,6 +21,7 @@ from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plo
 
 if TYPE_CHECKING:
     from ncclean.evaluation.noise_evaluation import NoiseEvaluation, ScoreEvaluation
+    from ncclean.evaluation.noise_trial import TrialRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,8 @@ class TrialOptions(Options):
         ),
     ] = 20_000
     model: Annotated[
-        str, Option("Model for --inject with shards, as in `score`.", in_recipes=False)
+        str,
+        Option("Model for --inject with shards, as in `score`.", in_recipes=False, source="images"),
     ] = "ViT-B-32"
     pretrained: Annotated[
         str | None, Option("Pretrained tag or checkpoint file of --model.", in_recipes=False)
@@ -55,12 +58,15 @@ class TrialOptions(Options):
             "Vectors for --inject with embeddings, as in `score`.",
             metavar="IMG,TEXT",
             in_recipes=False,
+            source="embeddings",
         ),
     ] = None
     scale: Annotated[
         str | float | None,
         Option(
-            "Scale for --inject with embeddings, or their model, as in `score`.", in_recipes=False
+            "Scale for --inject with embeddings, or their model, as in `score`.",
+            in_recipes=False,
+            source="embeddings",
         ),
     ] = None
     device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
@@ -160,14 +166,20 @@ class EvaluateNoise(Command):
         return thresholds
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
-        """Evaluate, draw and write; see `ncclean_pipelines.jobs.evaluate_noise`."""
-        from ncclean.output_mark import check_free
+        """Evaluate, draw and write; see `ncclean.evaluation.evaluate_noise`."""
+        import tempfile
+        from pathlib import Path
 
-        from .jobs.evaluate_noise import evaluate
-        from .jobs.outputs import write_json
+        from ncclean.output_mark import check_free
+        from ncclean.storage.run_folder import write_json
 
         check_free([self.out, self.plot], self.name, self.overwrite)
-        evaluation = evaluate(self, progress)
+        if self.inject is None:
+            evaluation = self._evaluate(self.scores, progress)
+        else:
+            with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+                trial, table = self._trial(self.inject).run(Path(folder), progress)
+                evaluation = dataclasses.replace(self._evaluate([table], progress), trial=trial)
         files = []
         if self.out is not None:
             files.append(
@@ -185,6 +197,49 @@ class EvaluateNoise(Command):
             "best AUROC": f"{auroc:.3f} ({best.column})",
         }
         return self.result(evaluation, _summary(evaluation, files), figures=figures, made=files)
+
+    def _evaluate(self, scores: Sequence[str], progress: Progress) -> NoiseEvaluation:
+        from ncclean.evaluation.evaluate_noise import evaluate_noise
+
+        return evaluate_noise(
+            scores,
+            join=self.join,
+            higher_is_noisier=self.column,
+            lower_is_noisier=self.lower_is_noisier,
+            expressions=self.score,
+            rules=self.rule,
+            thresholds=self.thresholds,
+            plot=self.plot,
+            memory_limit=self.memory_limit,
+            progress=progress,
+        )
+
+    def _trial(self, share: float) -> TrialRequest:
+        """What `--inject` scores. Raises `InputError` for options of another kind of source."""
+        from ncclean.data.sources import are_embeddings, resolve_sources
+        from ncclean.evaluation.noise_trial import TrialRequest
+        from ncclean.models.request import ModelRequest
+
+        options = self.trial
+        shards = resolve_sources(self.scores)
+        check_source(options, "embeddings" if are_embeddings(shards) else "images")
+
+        def model(name: str) -> ModelRequest:
+            return ModelRequest(
+                model=name, pretrained=options.pretrained, device=options.device, space="auto"
+            )
+
+        scale = parse_scale(options.scale)
+        return TrialRequest(
+            shards=shards,
+            share=share,
+            donors=resolve_sources(options.donors) if options.donors else [],
+            pairs=options.pairs,
+            model=model(options.model),
+            keys=parse_keys(options.embedding_keys),
+            scale=model(scale) if isinstance(scale, str) else scale or CLIP_SCALE,
+            seed=options.seed,
+        )
 
 
 def _summary(evaluation: NoiseEvaluation, files: Sequence[str]) -> Iterator[Shown]:

@@ -87,8 +87,7 @@ class EvaluateSimilarity(ModelOptions):
         """
         from ncclean.evaluation.similarity_figure import save_similarity_figure
         from ncclean.output_mark import check_free
-
-        from .jobs.outputs import write_json
+        from ncclean.storage.run_folder import write_json
 
         out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None
         check_free([out, self.plot], self.name, self.overwrite)
@@ -107,10 +106,8 @@ class EvaluateSimilarity(ModelOptions):
         from ncclean.evaluation.embedding import embed_dataset
         from ncclean.evaluation.similarity import similarities
 
-        from .jobs.evaluate_models import requested_models
-
         shards = [shard for source in self.data for shard in _shards(source)]
-        for model in requested_models(self):
+        for model in self.requests():
             progress.say(f"{model.model}: loading")
             estimator = model.load()
             progress.say(f"{model.model}: embedding")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.errors import InputError
 from ncclean.options import Option, Reads, Seed
 
-from .command import Command, Result
+from .command import Command, Result, build
 from .display import Shown, Table, decimal
+from .finetune import Finetune
 from .progress import SILENT, Progress
 from .shared_options import Device, Precision, Replace
 
@@ -51,12 +54,52 @@ class EvaluateWeights(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[WeightReport]:
-        """Compute, write and compare; see `ncclean_pipelines.jobs.evaluate_weights`."""
-        from .jobs.evaluate_weights import BELIEFS, compare
+        """Compute, write and compare; see `ncclean.evaluation.run_beliefs`."""
+        from ncclean.data.shards import resolve_shards
+        from ncclean.evaluation.run_beliefs import BELIEFS, write_beliefs
+        from ncclean.models.request import ModelRequest
+        from ncclean.output_mark import check_free
 
-        report = compare(self, progress)
         folder = self.run_folder.removeprefix("local-dir:").rstrip("/")
+        trained = _trained(folder)
+        check_free([f"{folder}/{BELIEFS}"], self.name, self.overwrite)
+        model = ModelRequest(
+            model=f"local-dir:{folder}",
+            pretrained=None,
+            precision=self.precision,
+            device=self.device,
+            space="auto",
+        )
+        report = write_beliefs(
+            trained.finetuning(),
+            model,
+            shards=resolve_shards(self.shards or trained.shards),
+            scores=self.scores,
+            seed=self.seed,
+            command=self.name,
+            progress=progress,
+        )
         return self.result(report, _summary(report), made=[f"{folder}/{BELIEFS}"])
+
+
+def _trained(folder: str) -> Finetune:
+    """The command that made a run folder. Raises `InputError` if it is not one."""
+    import yaml
+
+    from ncclean.text_files import load_yaml, read_text
+    from ncclean.training.finetune import PARAMS
+
+    path = Path(folder, PARAMS)
+    if not path.is_file():
+        raise InputError(f"{folder} has no {PARAMS}: name the run folder of `ncclean finetune`")
+    try:
+        params = load_yaml(read_text(path), path)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML") from error
+    if not isinstance(params, dict):
+        raise InputError(f"{path} does not hold the options of a run of `ncclean finetune`")
+    params.pop("versions", None)
+    return build(Finetune, {**params, "out": folder})
 
 
 def _summary(report: WeightReport) -> Iterator[Shown]:

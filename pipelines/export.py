@@ -16,9 +16,9 @@ from .progress import SILENT, Progress
 from .shared_options import ImageRoot, Join, Overwrite, ScoredShards
 
 if TYPE_CHECKING:
+    from ncclean.data.shards import ShardRef
     from ncclean.selection.export import ExportSummary
-
-    from .jobs.export_plan import ExportPlan
+    from ncclean.selection.export_cost import ExportPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,12 @@ class Export(Command):
         return self.out.endswith(".npy")
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
-        """Write what was selected; see `ncclean_pipelines.jobs.export`."""
+        """Write what was selected; see `ncclean.selection.export`."""
         if self.dry_run:
-            from .jobs.export_plan import plan
-
-            estimate = plan(self, progress)
+            estimate = self._plan(progress)
             return self.result(estimate, _plan_lines(estimate))
-        from .jobs.export import export
-
-        exported = export(self, progress)
+        progress.say(f"writing to {self.out}")
+        exported = self._export_uids() if self.is_uid_file else self._export_shards(progress)
         missing = {
             name: f"{count:,} selected samples are not in the shard"
             for name, count in exported.missing.items()
@@ -106,6 +103,64 @@ class Export(Command):
             made=[self.out],
             failures={**exported.errors, **missing},
         )
+
+    def _export_uids(self) -> ExportSummary:
+        from ncclean import stores
+        from ncclean.output_mark import check_free
+        from ncclean.selection.export import export_uids
+
+        check_free([self.out], self.name, self.overwrite)
+        return export_uids(self.selection, stores.location(self.out))
+
+    def _export_shards(self, progress: Progress) -> ExportSummary:
+        from ncclean import stores
+        from ncclean.options import usable_cores
+        from ncclean.runners.opened import open_runner
+        from ncclean.selection.export import export_shards
+
+        shards = self._selected_shards()
+        with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
+            return export_shards(
+                self.selection,
+                shards,
+                stores.location(self.out),
+                samples_per_shard=self.samples_per_shard,
+                scores=self.scores,
+                join=self.join,
+                columns=self.columns if self.scores else (),
+                repeat=self.repeat,
+                caption_key=self.caption_key,
+                runner=runner,
+                overwrite=self.overwrite,
+                progress=progress,
+            )
+
+    def _plan(self, progress: Progress) -> ExportPlan:
+        from ncclean.selection.export_cost import plan
+
+        return plan(
+            self.selection,
+            self._selected_shards(),
+            self.out,
+            samples_per_shard=self.samples_per_shard,
+            scores=() if self.join else self.scores,  # joined once, not by each task
+            columns=self.columns,
+            repeat=self.repeat,
+            caption_key=self.caption_key,
+            workers=self.tasks.workers,
+            overwrite=self.overwrite,
+            progress=progress,
+        )
+
+    def _selected_shards(self) -> list[ShardRef]:
+        """The shards to read. Raises `InputError` if the selection or the scores are of others."""
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.storage.same_corpus import check_same_corpus
+
+        shards = resolve_pairs(self.shards, self.image_root)
+        for tables in filter(None, ([self.selection], list(self.scores))):
+            check_same_corpus(tables, shards)
+        return shards
 
 
 def _summary(exported: ExportSummary) -> Iterator[Shown]:

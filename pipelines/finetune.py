@@ -14,13 +14,13 @@ from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_
 from ncclean.training.objectives.options import Method, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 
-from .command import Command, Result
+from .command import Command, Result, identity
 from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import Device, Engine, ImageRoot, Overwrite, Precision, Pretrained
 
 if TYPE_CHECKING:
-    from .jobs.finetune import FinetuneSummary
+    from ncclean.training.finetune import FinetuneSummary, Finetuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +147,42 @@ class Finetune(Command):
         return dataclasses.replace(self.objective, disncl=disncl)
 
     def run(self, progress: Progress = SILENT) -> Result[FinetuneSummary]:
-        """Train and write the model; see `ncclean_pipelines.jobs.finetune`."""
-        from .jobs.finetune import finetune
-
-        trained = finetune(self, progress)
+        """Train and write the model; see `ncclean.training.finetune`."""
+        is_remote = self.engine == "ray" or (self.engine == "auto" and self.cluster.address)
+        trained = self.finetuning().run(progress, self.cluster if is_remote else None)
         figures = {"steps": f"{trained.steps:,}"}
         if trained.first_loss is not None and trained.last_loss is not None:
             figures["loss"] = f"{trained.first_loss:.3f} to {trained.last_loss:.3f}"
         return self.result(trained, _summary(trained, figures), figures=figures, made=[self.out])
+
+    def finetuning(self) -> Finetuning:
+        """The run that the command describes."""
+        from ncclean.models.request import ModelRequest
+        from ncclean.training.finetune import Finetuning
+
+        model = ModelRequest(
+            model=self.model,
+            pretrained=self.pretrained,
+            precision=self.precision,
+            device=self.device,
+            random_seed=self.seed if self.is_from_scratch else None,
+        )
+        return Finetuning(
+            method=self.method,
+            model=model,
+            sources=self.shards,
+            out=self.out,
+            identity=identity(self),
+            image_root=self.image_root,
+            selection=self.selection,
+            batch_size=self.batch_size,
+            objective=self.objective_options,
+            training=self.training,
+            loader=self.loader,
+            is_frozen=self.is_frozen,
+            overwrite=self.overwrite,
+            seed=self.seed,
+        )
 
 
 def _summary(trained: FinetuneSummary, figures: Mapping[str, str]) -> Iterator[Shown]:

@@ -93,10 +93,27 @@ class InjectNoise(Command):
         return rates
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseSummary]:
-        """Write the shards with noise; see `ncclean_pipelines.jobs.inject_noise`."""
-        from .jobs.inject_noise import inject_noise
+        """Write the shards with noise; see `ncclean.execution.inject_noise`."""
+        from ncclean import stores
+        from ncclean.data.sources import resolve_pairs, resolve_sources
+        from ncclean.execution.inject_noise import inject_noise
+        from ncclean.storage.injection import InjectionIdentity
 
-        written = inject_noise(self, progress)
+        identity = InjectionIdentity(
+            rates=self.rates,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            caption_key=self.caption_key,
+            shards=resolve_pairs(self.shards, self.image_root),
+            donors=resolve_sources(self.donors) if self.donors else [],
+        )
+        written = inject_noise(
+            identity,
+            stores.location(self.out),
+            self.tasks,
+            overwrite=self.overwrite,
+            progress=progress,
+        )
         noisy = sum(written.noisy.values()) + written.already_noisy
         figures = {"pairs": f"{written.pairs:,}", "noisy": f"{noisy:,}"}
         return self.result(written, _summary(written), figures=figures, made=[self.out])

@@ -15,7 +15,7 @@ from .progress import SILENT, Progress
 from .shared_options import ImageRoot, Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
-    from .jobs.report import WrittenReport
+    from ncclean.report.write_report import WrittenReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +71,24 @@ class Report(Command):
                 )
 
     def run(self, progress: Progress = SILENT) -> Result[WrittenReport]:
-        """Draw the report; see `ncclean_pipelines.jobs.report`."""
-        from .jobs.report import write_report
+        """Draw the report; see `ncclean.report.write_report`."""
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.output_mark import check_free
+        from ncclean.report.write_report import figure_paths, write_report
 
-        written = write_report(self, progress)
+        check_free([self.out, *figure_paths(self.figures)], self.name, self.overwrite)
+        written = write_report(
+            self.scores,
+            self.out,
+            shards=resolve_pairs(self.shards, self.image_root) if self.shards else None,
+            pairs=self.pairs,
+            title=self.title,
+            figures=self.figures,
+            answers=self.audit,
+            join=self.join,
+            memory_limit=self.memory_limit,
+            progress=progress,
+        )
         return self.result(
             written,
             _summary(written),

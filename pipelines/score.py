@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import (
+    CLIP_SCALE,
     CalibrationOptions,
     ClusterOptions,
     ScoreOptions,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from ncclean.execution.score_plan import ScorePlan
     from ncclean.storage.summary import ScoreSummary
 
-_CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps it
 _MOST_GROUPS = 30  # shown; `--json` has all
 
 
@@ -223,7 +223,7 @@ class Score(Command):
             check_source(self, "images")
             return ImageRequest(model(self.model, self.precision))
         check_source(self, "embeddings")
-        scale = model(self.scale) if isinstance(self.scale, str) else self.scale or _CLIP_SCALE
+        scale = model(self.scale) if isinstance(self.scale, str) else self.scale or CLIP_SCALE
         if self.shift == "noise" and not isinstance(scale, ModelRequest):
             raise InputError("--shift noise needs a model: name it with --scale")
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)

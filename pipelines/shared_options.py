@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from ncclean.config import CalibrateOn, WeightFunction
-from ncclean.evaluation.figure_files import FORMATS
+from ncclean.figure_files import FORMATS
 from ncclean.options import Option, Reads
 
 Model = Annotated[

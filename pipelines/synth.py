@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ncclean.data.options import CorpusOptions
 from ncclean.options import Option, Seed
 
-from .command import Command, Result
+from .command import Command, Result, identity
 from .display import Shown, counted
 from .progress import SILENT, Progress
 from .shared_options import Overwrite, Processes
 
 if TYPE_CHECKING:
-    from .jobs.synth import RenderedCorpus
+    from ncclean.execution.render_corpus import RenderedCorpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +61,24 @@ class Synth(Command):
         return dataclasses.replace(self.corpus, noise=noise, seed=self.seed)
 
     def run(self, progress: Progress = SILENT) -> Result[RenderedCorpus]:
-        """Render the shards and the held-out sets; see `ncclean_pipelines.jobs.synth`."""
-        from .jobs.synth import render
+        """Render the shards and the held-out sets; see `ncclean.execution.render_corpus`."""
+        from ncclean.execution.render_corpus import render
 
-        rendered = render(self, progress)
+        rendered = render(
+            self.out,
+            self.options,
+            identity(self),
+            held_out=self.held_out,
+            workers=self.workers,
+            overwrite=self.overwrite,
+            progress=progress,
+        )
         figures = {"pairs": f"{rendered.pairs:,}", "shards": f"{rendered.shards:,}"}
         return self.result(rendered, _summary(self, rendered), figures=figures, made=[self.out])
 
 
 def _summary(command: Synth, rendered: RenderedCorpus) -> Iterator[Shown]:
-    from .jobs.synth import HELD_OUT
+    from ncclean.execution.render_corpus import HELD_OUT
 
     speed = f" ({rendered.pairs / rendered.seconds:,.0f} pairs/s)" if rendered.seconds else ""
     shards = counted(rendered.shards, "shard")

@@ -21,7 +21,7 @@ from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
-from ncclean_pipelines.registry import STAGES
+from ncclean_pipelines.stages import STAGES
 from typer.testing import CliRunner
 
 import ncclean

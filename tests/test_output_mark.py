@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ncclean_pipelines.jobs.outputs import write_json
 from upath import UPath
 
 from ncclean.errors import InputError
-from ncclean.evaluation.figure_files import FORMATS, write_figure
+from ncclean.figure_files import FORMATS, write_figure
 from ncclean.output_mark import check_free, mark, was_made_by
 from ncclean.selection.export import export_uids
+from ncclean.storage.run_folder import write_json
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,6 +1,7 @@
 """What is installed is what is in the tree, and under names that no other wheel overwrites."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -75,29 +76,87 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-ALLOWED = {  # packages inside ncclean that each may import
-    "auditing": {"auditing", "data", "scoring", "storage"},
-    "data": {"data"},
-    "models": {"data", "models"},
-    "scoring": {"data", "scoring"},
-    "storage": {"data", "scoring", "storage"},
-    "execution": {"data", "models", "scoring", "storage", "execution"},
-    "neighbours": {"data", "execution", "neighbours", "storage"},
-    "evaluation": {"data", "models", "scoring", "storage", "evaluation"},
-    "report": {"auditing", "data", "scoring", "storage", "report"},
-    "selection": {"data", "scoring", "storage", "selection"},
-    "training": {"data", "models", "scoring", "training"},
-}
+# Of the library, from the bottom to the top. Modules beside these packages are below all of them.
+LAYERS = (
+    "data",
+    "models",
+    "scoring",
+    "storage",
+    "runners",
+    "selection",
+    "neighbours",
+    "auditing",
+    "training",
+    "execution",
+    "evaluation",
+    "report",
+)
 
 
-@pytest.mark.parametrize("package", ALLOWED)
-def test_dependencies_point_one_way(package):
-    for path in (ROOT / "ncclean" / package).rglob("*.py"):
-        for name in imports(path):
-            parts = name.split(".")
-            assert parts[0] not in ("cli", "pipelines", "ncclean_cli", "ncclean_pipelines"), path
-            if parts[0] == "ncclean" and len(parts) > 1 and parts[1] in ALLOWED:
-                assert parts[1] in ALLOWED[package], f"{path} imports {name}"
+def modules() -> dict[str, Path]:
+    """Every module of the product by the name that it is installed under."""
+    folders = {"ncclean": "ncclean", "ncclean_pipelines": "pipelines", "ncclean_cli": "cli"}
+    named = {}
+    for package, folder in folders.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join([package, *(part for part in parts if part != "__init__")])
+            named[name] = path
+    return named
+
+
+def arrows(name: str, path: Path, named: dict[str, Path]) -> set[str]:
+    """The modules that one imports, also within a function; not what only types need."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    targets = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            targets |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            targets |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return {target for target in targets if target in named} - {name, "ncclean"}
+
+
+def test_no_import_leads_back_to_its_module():
+    named = modules()
+    graph = {name: arrows(name, path, named) for name, path in named.items() if name != "ncclean"}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_imports_point_one_way():
+    """From the command line to pipelines to the library, and there from a layer to those below."""
+    named = modules()
+    ranks = {"ncclean": 0, "ncclean_pipelines": len(LAYERS) + 1, "ncclean_cli": len(LAYERS) + 2}
+    folders = {path.parent.name for path in named.values() if path.parent.parent.name == "ncclean"}
+    assert folders == set(LAYERS)
+
+    def rank(name: str) -> int:
+        first, second, *_ = [*name.split("."), "", ""]
+        is_layer = first == "ncclean" and second in LAYERS
+        return LAYERS.index(second) + 1 if is_layer else ranks[first]
+
+    upward = [
+        f"{name} imports {target}"
+        for name, path in named.items()
+        if name != "ncclean"  # the front door looks commands up when they are first used
+        for target in arrows(name, path, named)
+        if rank(target) > rank(name)
+    ]
+    assert not upward, upward
 
 
 def test_only_the_front_door_knows_of_the_pipelines():

@@ -23,8 +23,8 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
-from ncclean.data.options import MAX_PIXELS
 from ncclean.data.samples import SkipReason
+from ncclean.options import MAX_PIXELS
 
 # Only formats that web crawls contain: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")

@@ -23,7 +23,7 @@ from ncclean.data.decode import (
     byte_tensor,
     resize_tensor,
 )
-from ncclean.data.options import MAX_PIXELS
+from ncclean.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from ncclean.options import CaptionKeys, DecodeThreads, Option, Options, usable_
 
 SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 Captions = Literal["all", "best", "sample"]
-MAX_PIXELS = 89_478_485  # Pillow's own bound: a 256 MB RGB image
 
 
 @dataclass(frozen=True, kw_only=True)

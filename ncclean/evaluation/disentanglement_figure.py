@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.evaluation.disentanglement import PARTS, DisentanglementReport
-from ncclean.evaluation.figure_files import write_figure
+from ncclean.figure_files import write_figure
 
 _NAMES = {
     "image_invariant": "image, invariant",

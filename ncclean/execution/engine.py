@@ -1,7 +1,7 @@
 """The protocol of engines: this process, or the workers of a Ray cluster, score a run's shards.
 
 An engine holds a loaded model on each of its workers for as long as the run takes. A command
-without a model, whose tasks are plain functions, has a `ncclean.runner.Runner` instead.
+without a model, whose tasks are plain functions, has a `ncclean.runners.runner.Runner` instead.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from ncclean.config import ClusterOptions, ScoreOptions
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
-from ncclean.execution.ray_cluster import connect, get, worker_size
 from ncclean.execution.ray_shards import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
 from ncclean.models.estimator import ModelIdentity
+from ncclean.runners.ray_cluster import connect, get, worker_size
 from ncclean.storage.calibration import Calibration
 from ncclean.storage.finalize import finalize_file, finalize_parts, remove_parts
 from ncclean.storage.layout import ScoreLayout

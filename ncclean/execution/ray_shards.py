@@ -23,9 +23,9 @@ from ncclean.errors import InputError, ModelError
 from ncclean.execution.encoder import OnProgress
 from ncclean.execution.engine import OnDone, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.finish_shard import failed_result
-from ncclean.execution.ray_cluster import check_own_node, get, is_gone, one_line
-from ncclean.execution.ray_workers import SHARDS_PER_WORKER, TICK_SECONDS, Call, Worker, WorkerPool
+from ncclean.execution.ray_workers import SHARDS_PER_WORKER, Call, Worker, WorkerPool
 from ncclean.models.estimator import ModelIdentity
+from ncclean.runners.ray_cluster import TICK_SECONDS, check_own_node, get, is_gone, one_line
 
 logger = logging.getLogger(__name__)
 

@@ -23,15 +23,20 @@ from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.encoder import EncoderRequest, Speed
 from ncclean.execution.engine import Engine, PartWriter, ShardOutcome, ShardTask
 from ncclean.execution.local_engine import LocalEngine
-from ncclean.execution.ray_cluster import Silence, check_own_node, get, nodes
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.shift_cache import FOLDER_VARIABLE
+from ncclean.runners.ray_cluster import (
+    GROW_SECONDS,
+    TICK_SECONDS,
+    Silence,
+    check_own_node,
+    get,
+    nodes,
+)
 
 logger = logging.getLogger(__name__)
 
 SHARDS_PER_WORKER = 2
-TICK_SECONDS = 1.0
-GROW_SECONDS = 10.0
 
 
 class ShardWorker:

@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.execution.process_runner import processes_worth
 from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
 from ncclean.neighbours.copies import caption_digests, vector_digests
 from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
@@ -28,6 +27,7 @@ from ncclean.neighbours.search import groups_of, row_bytes
 from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.training import is_exact, lists_of
 from ncclean.progress import SILENT, Progress
+from ncclean.runners.process_runner import processes_worth
 
 _KNOWN, _ROUNDS = 2048, 10  # of the measurement
 _PASSES = 4  # over the embeddings: to read, sample, assign and write them

@@ -19,8 +19,6 @@ from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.execution.process_runner import processes_worth
-from ncclean.execution.runners import open_runner
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.sources import embedded_blocks, read_reference
@@ -29,6 +27,8 @@ from ncclean.neighbours.table import write_neighbours
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
+from ncclean.runners.opened import open_runner
+from ncclean.runners.process_runner import processes_worth
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RunRecord
 from ncclean.stores import absolute

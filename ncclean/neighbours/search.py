@@ -36,7 +36,7 @@ from ncclean.neighbours.stages import Stages
 from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
-from ncclean.runner import InProcess, Runner
+from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30

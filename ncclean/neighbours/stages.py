@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ncclean.progress import Progress
-from ncclean.runner import Runner
+from ncclean.runners.runner import Runner
 from ncclean.storage.array_files import ArrayFolder
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.report.run_facts import RunFacts
 from ncclean.report.table import ScoreTable
 from ncclean.scoring.null import BINS
+from ncclean.storage.run_facts import RunFacts
 
 _TAIL = 2e-4  # share of the pairs that may lie beyond each end of the axis
 _FEWEST_BINS, _MOST_BINS = 16, 144

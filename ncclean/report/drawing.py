@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from ncclean.report.distribution import CosineDistribution
-from ncclean.report.run_facts import RunFacts
 from ncclean.report.thresholds import ScoreCurve
+from ncclean.storage.run_facts import RunFacts
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from ncclean.estimates import flattened
 from ncclean.report.counts import PairCounts, count_pairs
 from ncclean.report.distribution import CosineDistribution, cosine_distribution
 from ncclean.report.rule_overlap import RuleOverlap, Truth, overlap_of_rules
-from ncclean.report.run_facts import RunFacts
 from ncclean.report.shards import ShardTable, shard_table
 from ncclean.report.table import ScoreTable
 from ncclean.report.thresholds import ScoreCurve, score_curves
 from ncclean.schema import ScoreFacts
 from ncclean.scoring.noise_rate import why_vague
+from ncclean.storage.run_facts import RunFacts
 
 
 @dataclass(frozen=True)

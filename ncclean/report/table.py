@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import duckdb
 
 from ncclean.errors import InputError
-from ncclean.report.run_facts import RunFacts, read_facts
 from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
 from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
+from ncclean.storage.run_facts import RunFacts, read_facts
 from ncclean.storage.tables import table_files
 
 _COUNTED = {

@@ -10,7 +10,7 @@ import io
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -23,7 +23,8 @@ from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.output_mark import mark
-from ncclean.runner import InProcess, Runner
+from ncclean.progress import SILENT, Progress, file_size
+from ncclean.runners.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
     WRITTEN,
     ExportTask,
@@ -33,7 +34,6 @@ from ncclean.selection.export_plan import (
 )
 from ncclean.selection.export_shard import (
     ExportOptions,
-    ShardReport,
     export_shard,
     stats_path,
 )
@@ -87,7 +87,7 @@ def export_shards(
     caption_key: CaptionKeys = None,
     runner: Runner | None = None,
     overwrite: bool = False,
-    on_done: Callable[[ShardReport], None] = lambda report: None,
+    progress: Progress = SILENT,
 ) -> ExportSummary:
     """Write the selected samples as shards `00000.tar`, ... with `_stats.json` and `sizes.json`.
 
@@ -135,9 +135,12 @@ def export_shards(
                 files = [_shared(out, files[0])]
             options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
-        for _, report in runner.map(export_shard, calls):
+        samples = size = 0
+        for written, (_, report) in enumerate(runner.map(export_shard, calls), 1):
             _check_visible(stats_path(out, report.number, digits))
-            on_done(report)
+            samples, size = samples + report.samples, size + report.bytes
+            facts = {"shards": f"{written:,}", "bytes": file_size(size)}
+            progress.advance(samples, 0, "samples", **facts)
         return _finish(out, tasks, digits)
 
 

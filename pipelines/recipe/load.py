@@ -19,7 +19,7 @@ from ncclean.stores import is_url
 
 from ..command import Command, accept, build, check_known, closest
 from ..inputs import LOCAL_MODEL
-from ..registry import STAGES
+from ..stages import STAGES
 from .model import COMMON, check_common, check_recipe
 from .references import RUN, check_size, fill, names_in, written
 from .source import Source, read_source

@@ -27,12 +27,12 @@ from disentangle import (
     table,
     trained,
 )
-from ncclean_pipelines.evaluate_disentanglement import EvaluateDisentanglement
-from ncclean_pipelines.jobs.evaluate_disentanglement import encoded_pairs
 from ncclean_pipelines.synth import Synth
 
 from ncclean.data.options import CorpusOptions
+from ncclean.data.shards import resolve_shards
 from ncclean.evaluation.disentanglement import disentanglement_report, head_parts
+from ncclean.evaluation.run_heads import encoded_pairs
 from ncclean.evaluation.scene_facts import scene_facts
 from ncclean.models.estimator import Estimator
 
@@ -56,8 +56,8 @@ def encoded(pairs: int, seed: int) -> Encoded:
     with tempfile.TemporaryDirectory() as folder:
         corpus = CorpusOptions(pairs=pairs)
         Synth(out=folder, corpus=corpus, noise=0.0, held_out=0, seed=seed).run()
-        request = EvaluateDisentanglement(run_folder="", shards=[folder], pairs=pairs)
-        image, text, metadata = encoded_pairs(Estimator.load("demo", None), request)
+        shards = resolve_shards([folder])
+        image, text, metadata = encoded_pairs(Estimator.load("demo", None), shards, pairs)
     return image, text, [scene_facts(record) for record in metadata]
 
 

@@ -33,7 +33,7 @@ from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.search_tasks import nearest_of
 from ncclean.neighbours.sources import embedded_blocks
-from ncclean.runner import InProcess, Runner
+from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
 
 _K = 30
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
-        from ncclean.execution.ray_runner import RayTasks
+        from ncclean.runners.ray_runner import RayTasks
 
         with RayTasks(args.search[1], None) as runner:
             search(Path(args.search[0]), "ray", runner)

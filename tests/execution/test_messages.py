@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.execution.ray_cluster import one_line
+from ncclean.runners.ray_cluster import one_line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ray
 from ncclean.config import ClusterOptions
 from ncclean.errors import InputError
 from ncclean.execution import ray_cluster
-from ncclean.execution.ray_cluster import Silence, worker_size
+from ncclean.runners.ray_cluster import Silence, worker_size
 
 
 @pytest.fixture

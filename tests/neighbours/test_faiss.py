@@ -23,7 +23,7 @@ from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.search_tasks import nearest_of
 from ncclean.neighbours.whitening import Whitening
-from ncclean.runner import InProcess
+from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from tests.neighbours.simulated import clustered, unit
 

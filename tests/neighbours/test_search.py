@@ -4,7 +4,7 @@ import pytest
 from ncclean.neighbours.blocks import ArrayBlock
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours, neighbours_of
-from ncclean.runner import InProcess
+from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from tests.neighbours.simulated import clustered, unit
 

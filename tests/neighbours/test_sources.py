@@ -13,7 +13,7 @@ from ncclean.neighbours.block_tasks import pairs_of
 from ncclean.neighbours.corpus import read_corpus
 from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.stages import Stages
-from ncclean.runner import InProcess
+from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.parts import write_embeddings
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import ncclean
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
-from ncclean.report.run_facts import read_facts
 from ncclean.selection.policy import Policy
+from ncclean.storage.run_facts import read_facts
 from tests.auditing.audited import judge, truth_of
 from tests.report.tables import graded, write_scores
 

@@ -9,7 +9,8 @@ import pytest
 from ncclean_pipelines.command import Command, build, identity, options_of, parse_settings
 from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.finetune import Finetune
-from ncclean_pipelines.registry import COMMANDS, STAGES
+from ncclean_pipelines.registry import COMMANDS
+from ncclean_pipelines.stages import STAGES
 
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Options, parameters

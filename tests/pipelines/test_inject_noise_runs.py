@@ -12,13 +12,13 @@ import time
 import pytest
 from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.inject_noise import InjectNoise
-from ncclean_pipelines.jobs import inject_noise as job
 from ncclean_pipelines.score import Score
 
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError
+from ncclean.execution import inject_noise as module
 from tests import object_store
 from tests.pipelines.noisy_shards import RATES, digests, inject, samples
 
@@ -87,7 +87,7 @@ def test_what_is_in_the_way_stays(clean, tmp_path):
 
 def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
     inject(clean, tmp_path / "whole")
-    write, calls = job.write_shard, []
+    write, calls = module.write_shard, []
 
     def interrupted(task):
         calls.append(task)
@@ -95,11 +95,11 @@ def test_interrupted_between_shards_and_resumed(clean, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return write(task)
 
-    monkeypatch.setattr(job, "write_shard", interrupted)
+    monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         inject(clean, tmp_path / "noisy")
     assert len(digests(tmp_path / "noisy")) == 1
-    monkeypatch.setattr(job, "write_shard", write)
+    monkeypatch.setattr(module, "write_shard", write)
     inject(clean, tmp_path / "noisy")
     assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
 
@@ -109,7 +109,7 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
     write_corpus(tmp_path / "donors", CorpusOptions(pairs=100, seed=9, shard_size=50), 1)
     options = {"rates": {"donor": 0.3}, "donors": [str(tmp_path / "donors")]}
     inject(clean, tmp_path / "whole", **options)
-    write, read, calls = job.write_shard, job.read_captions, []
+    write, read, calls = module.write_shard, module.read_captions, []
 
     def interrupted(task):
         calls.append(task)
@@ -117,14 +117,14 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return write(task)
 
-    monkeypatch.setattr(job, "write_shard", interrupted)
+    monkeypatch.setattr(module, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         inject(clean, tmp_path / "noisy", **options)
-    monkeypatch.setattr(job, "write_shard", write)
-    monkeypatch.setattr(job, "read_captions", None)
+    monkeypatch.setattr(module, "write_shard", write)
+    monkeypatch.setattr(module, "read_captions", None)
     inject(clean, tmp_path / "noisy", **options)
     assert digests(tmp_path / "noisy") == digests(tmp_path / "whole")
-    monkeypatch.setattr(job, "read_captions", read)
+    monkeypatch.setattr(module, "read_captions", read)
     with pytest.raises(ResumeError, match="donor 00001 is missing now"):
         inject(clean, tmp_path / "noisy", {"donor": 0.3}, donors=[f"{tmp_path}/donors/00000.tar"])
     left = {path.name for path in (tmp_path / "noisy" / "_work").iterdir()}

@@ -41,7 +41,7 @@ def test_the_same_again_renders_nothing(tmp_path):
 
 
 def test_what_was_interrupted_is_rendered_anew(tmp_path, monkeypatch):
-    from ncclean_pipelines.jobs import synth as job
+    from ncclean.execution import render_corpus as module
 
     command(tmp_path / "whole", held_out=5).run()
 
@@ -50,7 +50,7 @@ def test_what_was_interrupted_is_rendered_anew(tmp_path, monkeypatch):
 
     out = tmp_path / "c"
     with monkeypatch.context() as patched:
-        patched.setattr(job, "write_heldout", interrupted)
+        patched.setattr(module, "write_heldout", interrupted)
         with pytest.raises(KeyboardInterrupt):
             command(out, held_out=5).run()
     command(out, held_out=5).run()

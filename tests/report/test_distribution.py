@@ -5,9 +5,9 @@ import pytest
 
 from ncclean.estimates import Estimate
 from ncclean.report.distribution import bin_cosines, cosine_distribution, histogram_median
-from ncclean.report.run_facts import RunFacts
 from ncclean.report.table import ScoreTable
 from ncclean.scoring.null import BINS, Histogram
+from ncclean.storage.run_facts import RunFacts
 from tests.report.tables import graded, write_scores
 
 

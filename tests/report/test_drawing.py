@@ -9,8 +9,8 @@ from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.figures import cosine_distribution, threshold_curve
 from ncclean.report.measurements import measure
 from ncclean.report.plots import NARROW, cosine_plot, threshold_plot
-from ncclean.report.run_facts import RunFacts
 from ncclean.scoring.null import BINS, Histogram
+from ncclean.storage.run_facts import RunFacts
 from tests.report.tables import graded, write_scores
 
 

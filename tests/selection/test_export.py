@@ -24,7 +24,7 @@ from upath import UPath
 from ncclean.data.shards import resolve_shards
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError, ShardError
-from ncclean.execution.process_runner import Processes
+from ncclean.runners.process_runner import Processes
 from ncclean.selection.export import clear_export, export_shards, export_uids
 from ncclean.selection.policy import Policy
 from ncclean.selection.select import select

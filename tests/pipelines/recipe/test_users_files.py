@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from ncclean_pipelines.jobs import evaluate_models
 from ncclean_pipelines.recipe.run import run
 
 import ncclean
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.synthetic.heldout import ZEROSHOT_SETS, write_retrieval_set, write_zeroshot_set
 from ncclean.errors import InputError
+from ncclean.evaluation import models_on_sets
 
 from .recipes import made
 
@@ -225,14 +225,14 @@ def test_a_result_file_in_whose_place_the_user_has_one(data, tmp_path):
 
 def test_results_that_were_half_written_are_replaced(data, first_start, tmp_path, monkeypatch):
     """Ctrl-C between the first result and the last, then another model."""
-    write, case = evaluate_models.write_results, CASES["retrieval"]
+    write, case = models_on_sets.write_results, CASES["retrieval"]
 
     def write_some(*arguments):
         write(*arguments)
         raise KeyboardInterrupt
 
     put_notes(tmp_path)
-    monkeypatch.setattr(evaluate_models, "write_results", write_some)
+    monkeypatch.setattr(models_on_sets, "write_results", write_some)
     with pytest.raises(KeyboardInterrupt):
         run(recipe(case, data, tmp_path))
     monkeypatch.undo()

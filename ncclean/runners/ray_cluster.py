@@ -29,6 +29,8 @@ _GONE_SECONDS = 5.0
 # Workers that die one after the other, without an answer of any in between, end a run then.
 SILENT_SECONDS = 120.0
 _CPUS_PER_CPU_WORKER = 4
+TICK_SECONDS = 1.0
+GROW_SECONDS = 10.0
 
 
 def connect(address: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.auditing.measure import Audit, measure
-from ncclean.data.sources import resolve_pairs
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.evaluation.figure_files import marked
-from ncclean.output_mark import check_free
+from ncclean.figure_files import marked
+from ncclean.progress import SILENT, Progress
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
@@ -22,9 +23,6 @@ from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Thumbnails, read_thumbnails
 from ncclean.storage.same_corpus import check_same_corpus
-
-from ..progress import Progress
-from ..report import Report
 
 _FORMATS = ("pdf", "png", "svg")
 _DOTS_PER_INCH = 200
@@ -63,53 +61,64 @@ class WrittenReport:
         }
 
 
-def write_report(command: Report, progress: Progress) -> WrittenReport:
+def write_report(
+    scores: Sequence[str],
+    out: str,
+    *,
+    shards: Sequence[ShardRef] | None = None,
+    pairs: int = 24,
+    title: str | None = None,
+    figures: str | None = None,
+    answers: str | None = None,
+    join: Sequence[str] = (),
+    memory_limit: str | None = None,
+    progress: Progress = SILENT,
+) -> WrittenReport:
     """Measure the table, pick pairs, read their pictures, write the page and the figures.
 
-    Raises `InputError` if the table cannot be read, a path of `shards` holds none, or the page
-    would be too large. A shard that breaks off does not raise: it is named in the result.
+    `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
+    the figures, `answers` the file of an audit. Raises `InputError` if the table cannot be read or
+    the page would be too large. A shard that breaks off does not raise: it is named in the result.
     """
     begin = time.perf_counter()
-    check_free([command.out, *_figure_paths(command.figures)], command.name, command.overwrite)
-    shards = resolve_pairs(command.shards, command.image_root) if command.shards else None
     progress.say("reading the score table")
-    table = ScoreTable.open(command.scores, command.memory_limit, command.join)
+    table = ScoreTable.open(scores, memory_limit, join)
     numbers = measure_table(table)
-    pairs = choose_pairs(table, command.pairs)
+    shown = choose_pairs(table, pairs)
     audit = None
-    if command.audit is not None:
+    if answers is not None:
         progress.say("measuring by the answers")
-        audit = measure(command.scores, command.audit, memory_limit=command.memory_limit)
+        audit = measure(scores, answers, memory_limit=memory_limit)
     thumbnails = None
     if shards is not None:
-        check_same_corpus(command.scores, shards)
-        progress.say(f"reading the pictures of {len(pairs)} pairs")
-        thumbnails = read_thumbnails(pairs, shards)
+        check_same_corpus(scores, shards)
+        progress.say(f"reading the pictures of {len(shown)} pairs")
+        thumbnails = read_thumbnails(shown, shards)
     page = Page(
-        title=command.title or command.scores[0].rstrip("/").rsplit("/", 1)[-1],
-        paths=command.scores,
+        title=title or scores[0].rstrip("/").rsplit("/", 1)[-1],
+        paths=scores,
         made=date.today(),
-        pairs=pairs,
+        pairs=shown,
         thumbnails=thumbnails,
-        join=command.join,
+        join=join,
         audit=audit,
     )
     html = render(numbers, page).encode()
-    with published(stores.location(command.out)) as aside:
+    with published(stores.location(out)) as aside:
         aside.write_bytes(html)
     return WrittenReport(
         numbers=numbers,
-        pairs=pairs,
+        pairs=shown,
         thumbnails=thumbnails,
         bytes=len(html),
         seconds=time.perf_counter() - begin,
-        out=command.out,
-        figures=_write_figures(numbers, command.figures, progress) if command.figures else [],
+        out=out,
+        figures=_write_figures(numbers, figures, progress) if figures else [],
         audit=audit,
     )
 
 
-def _figure_paths(folder: str | None) -> list[str]:
+def figure_paths(folder: str | None) -> list[str]:
     """Every file that may be drawn."""
     names = [f"{name}.{kind}" for name in FIGURES for kind in _FORMATS]
     return [str(stores.location(folder) / name) for name in names] if folder else []
@@ -129,7 +138,7 @@ def _write_figures(numbers: Measurements, folder: str, progress: Progress) -> li
             target = where / f"{name}.{kind}"
             with published(target) as aside:
                 figure.savefig(
-                    aside, format=kind, dpi=_DOTS_PER_INCH, metadata=marked(kind, Report.name)
+                    aside, format=kind, dpi=_DOTS_PER_INCH, metadata=marked(kind, "report")
                 )
             written.append(str(target if stores.is_url(folder) else Path(folder) / target.name))
     return written

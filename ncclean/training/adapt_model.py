@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from ncclean.data.sources import resolve_pairs
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.models.checkpoint import resolve
 from ncclean.models.request import ModelRequest
 from ncclean.models.saving import write_model
+from ncclean.progress import SILENT, Progress
 from ncclean.storage.catalog import connect
+from ncclean.storage.run_folder import finished, open_record, written_aside
 from ncclean.storage.same_corpus import check_same_corpus
-from ncclean.training.adapt import adapt as train
-
-from ..adapt import Adapt
-from ..progress import Progress
-from .outputs import finished, open_record, written_aside
+from ncclean.training.adapt import adapt
+from ncclean.training.options import AdaptOptions
 
 RECORD = "_adapt.jsonl"
 
@@ -35,43 +36,47 @@ class AdaptSummary:
     failed_shards: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def adapt(command: Adapt, progress: Progress) -> AdaptSummary:
+def adapt_model(
+    model: ModelRequest,
+    scores: Sequence[str],
+    shards: list[ShardRef],
+    out: str,
+    options: AdaptOptions,
+    *,
+    threshold: float,
+    run: dict[str, Any],
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> AdaptSummary:
     """Train on the pairs above the threshold and save a folder for `--model local-dir:`.
 
     An interrupted adaptation starts again: it takes minutes. Raises `InputError` if the table has
     no `clean_posterior`, too few pairs pass, or the folder holds something else, `ResumeError` if
-    it holds another adaptation.
+    it holds another adaptation. `run` is the identity of the run.
     """
-    out = Path(command.out)
-    if out.exists():  # before minutes of training
-        with open_record(command, out / RECORD, overwrite=command.overwrite) as record:
+    folder = Path(out)
+    if folder.exists():  # before minutes of training
+        with open_record(folder / RECORD, "adapt", run, overwrite=overwrite) as record:
             done = finished(record)
         if done is not None:
-            progress.say(f"{command.out} holds this adaptation already")
+            progress.say(f"{out} holds this adaptation already")
             return AdaptSummary(**done["summary"])
-    shards = resolve_pairs(command.shards, command.image_root)
-    check_same_corpus(command.scores, shards)
-    keys, scored = _strictly_clean(command)
+    check_same_corpus(scores, shards)
+    keys, scored = _strictly_clean(scores, threshold)
     pairs = sum(map(len, keys.values()))
-    options = command.options
     if pairs < options.batch_size:
         raise InputError(
-            f"{pairs:,} of {scored:,} pairs have a clean_posterior above {command.threshold:g}, "
+            f"{pairs:,} of {scored:,} pairs have a clean_posterior above {threshold:g}, "
             f"fewer than --batch-size {options.batch_size}: lower --threshold or --batch-size"
         )
     unknown = set(keys) - {shard.name for shard in shards}
     if unknown:
         raise InputError(f"shard {sorted(unknown)[0]} of the table is not among --shards: give all")
-    progress.say(f"loading {command.model}")
-    estimator = ModelRequest(
-        model=command.model,
-        pretrained=command.pretrained,
-        precision=command.precision,
-        device=command.device,
-    ).load()
+    progress.say(f"loading {model.model}")
+    estimator = model.load()
     failed: dict[str, str] = {}
     progress.say(f"adapting to {pairs:,} strictly clean pairs")
-    losses = train(
+    losses = adapt(
         estimator,
         shards,
         keys,
@@ -86,20 +91,20 @@ def adapt(command: Adapt, progress: Progress) -> AdaptSummary:
         steps=len(losses),
         first_loss=sum(losses[:tenth]) / tenth,
         last_loss=sum(losses[-tenth:]) / tenth,
-        out=command.out,
+        out=out,
         failed_shards=failed,
     )
-    with open_record(command, out / RECORD, overwrite=True) as record:
-        source = resolve(command.model, command.pretrained)
-        with written_aside(out, record) as aside:
+    with open_record(folder / RECORD, "adapt", run, overwrite=True) as record:
+        source = resolve(model.model, model.pretrained)
+        with written_aside(folder, record) as aside:
             write_model(estimator.model, source, estimator.tokenizer, aside)
         record.append("done", summary=asdict(summary))
     return summary
 
 
-def _strictly_clean(command: Adapt) -> tuple[dict[str, set[str]], int]:
+def _strictly_clean(scores: Sequence[str], threshold: float) -> tuple[dict[str, set[str]], int]:
     """Keys above the threshold by shard, and the number of scored pairs."""
-    connection = connect(command.scores)
+    connection = connect(scores)
     columns = {row[0] for row in connection.execute("DESCRIBE SELECT * FROM scores").fetchall()}
     if "clean_posterior" not in columns:
         raise InputError("the table has no column clean_posterior: score again with this version")
@@ -107,6 +112,6 @@ def _strictly_clean(command: Adapt) -> tuple[dict[str, set[str]], int]:
     rows = connection.execute(
         "SELECT shard, list(key) FROM scores WHERE status = 'ok' AND clean_posterior > ? "
         "GROUP BY shard",
-        [command.threshold],
+        [threshold],
     ).fetchall()
     return {shard: set(keys) for shard, keys in rows}, counted[0][0]

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from ncclean.config import TaskOptions
-from ncclean.execution.process_runner import Processes
-from ncclean.runner import Runner
+from ncclean.runners.process_runner import Processes
+from ncclean.runners.runner import Runner
 
 
 @contextlib.contextmanager
@@ -17,7 +17,7 @@ def open_runner(options: TaskOptions, processes: int) -> Iterator[Runner]:
     Raises `InputError` if there is no cluster at the address.
     """
     if options.engine == "ray" or (options.engine == "auto" and options.ray_address is not None):
-        from ncclean.execution.ray_runner import RayTasks  # importing Ray takes a second
+        from ncclean.runners.ray_runner import RayTasks  # importing Ray takes a second
 
         with RayTasks(options.ray_address, options.workers) as tasks:
             yield tasks

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ncclean.data.decode import ImageDecoder
-from ncclean.data.shards import resolve_shards
+from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError
 from ncclean.evaluation.disentanglement import (
@@ -20,47 +21,48 @@ from ncclean.evaluation.disentanglement_figure import projected, save_figure
 from ncclean.evaluation.scene_facts import scene_facts
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import read_heads
-from ncclean.output_mark import check_free
+from ncclean.progress import SILENT, Progress
 from ncclean.training.feature_cache import encode_features
-
-from ..evaluate_disentanglement import EvaluateDisentanglement
-from ..progress import Progress
 
 _BATCH = 128
 _FEWEST = 40
 
 
-def measure(command: EvaluateDisentanglement, progress: Progress) -> DisentanglementReport:
+def measure_heads(
+    folder: Path,
+    shards: Sequence[ShardRef],
+    *,
+    pairs: int = 2000,
+    plot: str | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> DisentanglementReport:
     """Encode the pairs, take them apart, measure, and draw if asked to.
 
     Raises `ModelError` if the run has no heads, `InputError` if pairs are too few.
     """
-    folder = Path(command.run_folder.removeprefix("local-dir:"))
-    check_free([command.plot], command.name, command.overwrite)
     heads = read_heads(folder)
-    estimator = Estimator.load(
-        f"local-dir:{folder}", None, precision=command.precision, device=command.device
-    )
-    progress.say(f"encoding {command.pairs:,} pairs at most")
-    image, text, metadata = encoded_pairs(estimator, command)
+    estimator = Estimator.load(f"local-dir:{folder}", None, precision=precision, device=device)
+    progress.say(f"encoding {pairs:,} pairs at most")
+    image, text, metadata = encoded_pairs(estimator, shards, pairs)
     if len(image) < _FEWEST:
         raise InputError(f"only {len(image)} pairs could be read: at least {_FEWEST} are needed")
     progress.say("measuring the halves")
     parts = head_parts(heads, image, text)
-    report = disentanglement_report(
-        parts, [scene_facts(record) for record in metadata], command.seed
-    )
-    if command.plot is not None:
-        save_figure(report, projected(parts, seed=command.seed), command.plot)
+    report = disentanglement_report(parts, [scene_facts(record) for record in metadata], seed)
+    if plot is not None:
+        save_figure(report, projected(parts, seed=seed), plot)
     return report
 
 
 def encoded_pairs(
-    estimator: Estimator, command: EvaluateDisentanglement
+    estimator: Estimator, shards: Sequence[ShardRef], pairs: int
 ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
     """(N, d) features of the first pairs that can be read, and their json."""
     reader = StreamReader(
-        resolve_shards(command.shards),
+        shards,
         ImageDecoder(estimator.preprocessing),
         threads=2,
         prefetch=2 * _BATCH,
@@ -80,7 +82,7 @@ def encoded_pairs(
             for decoded in stream:
                 if decoded.pixels is None or decoded.sample.caption is None:
                     continue
-                if len(metadata) < command.pairs:
+                if len(metadata) < pairs:
                     held.append((decoded.pixels, decoded.sample.caption))
                     metadata.append(decoded.sample.metadata)
                 if len(held) == _BATCH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import sys
 import tempfile
@@ -10,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclean import stores
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
 from ncclean.options import usable_cores
+from ncclean.progress import SILENT, Progress
 from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
 from ncclean.storage.tables import listed
-
-from ..export import Export
-from ..progress import Progress
-from .export import selected_shards
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,43 @@ class ExportPlan:
     hours: float
 
 
-def plan(command: Export, progress: Progress) -> ExportPlan:
-    """Estimate an export from the first input shard, exported to a temporary folder.
+def plan(
+    selection: str,
+    shards: Sequence[ShardRef],
+    out: str,
+    *,
+    samples_per_shard: int = 10_000,
+    scores: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    repeat: bool = False,
+    caption_key: CaptionKeys = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> ExportPlan:
+    """Estimate `export_shards` from the first input shard, exported to a temporary folder.
 
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """
-    shards = selected_shards(command)
-    tasks, repeats = plan_selection(
-        command.selection, shards, command.samples_per_shard, repeat=command.repeat
-    )
+    tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
     if not tasks:
-        raise InputError(f"{command.selection} is empty: there is nothing to export")
+        raise InputError(f"{selection} is empty: there is nothing to export")
     progress.say("measuring the speed")
-    report, seconds, processor = _first_shard(command, tasks[0], repeats)
+    options = ExportOptions(
+        selection=selection,
+        out=out,
+        scores=tuple(scores),
+        columns=tuple(columns) if scores else (),
+        repeats=repeats,
+        caption_key=caption_key,
+    )
+    report, seconds, processor = _first_shard(options, tasks[0])
     segments = [segment for task in tasks for segment in task.segments]
     samples = sum(segment.count for segment in segments)
     size = round(samples * report.bytes / max(report.samples, 1))
-    done = _done(command, tasks)
+    done = 0 if overwrite else _done(out, tasks)
     left = samples * (1 - done / len(tasks))
-    workers = command.tasks.workers or usable_cores()
+    workers = workers or usable_cores()
     whole = [segment.shard for segment in segments if _is_read_whole(segment.shard)]
     share = sum(not _is_read_whole(segment.shard) for segment in segments) / len(segments)
     speed = max(report.samples, 1) / max(seconds, 1e-3)
@@ -84,36 +101,23 @@ def plan(command: Export, progress: Progress) -> ExportPlan:
     )
 
 
-def _first_shard(
-    command: Export, task: ExportTask, repeats: float | None
-) -> tuple[ShardReport, float, float]:
-    """Export the samples of the first input shard: the report, seconds, seconds of a processor.
-
-    Joined tables are left out: they are joined once, not by each task.
-    """
+def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport, float, float]:
+    """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
     task = ExportTask(0, task.segments[:1])
-    has_columns = command.scores and not command.join
     with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-        options = ExportOptions(
-            selection=command.selection,
-            out=folder,
-            scores=tuple(command.scores) if has_columns else (),
-            columns=tuple(command.columns) if has_columns else (),
-            repeats=repeats,
-            caption_key=command.caption_key,
-        )
+        options = dataclasses.replace(options, out=folder)
         begin, processor = time.perf_counter(), time.process_time()
         report = export_shard(task.absolute(), options.absolute())
         return report, time.perf_counter() - begin, time.process_time() - processor
 
 
-def _done(command: Export, tasks: Sequence[ExportTask]) -> int:
+def _done(out: str, tasks: Sequence[ExportTask]) -> int:
     """How many shards an interrupted export has written."""
-    out, digits = stores.location(command.out), digits_of(tasks)
-    if command.overwrite or (not stores.is_url(out) and not out.is_dir()):
+    folder, digits = stores.location(out), digits_of(tasks)
+    if not stores.is_url(folder) and not folder.is_dir():
         return 0
-    names = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
-    return sum(stats_path(out, task.number, digits).name in names for task in tasks)
+    names = {path.name for path in stores.ask("list", folder, listed, folder, "*_stats.json")}
+    return sum(stats_path(folder, task.number, digits).name in names for task in tasks)
 
 
 def _is_read_whole(shard: ShardRef) -> bool:

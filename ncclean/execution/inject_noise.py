@@ -15,6 +15,7 @@ import numpy as np
 from upath import UPath
 
 from ncclean import stores
+from ncclean.config import TaskOptions
 from ncclean.data.captions import Captions, read_captions
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.moved_pairs import (
@@ -26,49 +27,42 @@ from ncclean.data.moved_pairs import (
 )
 from ncclean.data.noise import NoisePlan, plan_noise
 from ncclean.data.shard_index import ShardIndex, index_shard
-from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
-from ncclean.execution.process_runner import processes_worth
-from ncclean.execution.runners import open_runner
-from ncclean.runner import Runner
+from ncclean.progress import SILENT, Progress, counted
+from ncclean.runners.opened import open_runner
+from ncclean.runners.process_runner import processes_worth
+from ncclean.runners.runner import Runner
 from ncclean.storage.injection import Injection, InjectionIdentity, ShardRecord
 from ncclean.storage.injection_summary import NoiseSummary, summarize
-
-from ..display import counted
-from ..inject_noise import InjectNoise
-from ..progress import Progress
 
 # `synth` has stream 0: with one seed, noise in what it rendered would meet the same pairs again.
 _STREAM = 1
 
 
-def inject_noise(command: InjectNoise, progress: Progress) -> NoiseSummary:
+def inject_noise(
+    identity: InjectionIdentity,
+    out: UPath,
+    tasks: TaskOptions,
+    *,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> NoiseSummary:
     """Write the shards with noise, resuming what an earlier run left.
 
     Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
     """
     begin = time.perf_counter()
-    shards = resolve_pairs(command.shards, command.image_root)
-    identity = InjectionIdentity(
-        rates=command.rates,
-        seed=command.seed,
-        batch_size=command.batch_size,
-        caption_key=command.caption_key,
-        shards=shards,
-        donors=resolve_sources(command.donors) if command.donors else [],
-    )
-    out = stores.location(command.out)
     _check_apart(out, identity)
-    run = Injection.open(out, identity, overwrite=command.overwrite)
+    run = Injection.open(out, identity, overwrite=overwrite)
     written = 0
     failed: dict[str, str] = {}
     try:
         pending = run.pending()
         if pending:
-            processes = processes_worth(command.tasks.workers, shards)
-            with open_runner(command.tasks, processes) as workers:
+            processes = processes_worth(tasks.workers, identity.shards)
+            with open_runner(tasks, processes) as workers:
                 plan, starts = _plan(run, workers, progress)
                 written, failed = _write_all(run, workers, plan, starts, pending, progress)
         if not failed:

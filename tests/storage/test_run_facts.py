@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from ncclean.report.run_facts import RunFacts, parse_facts, read_facts
 from ncclean.scoring.null import BINS, Histogram
 from ncclean.scoring.stats import pack_histogram
+from ncclean.storage.run_facts import RunFacts, parse_facts, read_facts
 from tests.report.tables import graded, write_scores
 
 COUNTS = np.arange(BINS)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ncclean.data.shards import ShardRef
 from ncclean.options import usable_cores
-from ncclean.runner import InProcess, Tasks
+from ncclean.runners.runner import InProcess, Tasks
 
 T = TypeVar("T")
 

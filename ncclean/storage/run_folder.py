@@ -16,23 +16,19 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, raise_if_full
+from ncclean.json_values import finite
 from ncclean.output_mark import mark
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
 
-from ..command import Command, identity, input_labels
-from ..display import finite
-
 _ASIDE = ".ncclean-writing-"
 
 
-def open_record(
-    command: Command, path: Path, *, overwrite: bool, run: dict[str, Any] | None = None
-) -> RunRecord:
+def open_record(path: Path, command: str, run: dict[str, Any], *, overwrite: bool) -> RunRecord:
     """The record of a command whose folder holds nothing else when it begins.
 
-    `run` is the identity of the run, if not that of the command as it is. Raises `ResumeError` for
-    the folder of another run, `InputError` for one that holds files of no run.
+    `run` is the identity of the run: its version, options and inputs. Raises `ResumeError` for the
+    folder of another run, `InputError` for one that holds files of no run.
     """
 
     def anything() -> UPath | None:
@@ -41,10 +37,10 @@ def open_record(
             return next((file for file in folder.iterdir() if file.name != path.name), None)
         return folder if folder.exists() else None
 
-    now = identity(command) if run is None else run
-    compare = partial(differences, labels=input_labels(now))
+    labels = {f"inputs.{name}": "the input" for name in run.get("inputs", {})}
+    compare = partial(differences, labels=labels)
     return RunRecord.open(
-        UPath(path), command.name, now, overwrite=overwrite, taken=anything, compare=compare
+        UPath(path), command, run, overwrite=overwrite, taken=anything, compare=compare
     )
 
 

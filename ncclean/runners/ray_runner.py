@@ -16,9 +16,16 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ncclean.errors import InputError
-from ncclean.execution.ray_cluster import check_own_node, connect, get, nodes, one_line
-from ncclean.execution.ray_workers import GROW_SECONDS, TICK_SECONDS
-from ncclean.runner import Tasks
+from ncclean.runners.ray_cluster import (
+    GROW_SECONDS,
+    TICK_SECONDS,
+    check_own_node,
+    connect,
+    get,
+    nodes,
+    one_line,
+)
+from ncclean.runners.runner import Tasks
 
 T = TypeVar("T")
 

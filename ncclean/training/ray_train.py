@@ -16,7 +16,7 @@ from ray.train.torch import TorchTrainer
 
 from ncclean.config import ClusterOptions
 from ncclean.errors import NccleanError, TrainingError
-from ncclean.execution.ray_cluster import connect, nodes, one_line, worker_size
+from ncclean.runners.ray_cluster import connect, nodes, one_line, worker_size
 
 _POLL_SECONDS = 0.5
 _AGREE_SECONDS = 10.0

@@ -1,0 +1,87 @@
+"""The page of an audit: a sample drawn, its pictures read, the files written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.auditing.sample import draw_sample
+from ncclean.auditing.table import AuditTable
+from ncclean.data.shards import ShardRef
+from ncclean.progress import SILENT, Progress
+from ncclean.report.audit_page import AuditPair, read_pictures, render_audit
+from ncclean.storage.same_corpus import check_same_corpus
+
+PAGE, SAMPLE = "audit.html", "sample.parquet"
+
+
+@dataclass(frozen=True)
+class WrittenAudit:
+    """What was drawn and written. `strata` are low, high, pairs and drawn pairs of each."""
+
+    pairs: int
+    pictures: int
+    strata: tuple[tuple[float, float, int, int], ...]
+    bytes: int
+    page: str
+    sample: str
+    missing_shards: list[str] = field(default_factory=list)
+    failed_shards: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("low", "high", "pairs", "drawn")
+        return {
+            **self.__dict__,
+            "strata": [dict(zip(names, stratum, strict=True)) for stratum in self.strata],
+        }
+
+
+def write_audit(
+    scores: Sequence[str],
+    out: str,
+    *,
+    shards: Sequence[ShardRef] | None = None,
+    pairs: int = 300,
+    seed: int = 0,
+    title: str | None = None,
+    memory_limit: str | None = None,
+    progress: Progress = SILENT,
+) -> WrittenAudit:
+    """Draw the sample, read its pictures, write the page and `sample.parquet`.
+
+    Raises `InputError` for a table without noise probabilities and for shards of another corpus. A
+    shard that breaks off does not raise: it is named in the result.
+    """
+    folder = stores.location(out)
+    progress.say("drawing the sample")
+    with AuditTable.open(scores, memory_limit=memory_limit) as table:
+        sample = draw_sample(table, pairs, seed)
+    judged = AuditPair.of(sample.rows)
+    pictures = None
+    if shards is not None:
+        check_same_corpus(scores, shards)
+        progress.say(f"reading the pictures of {len(judged):,} pairs")
+        pictures = read_pictures(judged, shards)
+    title = title or scores[0].rstrip("/").rsplit("/", 1)[-1]
+    html = render_audit(sample, judged, pictures, title).encode()
+    with published(folder / PAGE) as aside:
+        aside.write_bytes(html)
+    sample.write(folder / SAMPLE, seed)
+    ends = [0.0, *sample.design.bounds.tolist(), 1.0]
+    drawn = sample.drawn()
+    return WrittenAudit(
+        pairs=len(judged),
+        pictures=pictures.count if pictures is not None else 0,
+        strata=tuple(
+            (ends[n], ends[n + 1], int(count), int(drawn[n]))
+            for n, count in enumerate(sample.design.pairs)
+        ),
+        bytes=len(html),
+        page=f"{out.rstrip('/')}/{PAGE}",
+        sample=f"{out.rstrip('/')}/{SAMPLE}",
+        missing_shards=pictures.missing_shards if pictures is not None else [],
+        failed_shards=pictures.failed_shards if pictures is not None else {},
+    )

@@ -1,0 +1,1 @@
+"""Runners: this process, several, or a Ray cluster call functions as tasks."""

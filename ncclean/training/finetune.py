@@ -1,0 +1,256 @@
+"""Fine-tuning: the run folder claimed, a trainer on every rank, the model written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from upath import UPath
+
+import ncclean
+from ncclean.atomic import published
+from ncclean.config import ClusterOptions
+from ncclean.data.options import LoaderOptions
+from ncclean.data.selection import SelectionReader
+from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
+from ncclean.data.sources import resolve_pairs
+from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.errors import InputError
+from ncclean.models.checkpoint import resolve
+from ncclean.models.estimator import Estimator
+from ncclean.models.request import ModelRequest
+from ncclean.models.saving import write_model
+from ncclean.progress import SILENT, Progress
+from ncclean.storage.run_folder import open_record, written_aside
+from ncclean.storage.run_record import RunRecord
+from ncclean.storage.same_corpus import check_same_corpus
+from ncclean.stores import absolute
+from ncclean.training.feature_cache import CachedFeatures
+from ncclean.training.objectives.base import Objective, Saved
+from ncclean.training.objectives.options import Method, ObjectiveOptions
+from ncclean.training.objectives.registry import make_objective
+from ncclean.training.options import TrainOptions
+from ncclean.training.process_group import (
+    Ranks,
+    check_same_start,
+    joined_ranks,
+    rank_device,
+    wait_for_all,
+)
+from ncclean.training.run_log import read_results
+from ncclean.training.selection import open_selection
+from ncclean.training.trainer import StepReport, Trainer
+
+_COMMAND = "finetune"
+RECORD = "_finetune.jsonl"
+PARAMS = "params.yaml"
+RAY_FOLDER = "ray_train"  # what Ray Train notes of a run
+OnStep = Callable[[StepReport], None]
+
+
+@dataclass(frozen=True)
+class FinetuneSummary:
+    """`skipped` counts samples that could not be read, by reason; losses are logged ones."""
+
+    method: str
+    samples: int
+    steps: int
+    first_loss: float | None
+    last_loss: float | None
+    skipped: dict[str, int]
+    out: str
+    failed_shards: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """A training run: a model, the pairs and the objective it trains with, and its folder.
+
+    `sources` hold the pairs, `selection` is the file that chooses among them; `identity` is that of
+    the run, which its folder records. With `is_frozen` only the heads of DisNCL are trained, on
+    features that are computed once.
+    """
+
+    method: Method
+    model: ModelRequest
+    sources: Sequence[str]
+    out: str
+    identity: dict[str, Any]
+    image_root: str | None = None
+    selection: str | None = None
+    batch_size: int = 256
+    objective: ObjectiveOptions = field(default_factory=ObjectiveOptions)
+    training: TrainOptions = field(default_factory=TrainOptions)
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+    is_frozen: bool = False
+    overwrite: bool = False
+    seed: int = 0
+
+    def run(
+        self, progress: Progress = SILENT, cluster: ClusterOptions | None = None
+    ) -> FinetuneSummary:
+        """Train, or go on from the newest checkpoint, and write the model into the run folder.
+
+        Under torchrun every process calls this; the first one writes. On a Ray cluster the ranks
+        are Ray's, and `out` must be on a file system that all nodes share. Raises `InputError` or
+        `ResumeError` before anything is trained, `TrainingError` if a loss is not finite.
+        """
+        progress.say(f"training {self.model.model} with {self.method}")
+
+        def on_step(report: StepReport) -> None:
+            speed = f"{report.samples_per_second:,.0f} samples/s"
+            progress.advance(report.step, report.steps, "steps", **report.terms, speed=speed)
+
+        if cluster is None:
+            return self.train_as_rank(on_step)
+        return self._on_cluster(cluster, on_step)
+
+    def train_as_rank(self, on_step: OnStep) -> FinetuneSummary:
+        """Do what each process of the run does."""
+        shards, selection = self._inputs()
+        estimator = dataclasses.replace(self.model, device=rank_device(self.model.device)).load()
+        objective = make_objective(self.method, self.objective, estimator.tokenize)
+        training = dataclasses.replace(self.training, seed=self.seed)
+        with joined_ranks(estimator.device) as ranks, contextlib.ExitStack() as stack:
+            if self.batch_size % ranks.size:
+                raise InputError(
+                    f"--batch-size must be a multiple of the number of processes, {ranks.size}"
+                )
+            check_same_start(estimator.model, ranks)
+            loader = self._loader(shards, selection, estimator, ranks)
+            record = stack.enter_context(self._record()) if ranks.is_first else None
+            if record is not None:
+                self._write_params(record)
+            trainer = Trainer(
+                estimator,
+                objective,
+                loader,
+                training,
+                Path(self.out),
+                ranks,
+                record.made if record else None,
+            )
+            wait_for_all(ranks)
+            position = trainer.run(resume=True, on_step=on_step)
+            if record is not None:
+                self._write_model(trainer, estimator, objective, record)
+        results = read_results(Path(self.out))
+        return FinetuneSummary(
+            method=self.method,
+            samples=position.total_steps * self.batch_size,
+            steps=position.total_steps,
+            first_loss=results[0]["loss"] if results else None,
+            last_loss=results[-1]["loss"] if results else None,
+            skipped=dict(loader.counts.skipped),
+            out=self.out,
+            failed_shards=dict(loader.counts.failed_shards),
+        )
+
+    def _on_cluster(self, cluster: ClusterOptions, on_step: OnStep) -> FinetuneSummary:
+        from ncclean.training.ray_train import train_on_cluster  # importing Ray takes a second
+
+        shards, _ = self._inputs()  # before a cluster is asked for anything
+        with self._record():
+            pass
+        result: FinetuneSummary = train_on_cluster(
+            _train_on_node,
+            self._seen_from_nodes(shards),
+            cluster=cluster,
+            device=self.model.device,
+            folder=Path(self.out) / RAY_FOLDER,
+            on_report=on_step,
+        )
+        return dataclasses.replace(result, out=self.out)
+
+    def _record(self) -> RunRecord:
+        path = Path(self.out) / RECORD
+        return open_record(path, _COMMAND, self.identity, overwrite=self.overwrite)
+
+    def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
+        """Raises `InputError` if the selection is about others, or lacks what the method reads."""
+        shards = resolve_pairs(self.sources, self.image_root)
+        selection = open_selection(
+            self.selection, self.method, self.objective, self.loader.captions
+        )
+        if selection is not None:
+            check_same_corpus([selection.path], shards)
+        return shards, selection
+
+    def _seen_from_nodes(self, shards: list[ShardRef]) -> Finetuning:
+        """The same with paths from the root: Ray Train's ranks work in a folder of their own."""
+        return dataclasses.replace(
+            self,
+            sources=_absolute_sources(self.sources, shards),
+            image_root=self.image_root and absolute(self.image_root),
+            out=absolute(self.out),
+            selection=self.selection and absolute(self.selection),
+            model=self.model.absolute(),
+            overwrite=False,  # the folder is claimed
+        )
+
+    def _loader(
+        self,
+        shards: list[ShardRef],
+        selection: SelectionReader | None,
+        estimator: Estimator,
+        ranks: Ranks,
+    ) -> WeightedLoader | CachedFeatures:
+        """This rank's batches: of images and captions, or of what frozen towers make of them."""
+        options = dataclasses.replace(
+            self.loader, batch_size=self.batch_size // ranks.size, seed=self.seed
+        )
+        if self.is_frozen:
+            options = dataclasses.replace(
+                options, augment=False, shuffle=False, drop_last=False, batch_noise=0.0
+            )
+        loader = WeightedLoader(
+            shards,
+            selection,
+            estimator.preprocessing,
+            options,
+            rank=ranks.rank,
+            world_size=ranks.size,
+        )
+        if not self.is_frozen:
+            return loader
+        noise = self.loader.batch_noise
+        return CachedFeatures(estimator, loader, options.batch_size, options.seed, noise)
+
+    def _write_params(self, record: RunRecord) -> None:
+        """`params.yaml`: the options that the method reads, readable without this code."""
+        params = {**record.identity["options"], "versions": {"ncclean": ncclean.__version__}}
+        path = UPath(self.out) / PARAMS
+        record.made(path)
+        with published(path) as aside:
+            aside.write_text(yaml.safe_dump(params, sort_keys=False))
+
+    def _write_model(
+        self, trainer: Trainer, estimator: Estimator, objective: Objective, record: RunRecord
+    ) -> None:
+        trained = trainer.averaged.module if trainer.averaged is not None else estimator.model
+        is_random = self.model.random_seed is not None
+        source = resolve(self.model.model, self.model.pretrained, is_random=is_random)
+        with written_aside(Path(self.out), record) as aside:
+            write_model(trained, source, estimator.tokenizer, aside)
+            if isinstance(objective, Saved):
+                objective.save(aside)
+
+
+def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:
+    """`train_as_rank` on a node of a cluster."""
+    if not (Path(run.out) / RECORD).exists():
+        raise InputError(
+            f"--out {run.out} must be on a file system that all nodes of the cluster share"
+        )
+    return run.train_as_rank(on_step)
+
+
+def _absolute_sources(sources: Sequence[str], shards: list[ShardRef]) -> list[str]:
+    if shards[0].layout == WEBDATASET:
+        return [absolute(shard.url) for shard in shards]
+    return [absolute(place) for source in sources for place in expand(source, places)]

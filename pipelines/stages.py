@@ -1,0 +1,51 @@
+"""The commands that do one thing each. Recipes are made of those that are stages.
+
+A new command is a module beside this one, and a line here.
+"""
+
+from __future__ import annotations
+
+from .adapt import Adapt
+from .audit import Audit
+from .command import Command
+from .evaluate_compare import EvaluateCompare
+from .evaluate_disentanglement import EvaluateDisentanglement
+from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
+from .evaluate_noise import EvaluateNoise
+from .evaluate_similarity import EvaluateSimilarity
+from .evaluate_weights import EvaluateWeights
+from .export import Export
+from .finetune import Finetune
+from .inject_noise import InjectNoise
+from .merge import Merge
+from .neighbours import Neighbours
+from .query import Query
+from .report import Report
+from .score import Score
+from .select import Select
+from .synth import Synth
+
+# In the order of docs/cli.md.
+COMMANDS: tuple[type[Command], ...] = (
+    Score,
+    Merge,
+    Query,
+    Audit,
+    Select,
+    Export,
+    Neighbours,
+    Adapt,
+    Finetune,
+    Report,
+    Synth,
+    InjectNoise,
+    EvaluateNoise,
+    EvaluateZeroshot,
+    EvaluateRetrieval,
+    EvaluateLinearProbe,
+    EvaluateCompare,
+    EvaluateSimilarity,
+    EvaluateDisentanglement,
+    EvaluateWeights,
+)
+STAGES = {kind.name: kind for kind in COMMANDS if kind.is_stage}
