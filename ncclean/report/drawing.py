@@ -1,6 +1,6 @@
-"""What the two plots of the report show, stated once: series, markers, labels and limits.
+"""The two plots of the report, stated once: series, markers, labels and limits.
 
-`plots` lays a drawing out as the SVG of the page, `figures` as a matplotlib figure. Colours, ticks
+`plots` lays any drawing out as SVG for the page, `figures` as a matplotlib figure. Colours, ticks
 and margins belong to them.
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 from ncclean.report.distribution import CosineDistribution
 from ncclean.report.thresholds import ScoreCurve
 from ncclean.storage.run_facts import RunFacts
+
+_HEADROOM = 1.04  # above the highest point
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,23 @@ class Marker:
 
 @dataclass(frozen=True)
 class Panel:
-    """A vertical axis from 0 to `top`, and its series in the order in which they are painted."""
+    """A vertical axis from 0 to `top`, and its series in the order in which they are painted.
+
+    The axis has pairs, or a share from 0 to 1.
+    """
 
     label: str
     top: float
     series: tuple[Series, ...]
+    is_share: bool = False
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Panels from top to bottom over one horizontal axis from `low` to `high`."""
+    """Panels from top to bottom over one horizontal axis from `low` to `high`.
+
+    The first panel is the largest.
+    """
 
     x_label: str
     low: float
@@ -103,8 +112,8 @@ def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
         low=low,
         high=high,
         panels=(
-            Panel(f"pairs per {cosines.width:.3f}", highest, tuple(upper)),
-            Panel(probability.label, 1.0, (probability,)),
+            Panel(f"pairs per {cosines.width:.3f}", _HEADROOM * highest, tuple(upper)),
+            Panel(probability.label, 1.0, (probability,), is_share=True),
         ),
         markers=tuple(
             Marker(role, label, value)

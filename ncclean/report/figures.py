@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncclean.errors import InputError
-from ncclean.report.drawing import Panel, cosine_drawing, threshold_drawing
+from ncclean.report.drawing import Drawing, Series, cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _COLOURS = {
 }
 _DASHES = {"shift": (0, (5, 3)), "median": (0, (1, 2))}
 _LINE_WIDTHS = {"probability": 1.2}
-_HEADROOM = 1.04
 _STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.spines.top": False,
@@ -55,29 +54,7 @@ def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
     """
     if numbers.cosines is None:
         raise InputError("no pair could be scored: there is no distribution to draw")
-    from matplotlib import rc_context
-
-    drawing = cosine_drawing(numbers.cosines, numbers.facts)
-    with rc_context(_STYLE):
-        figure = _figure(width, 0.58)
-        upper, lower = figure.subplots(
-            2, 1, sharex=True, gridspec_kw={"height_ratios": (3.4, 1), "hspace": 0.09}
-        )
-        for axes, panel in zip((upper, lower), drawing.panels, strict=True):
-            _paint(axes, panel)
-            for marker in drawing.markers:
-                axes.axvline(
-                    marker.value, color=_INK, linewidth=0.9, linestyle=_DASHES[marker.role],
-                    label=marker.label,
-                )  # fmt: skip
-        upper.legend(loc="best")
-        # The lower panel is too short for its label in one line.
-        lower.set_ylabel(drawing.panels[1].label.replace(" ", "\n"), fontsize=7.0)
-        lower.set(
-            xlabel=drawing.x_label, xlim=(drawing.low, drawing.high),
-            ylim=(-0.03, 1.03), yticks=(0, 0.5, 1),
-        )  # fmt: skip
-        return figure
+    return _drawn(cosine_drawing(numbers.cosines, numbers.facts), width, 0.62)
 
 
 def threshold_curve(
@@ -90,18 +67,7 @@ def threshold_curve(
     curve = numbers.curve(score)
     if curve is None:
         raise InputError(f"the score table has no values of {score}")
-    from matplotlib import rc_context
-
-    drawing = threshold_drawing(curve)
-    with rc_context(_STYLE):
-        figure = _figure(width, 0.45)
-        axes = figure.subplots()
-        artists = _paint(axes, drawing.panels[0])
-        axes.set(xlabel=f"{drawing.x_label}; {drawing.x_note}", xlim=(drawing.low, drawing.high))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-        handles = [artists[series.role] for series in drawing.legend]
-        figure.legend(handles=handles, loc="outside upper left", ncols=2)
-        return figure
+    return _drawn(threshold_drawing(curve), width, 0.45)
 
 
 def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
@@ -173,28 +139,47 @@ FIGURES: dict[str, Callable[[Measurements], Figure]] = {
 }
 
 
-def _paint(axes: Axes, panel: Panel) -> dict[str, Artist]:
-    """Draw the series of a panel and return the artists by role."""
-    artists: dict[str, Artist] = {}
-    for series in panel.series:
-        colour = _COLOURS[series.role]
-        if series.form == "steps":
-            artist: Artist = axes.stairs(
-                series.y, series.x, fill=True, color=colour, label=series.label
-            )
-        elif series.form == "area":
-            artist = axes.fill_between(
-                series.x, series.y, color=colour, linewidth=0, label=series.label
-            )
-        else:
-            width = _LINE_WIDTHS.get(series.role, 1.5)
-            (artist,) = axes.plot(
-                series.x, series.y, color=colour, linewidth=width, label=series.label
-            )
-        artists[series.role] = artist
-    axes.set_ylabel(panel.label)
-    axes.set_ylim(0, panel.top * _HEADROOM)
-    return artists
+def _drawn(drawing: Drawing, width: float, aspect: float) -> Figure:
+    """The drawing, its panels after the first as strips below it."""
+    from matplotlib import rc_context
+
+    with rc_context(_STYLE):
+        figure = _figure(width, aspect)
+        heights = [1.0 if panel.is_share else 3.4 for panel in drawing.panels]
+        axes = figure.subplots(
+            len(heights), sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
+        )[:, 0]
+        artists: dict[str, Artist] = {}
+        for panel_axes, panel in zip(axes, drawing.panels, strict=True):
+            artists |= {series.role: _paint(panel_axes, series) for series in panel.series}
+            panel_axes.set(ylabel=panel.label, ylim=(0, panel.top))
+            if panel.is_share:  # too short for its label in one line, and for more ticks
+                panel_axes.set(ylim=(-0.03, 1.03), yticks=(0, 0.5, 1))
+                panel_axes.set_ylabel(panel.label.replace(" ", "\n"), fontsize=7.0)
+            else:
+                panel_axes.yaxis.set_major_formatter("{x:,.0f}")
+            for marker in drawing.markers:
+                artists[marker.role] = panel_axes.axvline(
+                    marker.value, color=_INK, linewidth=0.9, linestyle=_DASHES[marker.role],
+                    label=marker.label,
+                )  # fmt: skip
+        note = f"; {drawing.x_note}" if drawing.x_note else ""
+        axes[-1].set(xlabel=drawing.x_label + note, xlim=(drawing.low, drawing.high))
+        roles = [series.role for series in drawing.legend]
+        roles += [marker.role for marker in drawing.markers]
+        handles = [artists[role] for role in roles]
+        figure.legend(handles=handles, loc="outside upper left", ncols=3)
+        return figure
+
+
+def _paint(axes: Axes, series: Series) -> Artist:
+    style: dict[str, Any] = {"color": _COLOURS[series.role], "label": series.label}
+    if series.form == "steps":
+        return axes.stairs(series.y, series.x, fill=True, **style)
+    if series.form == "area":
+        return axes.fill_between(series.x, series.y, linewidth=0, **style)
+    (line,) = axes.plot(series.x, series.y, linewidth=_LINE_WIDTHS.get(series.role, 1.5), **style)
+    return line
 
 
 def _figure(width: float, aspect: float) -> Figure:

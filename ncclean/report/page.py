@@ -23,7 +23,7 @@ from ncclean.report import formats
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
 from ncclean.report.pairs import GROUPS, ShownPair
-from ncclean.report.plots import NARROW, WIDE, cosine_plot, threshold_plot
+from ncclean.report.plots import NARROW, WIDE, lay_out
 from ncclean.report.queries import command, ready_queries, threshold_query
 from ncclean.report.thresholds import ScoreCurve
 from ncclean.report.thumbnails import Thumbnail, Thumbnails
@@ -64,10 +64,10 @@ def render(numbers: Measurements, page: Page) -> str:
         page=page,
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
-        cosine_plots=[cosine_plot(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
+        cosine_plots=[lay_out(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
         cosine_legend=cosines.legend if cosines else (),
         threshold_plots=[
-            threshold_plot(column, drawing, size)
+            (column, lay_out(drawing, size))
             for column, drawing in thresholds.items()
             for size in (WIDE, NARROW)
         ],

@@ -1,4 +1,4 @@
-"""Drawings as the SVG of the page: scales, ticks and paths, without any styling."""
+"""Lay drawings out as SVG for the page: scales, ticks and paths, without any styling."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.report import formats
-from ncclean.report.drawing import Drawing, Marker, Panel
+from ncclean.report.drawing import Drawing, Marker, Panel, Series
 
 _MARKER_LABEL_PIXELS = 150
 _CURVE_POINTS = 200
+_MARGIN, _MARKER_LINES = 14, 44  # above a panel without and with markers
+_X_AXIS, _STRIP, _GAP = 44, 74, 22
+_COUNT_TICKS = 5
+_SHARES = ((0.0, "0"), (0.5, "½"), (1.0, "1"))
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,22 @@ class PlacedMarker:
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a plot in pixels at scale 1: one for a desktop, one for a phone."""
+    """Size of a plot in pixels at scale 1: one for a desktop, one for a phone.
+
+    A plot of one panel has a height of its own.
+    """
 
     name: str
     width: int
     height: int
+    height_of_one: int
     left: int
     right: int
     ticks: int
 
 
-WIDE = Size("wide", 860, 430, 62, 16, 9)
-NARROW = Size("narrow", 344, 380, 42, 10, 5)
+WIDE = Size("wide", 860, 430, 260, 62, 16, 9)
+NARROW = Size("narrow", 344, 380, 260, 42, 10, 5)
 
 
 @dataclass(frozen=True)
@@ -71,92 +79,85 @@ class Path:
 
 
 @dataclass(frozen=True)
-class CosinePlot:
-    """The distributions above, the noise probability below, over one cosine axis."""
+class PlacedPanel:
+    """A panel from `top` to `bottom`; `areas` lie below the lines of the grid, `paths` above.
 
-    size: Size
-    title: str  # of the horizontal axis
-    top: int
-    bottom: int  # of the upper panel
-    lower_top: int
-    lower_bottom: int
-    lower_name: str
-    x: Scale
-    x_ticks: list[Tick]
+    `name` is its label where there are several.
+    """
+
+    top: float
+    bottom: float
+    name: str
     y_ticks: list[Tick]
-    upper: list[Path]
-    lower: list[Path]
-    markers: list[PlacedMarker]
-
-
-@dataclass(frozen=True)
-class ThresholdPlot:
-    """The pairs kept at each threshold: expected matches, and mismatches on top of them."""
-
-    size: Size
-    title: str  # of the horizontal axis
-    column: str
-    top: int
-    bottom: int
-    x: Scale
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
+    areas: list[Path]
     paths: list[Path]
 
 
-def cosine_plot(drawing: Drawing, size: Size) -> CosinePlot:
-    upper, lower = drawing.panels
-    top, lower_bottom = 44, size.height - 44
-    lower_top = lower_bottom - 74
-    bottom = lower_top - 22
+@dataclass(frozen=True)
+class Plot:
+    """A drawing laid out; `title` is that of the horizontal axis."""
+
+    width: int
+    height: int
+    size: str
+    title: str
+    x: Scale
+    x_ticks: list[Tick]
+    panels: list[PlacedPanel]
+    markers: list[PlacedMarker]
+
+    @property
+    def top(self) -> float:
+        return self.panels[0].top
+
+    @property
+    def bottom(self) -> float:
+        return self.panels[-1].bottom
+
+
+def lay_out(drawing: Drawing, size: Size) -> Plot:
+    """Place a drawing: the panels after the first are strips below it."""
+    strips = len(drawing.panels) - 1
+    top, height = (_MARKER_LINES, size.height) if strips else (_MARGIN, size.height_of_one)
     x = Scale(drawing.low, drawing.high, size.left, size.width - size.right)
-    y = Scale(0.0, upper.top * 1.04, bottom, top)
-    return CosinePlot(
-        size=size,
+    bottom = height - _X_AXIS - strips * (_STRIP + _GAP)
+    panels = [_place(drawing.panels[0], "", x, top, bottom)]
+    for panel in drawing.panels[1:]:
+        top, bottom = bottom + _GAP, bottom + _GAP + _STRIP
+        panels.append(_place(panel, panel.label, x, top, bottom))
+    return Plot(
+        width=size.width,
+        height=height,
+        size=size.name,
         title=drawing.x_label,
-        top=top,
-        bottom=bottom,
-        lower_top=lower_top,
-        lower_bottom=lower_bottom,
-        lower_name=lower.label,
         x=x,
         x_ticks=_ticks(x, size.ticks),
-        y_ticks=_count_ticks(y, 5),
-        upper=_paths(upper, x, y),
-        lower=_paths(lower, x, Scale(0.0, lower.top, lower_bottom, lower_top)),
+        panels=panels,
         markers=_place_markers(drawing.markers, x),
     )
 
 
-def threshold_plot(column: str, drawing: Drawing, size: Size) -> ThresholdPlot:
-    (panel,) = drawing.panels
-    top, bottom = 14, 216
-    x = Scale(drawing.low, drawing.high, size.left, size.width - size.right)
+def _place(panel: Panel, name: str, x: Scale, top: float, bottom: float) -> PlacedPanel:
     y = Scale(0.0, panel.top, bottom, top)
-    return ThresholdPlot(
-        size=Size(size.name, size.width, bottom + 44, size.left, size.right, size.ticks),
-        title=drawing.x_label,
-        column=column,
-        top=top,
-        bottom=bottom,
-        x=x,
-        x_ticks=_ticks(x, size.ticks),
-        y_ticks=_count_ticks(y, 4),
-        paths=_paths(panel, x, y),
+    ticks = [Tick(y(value), label) for value, label in _SHARES] if panel.is_share else _counts(y)
+    paths = [(series.form, _path(series, x, y)) for series in panel.series]
+    return PlacedPanel(
+        top,
+        bottom,
+        name,
+        ticks,
+        areas=[path for form, path in paths if form == "area"],
+        paths=[path for form, path in paths if form != "area"],
     )
 
 
-def _paths(panel: Panel, x: Scale, y: Scale) -> list[Path]:
-    paths = []
-    for series in panel.series:
-        if series.form == "steps":
-            paths.append(Path(series.role, steps(series.x, series.y, x, y)))
-        elif series.form == "area":
-            points = _thinned(len(series.x))
-            paths.append(Path(series.role, area(series.x[points], series.y[points], x, y)))
-        else:
-            paths.append(Path(f"curve {series.role}", line(series.x, series.y, x, y)))
-    return paths
+def _path(series: Series, x: Scale, y: Scale) -> Path:
+    if series.form == "steps":
+        return Path(series.role, steps(series.x, series.y, x, y))
+    if series.form == "area":
+        points = _thinned(len(series.x))
+        return Path(series.role, area(series.x[points], series.y[points], x, y))
+    return Path(f"curve {series.role}", line(series.x, series.y, x, y))
 
 
 def _thinned(count: int) -> np.ndarray:
@@ -179,9 +180,9 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
     return [round(number * step, decimals) for number in range(first, last + 1)]
 
 
-def _count_ticks(scale: Scale, count: int) -> list[Tick]:
+def _counts(scale: Scale) -> list[Tick]:
     """Ticks at whole numbers of pairs."""
-    ticks = nice_ticks(0, scale.high, count)
+    ticks = nice_ticks(0, scale.high, _COUNT_TICKS)
     return [Tick(scale(v), compact(v)) for v in ticks if v == int(v)]
 
 

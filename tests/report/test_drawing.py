@@ -8,7 +8,7 @@ from ncclean.report.distribution import bin_cosines
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.figures import cosine_distribution, threshold_curve
 from ncclean.report.measurements import measure
-from ncclean.report.plots import NARROW, cosine_plot, threshold_plot
+from ncclean.report.plots import NARROW, lay_out
 from ncclean.scoring.null import BINS, Histogram
 from ncclean.storage.run_facts import RunFacts
 from tests.report.tables import graded, write_scores
@@ -48,7 +48,7 @@ def test_axes_hold_every_value():
     drawing = drawing_of(RunFacts(noise_rate=Estimate(0.9), mismatched=Histogram(null)), 0.2)
     upper, lower = drawing.panels
     # 0.9 * 200 mismatched pairs in one bin, more than the 100 observed ones.
-    assert upper.top == pytest.approx(180)
+    assert upper.top == pytest.approx(1.04 * 180)
     assert lower.top == 1
     assert np.isfinite(lower.series[0].y).all()
     assert (drawing.low, drawing.high) == (upper.series[0].x[0], upper.series[0].x[-1])
@@ -79,29 +79,34 @@ def test_without_noise_probabilities_all_kept_pairs_are_one_area(tmp_path):
 
 def test_page_and_figure_have_the_same_cosines(numbers):
     drawing = cosine_drawing(numbers.cosines, numbers.facts)
-    plot = cosine_plot(drawing, NARROW)
+    plot = lay_out(drawing, NARROW)
     upper, lower = cosine_distribution(numbers).axes
-    assert [path.style for path in plot.upper] == ["observed", "curve mismatched", "curve matched"]
-    assert [path.style for path in plot.lower] == ["curve probability"]
+    assert [[path.style for path in panel.paths] for panel in plot.panels] == [
+        ["observed", "curve mismatched", "curve matched"],
+        ["curve probability"],
+    ]
+    assert [tick.label for tick in plot.panels[1].y_ticks] == ["0", "½", "1"]
+    assert [panel.name for panel in plot.panels] == ["", "noise probability"]
     drawn = {artist.get_label() for artist in (*upper.lines, *upper.patches)}
     assert drawn == {s.label for s in drawing.legend} | {m.label for m in drawing.markers}
     assert [(m.style, m.label) for m in plot.markers] == [("shift", "OSA shift 0.100")]
     assert plot.title == lower.get_xlabel() == drawing.x_label
     assert upper.get_xlim() == (plot.x.low, plot.x.high)
-    assert upper.get_ylim()[1] > drawing.panels[0].top
+    assert upper.get_ylim()[1] == drawing.panels[0].top
 
 
 def test_page_and_figure_have_the_same_thresholds(numbers):
     drawing = threshold_drawing(numbers.curve("similarity"))
-    plot = threshold_plot("similarity", drawing, NARROW)
+    plot = lay_out(drawing, NARROW)
+    (panel,) = plot.panels
     figure = threshold_curve(numbers, "similarity")
-    assert [path.style for path in plot.paths] == ["kept", "right"]
+    assert [path.style for path in panel.areas] == ["kept", "right"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         series.label for series in drawing.legend
     ]
     assert plot.title == "threshold on similarity"
     assert figure.axes[0].get_xlabel().startswith(plot.title)
     # A thousand thresholds become about two hundred points, the ends included.
-    assert 180 < plot.paths[0].d.count("L") < 260
-    assert plot.paths[0].d.startswith(f"M{plot.x.start:g},")
-    assert f"L{plot.x.end:g}," in plot.paths[0].d
+    assert 180 < panel.areas[0].d.count("L") < 260
+    assert panel.areas[0].d.startswith(f"M{plot.x.start:g},")
+    assert f"L{plot.x.end:g}," in panel.areas[0].d
