@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ncclean.neighbours.better_matches import Held, count_nearby_rivals
-from ncclean.neighbours.block_tasks import Direction, chunks, distinct_vectors
+from ncclean.neighbours.better_matches import Held, count_better_among
+from ncclean.neighbours.block_tasks import Direction, distinct_vectors
 from ncclean.neighbours.blocks import Block
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.copies import Distinct
 from ncclean.neighbours.embedding_rows import Rows
 from ncclean.neighbours.inverted_lists import Vectors
@@ -32,11 +33,9 @@ class PairRows(Rows):
         return self._vectors.take(self._labels[rows])
 
 
-def classes_of(work: ArrayFolder, side: str) -> tuple[Distinct, np.ndarray]:
-    """The distinct rows of a side, and the (n,) positions of pairs among their class."""
-    classes = work.load(f"classes-{side}")
-    names = ("labels", "first", "members", "starts")
-    return Distinct(*(classes[name] for name in names)), classes["positions"]
+def classes_of(work: ArrayFolder, side: str) -> Distinct:
+    """The distinct rows of a side."""
+    return Distinct.of(work.load(f"classes-{side}"))
 
 
 def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
@@ -61,15 +60,15 @@ def agree_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
     """LEMoN's term of one modality for the pairs whose vectors are in a group of lists."""
     other = "text" if side == "image" else "image"
     shared = work.load("pair-groups")
-    distinct, positions = classes_of(work, side)
+    distinct = classes_of(work, side)
     direction = Direction(side, side)
     queries, nearest = nearest_of(work, direction, group)
     # List by list, so that pairs that follow one another have neighbours in common.
     pairs = pairs_of_rows(distinct, queries[by_list(work, direction, group)])
     copies = [shared[name] for name in ("pair", "same_image") if name in shared]
-    theirs = PairRows(Vectors(work, other), classes_of(work, other)[0].labels)
+    theirs = PairRows(Vectors(work, other), classes_of(work, other).labels)
     terms = disagreement(
-        pairs, queries, nearest, distinct, positions, theirs, work.load("own")["own"], copies, k,
+        pairs, queries, nearest, distinct, theirs, work.load("own")["own"], copies, k,
         LemonParameters(k=k),
     )  # fmt: skip
     work.save(f"agree-{side}-{group}", {"pairs": pairs, "terms": terms})
@@ -77,19 +76,19 @@ def agree_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
 
 def rivals_block(work: ArrayFolder, group: int, direction: Direction) -> None:
     """Rivals of the pairs whose nearest list of the other modality is in a group."""
-    shared, kept = work.load("pair-groups"), work.load(f"held-{direction.name}")
+    shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
+    keys = work.load(f"held-{direction.name}")["keys"]
     queries, nearest = nearest_of(work, direction, group)
-    asking, _ = classes_of(work, direction.query)
+    asking = classes_of(work, direction.query)
     pairs = pairs_of_rows(asking, queries)
     rows = np.searchsorted(queries, asking.labels[pairs])
-    counts = count_nearby_rivals(
+    counts = count_better_among(
         pairs,
         Nearest(nearest.cosines[rows], nearest.ids[rows]),
-        classes_of(work, direction.index)[0],
         work.load("own")["own"],
         shared[direction.query],
         shared[direction.index],
-        Held(kept["keys"], kept["times"], int(kept["width"][0])),
+        Held(keys, work.load("sizes")[direction.query], candidates),
     )
     work.save(f"rivals-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
 

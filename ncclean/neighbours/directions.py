@@ -30,11 +30,8 @@ def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int
     )  # fmt: skip
     arguments = [(direction, k)] * groups
     stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
-    if not stages.has(f"visits-{name}"):
-        routes = [stages.work.load(f"route-{number}") for number in range(len(blocks))]
-        stages.save(
-            f"visits-{name}", home=np.concatenate([file[f"{name}_home"] for file in routes])
-        )
+    routes = [f"route-{number}" for number in range(len(blocks))]
+    stages.joined(f"visits-{name}", routes, {"home": f"{name}_home"})
     stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
     stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
     stages.drop(f"home-{name}-", f"away-{name}-", f"visits-{name}")

@@ -13,7 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from ncclean.neighbours.block_tasks import Direction, chunks, range_of
+from ncclean.neighbours.block_tasks import Direction, range_of
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.duplicate_groups import Candidates, DuplicatePairs, SpanningPairs
 from ncclean.neighbours.inverted_lists import Members, Vectors, Visitors, visits
 from ncclean.neighbours.knn import TIE, block_rows

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-CHUNK_ROWS = 4096
-Tick = Callable[[int], None]  # told how many rows are done
-
-
-def silent(done: int) -> None:
-    """A `Tick` that reports nothing."""
+from ncclean.neighbours.chunked import CHUNK_ROWS, chunks
 
 
 class Rows(ABC):
@@ -29,8 +24,8 @@ class Rows(ABC):
 
     def chunks(self, size: int = CHUNK_ROWS) -> Iterator[tuple[int, np.ndarray]]:
         """The rows in order: the number of the first one, and up to `size` of them."""
-        for start in range(0, len(self), size):
-            yield start, self.take(np.arange(start, min(start + size, len(self))))
+        for rows in chunks(len(self), size):
+            yield rows.start, self.take(np.arange(rows.start, rows.stop))
 
 
 class EmbeddingMatrix(Rows):

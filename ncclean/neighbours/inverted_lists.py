@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ncclean.neighbours.block_tasks import Direction, chunks
+from ncclean.neighbours.block_tasks import Direction
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.knn import order_of
 from ncclean.neighbours.matmul import widened
 from ncclean.neighbours.scratch_arrays import kept

@@ -10,7 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from ncclean.neighbours.block_tasks import Direction, chunks, starts_of
+from ncclean.neighbours.block_tasks import Direction, starts_of
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.heaps import RisingNearest, keys_of
 from ncclean.neighbours.inverted_lists import Vectors, visits
 from ncclean.neighbours.knn import Nearest, nearest_in_list, order_of, query_blocks

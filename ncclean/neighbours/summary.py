@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 import ncclean
 from ncclean import schema
+from ncclean.neighbours.chunked import VALUES, add_counts, chunks
 from ncclean.neighbours.lemon import LemonParameters
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import CorpusNeighbours
@@ -63,28 +62,28 @@ class NeighboursSummary:
 
 
 def summarize(
-    pairs: pa.Table,
-    result: CorpusNeighbours,
-    out: str,
-    seconds: float,
-    reference_images: int = 0,
+    result: CorpusNeighbours, out: str, seconds: float, reference_images: int = 0
 ) -> NeighboursSummary:
     """Count what was found in `seconds` about the pairs."""
     image, text = result.image, result.text
     counts = {}
-    for name, group in (("image", image.group), ("text", text.group), ("pair", result.pair_group)):
-        sizes = np.bincount(group)
-        counts[f"{name}_groups"] = int((sizes > 1).sum())
-        counts[f"{name}_duplicates"] = int(np.maximum(sizes - 1, 0).sum())
-    uids = pairs.column("uid")
+    for name, sizes in (("image", image.sizes), ("text", text.sizes), ("pair", result.pair_sizes)):
+        counts[f"{name}_groups"] = _above(sizes, 1)
+        counts[f"{name}_duplicates"] = len(sizes) - _above(sizes, 0)
+    clusters = np.zeros(int(result.cluster.max()) + 1, np.int64)
+    add_counts(clusters, result.cluster)
+    pairs = len(result.pair_group)
     return NeighboursSummary(
-        pairs=len(pairs),
+        pairs=pairs,
         left_out=result.left_out,
         distinct_images=image.distinct,
         distinct_texts=text.distinct,
-        repeated_uids=len(uids) - pc.count_distinct(uids).as_py(),
+        repeated_uids=result.repeated_uids,
         **counts,
-        mutual_nearest=int(result.rivals.mutual_nearest.sum()),
+        mutual_nearest=sum(
+            int(np.count_nonzero(result.rivals.mutual_nearest(rows)))
+            for rows in chunks(pairs, VALUES)
+        ),
         whitened=result.whiten,
         image_threshold=image.threshold,
         text_threshold=text.threshold,
@@ -99,9 +98,14 @@ def summarize(
         text_duplicate_recall=text.duplicate_recall,
         seconds=round(seconds, 2),
         out=out,
-        clusters=len(np.unique(result.cluster)),
+        clusters=_above(clusters, 0),
         **_of_reference(result, reference_images),
     )
+
+
+def _above(values: np.ndarray, least: int) -> int:
+    """How many of the values are greater than `least`."""
+    return sum(int(np.count_nonzero(values[rows] > least)) for rows in chunks(len(values), VALUES))
 
 
 def _of_reference(result: CorpusNeighbours, images: int) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def _of_reference(result: CorpusNeighbours, images: int) -> dict[str, Any]:
         return {}
     return {
         "reference_images": images,
-        "contaminated": int(result.reference.contaminated.sum()),
+        "contaminated": int(np.count_nonzero(result.reference.contaminated)),
         "contamination_threshold": result.reference.threshold,
     }
 

@@ -11,7 +11,6 @@ from upath import UPath
 
 from ncclean import schema
 from ncclean.atomic import published
-from ncclean.data.embeddings.pairs import images_of
 from ncclean.neighbours.reference import ReferenceMatches
 from ncclean.neighbours.result import CorpusNeighbours
 from ncclean.storage.parts import ROW_GROUP_ROWS
@@ -44,38 +43,29 @@ class _Columns:
         self, pairs: pa.Table, result: CorpusNeighbours, reference: pa.Array | None
     ) -> None:
         self._pairs, self._result, self._reference = pairs, result, reference
-        # Offsets of 64 bits: the names of groups are taken from all of them.
-        self._uid = pairs.column("uid").cast(pa.large_string())
-        self._groups = {
-            "image": result.image.group, "text": result.text.group, "pair": result.pair_group,
-        }  # fmt: skip
-        # The captions of one image are no near-duplicates of it.
-        self._alone = {
-            "image": _alone(result.image.group, images_of(pairs)),
-            "text": _alone(result.text.group),
-            "pair": _alone(result.pair_group),
-        }
+        self._uids = pairs.column("uid").chunks
+        self._ends = np.cumsum([len(uids) for uids in self._uids])
 
     def rows(self, rows: slice) -> pa.Table:
         result = self._result
         pairs = self._pairs.slice(rows.start, rows.stop - rows.start)
-        alone = {name: values[rows] for name, values in self._alone.items()}
         lemon = result.lemon[rows]
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
-            **{name: pairs.column(name) for name in ("uid", "shard", "key", "caption_number")},
-            **{
-                f"{name}_group": self._named(group[rows], alone[name])
-                for name, group in self._groups.items()
-            },
-            **{
-                f"{name}_group_similarity": pa.array(
-                    side.similarity[rows], pa.float32(), mask=alone[name]
-                )
-                for name, side in (("image", result.image), ("text", result.text))
-            },
+            name: pairs.column(name) for name in ("uid", "shard", "key", "caption_number")
+        }
+        for name, side in (("image", result.image), ("text", result.text)):
+            group = side.group[rows]
+            alone = side.members[group] == 1
+            columns[f"{name}_group"] = self._named(group, alone)
+            columns[f"{name}_group_similarity"] = pa.array(
+                side.similarity[rows], pa.float32(), mask=alone
+            )
+        group = result.pair_group[rows]
+        columns |= {
+            "pair_group": self._named(group, result.pair_sizes[group] == 1),
             "better_captions": pa.array(result.rivals.captions[rows]),
             "better_images": pa.array(result.rivals.images[rows]),
-            "mutual_nearest": pa.array(result.rivals.mutual_nearest[rows]),
+            "mutual_nearest": pa.array(result.rivals.mutual_nearest(rows)),
             "lemon_score": pa.array(lemon, pa.float32(), mask=np.isnan(lemon)),
             "cluster": pa.array(result.cluster[rows]),
             **_of_reference(len(pairs), rows, result.reference, self._reference),
@@ -83,9 +73,19 @@ class _Columns:
         ordered = [columns[name] for name in schema.NEIGHBOURS.names]
         return pa.table(ordered, schema=schema.NEIGHBOURS)
 
-    def _named(self, group: np.ndarray, alone: np.ndarray) -> pa.ChunkedArray:
+    def _named(self, group: np.ndarray, alone: np.ndarray) -> pa.Array:
         """Groups by the uid of their first pair, null for pairs that are alone."""
-        return self._uid.take(pa.array(group, mask=alone)).cast(pa.string())
+        firsts, places = np.unique(group[~alone], return_inverse=True)
+        of_chunk = np.searchsorted(self._ends, firsts, side="right")
+        names = [pa.array([], pa.string())]
+        for number in np.unique(of_chunk):
+            uids = self._uids[number]
+            begin = self._ends[number] - len(uids)
+            rows = pa.array(firsts[of_chunk == number] - begin)
+            names.append(uids.take(rows).cast(pa.string()))
+        place = np.zeros(len(group), np.int64)
+        place[~alone] = places
+        return pa.concat_arrays(names).take(pa.array(place, mask=alone))
 
 
 def _of_reference(
@@ -100,12 +100,3 @@ def _of_reference(
         pa.array(matches.contaminated[rows]),
     )
     return dict(zip(names, columns, strict=True))
-
-
-def _alone(group: np.ndarray, images: np.ndarray | None = None) -> np.ndarray:
-    """(n,) bool: the pair, or its image by (n,) numbers, is the only one of its group."""
-    members = group
-    if images is not None:
-        members = group[np.unique(images, return_index=True)[1]]
-    alone: np.ndarray = np.bincount(members, minlength=len(group))[group] == 1
-    return alone
