@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.embedding_rows import Rows
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.knn import TIE, Nearest
 
 _BLOCK_ROWS = 1024
@@ -34,31 +34,30 @@ class BetterMatches:
 
 
 def count_better(
-    image: Rows,
-    text: Rows,
+    image: np.ndarray,
+    text: np.ndarray,
     own: np.ndarray,
     image_group: np.ndarray,
     text_group: np.ndarray,
 ) -> BetterMatches:
     """Compare every image with every caption; exact, n^2 d operations and little memory.
 
-    `own` (n,) are the cosines of the pairs, the groups (n,) any labels of near-duplicates.
+    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels of near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
     grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
-    for top, rows in image.chunks(_BLOCK_ROWS):
-        here = slice(top, top + len(rows))
+    for here in chunks(len(own), _BLOCK_ROWS):
+        rows = image[here].astype(np.float32)
         here_grouped = _within(grouped, here)
-        for left, columns in text.chunks(_COLUMN_ROWS):
-            there = slice(left, left + len(columns))
-            cosines = rows @ columns.T
+        for there in chunks(len(own), _COLUMN_ROWS):
+            cosines = rows @ text[there].astype(np.float32).T
             captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
             images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
             # Take back what came from near-duplicates, which few pairs have.
             i, j = here_grouped, _within(grouped, there)
             same = image_group[i, None] == image_group[None, j]
             same |= text_group[i, None] == text_group[None, j]
-            cosines = cosines[np.ix_(i - top, j - left)]
+            cosines = cosines[np.ix_(i - here.start, j - there.start)]
             captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
             images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
     return BetterMatches(captions, images)
@@ -121,8 +120,7 @@ def count_better_among(
     """
     candidates = held.candidates
     counts = np.empty(len(pairs), dtype=np.int32)
-    for start in range(0, len(pairs), _COLUMN_ROWS):
-        rows = slice(start, start + _COLUMN_ROWS)
+    for rows in chunks(len(pairs), _COLUMN_ROWS):
         here = pairs[rows]
         ids = nearest.ids[rows]
         better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)

@@ -19,8 +19,7 @@ from ncclean.neighbours.blocks import IDENTIFIERS, Block
 from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.coarse_quantizer import Centroids
 from ncclean.neighbours.copies import caption_digests, digests, vector_digests
-from ncclean.neighbours.embedding_rows import EmbeddingMatrix, pair_cosines
-from ncclean.neighbours.heaps import RisingNearest
+from ncclean.neighbours.knn import RisingNearest
 from ncclean.neighbours.knn import Nearest, order_of
 from ncclean.neighbours.list_scanner import Products
 from ncclean.neighbours.matmul import fastest, widened
@@ -72,11 +71,20 @@ def read_block(work: ArrayFolder, number: int, block: Block) -> None:
             "uid": digests(f"{uid}".encode() for uid in uids),
             "sample": digests("\0".join(map(str, names)).encode() for names in samples),
             "has_captions": np.array([bool(np.any(pairs.facts.column("caption_number")))]),
-            "own": pair_cosines(EmbeddingMatrix([pairs.image]), EmbeddingMatrix([pairs.text])),
+            "own": pair_cosines(pairs.image, pairs.text),
             "pairs": np.frombuffer(sink.getvalue(), np.uint8),
             "left_out": np.array([pairs.left_out]),
         },
     )
+
+
+def pair_cosines(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """(n,) float32 cosines of (n, d) pairs."""
+    cosines = np.empty(len(image), np.float32)
+    for rows in chunks(len(image)):
+        sides = (side[rows].astype(np.float32) for side in (image, text))
+        cosines[rows] = np.einsum("nd,nd->n", *sides)
+    return cosines
 
 
 def pairs_of(read: Arrays) -> pa.Table:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.matmul import load_faiss
 from ncclean.neighbours.list_scanner import Largest
 from ncclean.neighbours.matmul import fastest, widened
 

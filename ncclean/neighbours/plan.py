@@ -16,9 +16,9 @@ from ncclean.errors import InputError
 from ncclean.execution.processes import processes_worth
 from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
 from ncclean.neighbours.copies import caption_digests, vector_digests
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.faiss_library import load_faiss
-from ncclean.neighbours.heaps import RisingNearest, keys_of
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
+from ncclean.neighbours.matmul import load_faiss
+from ncclean.neighbours.knn import RisingNearest, keys_of
 from ncclean.neighbours.knn import QUERY_ROWS, nearest_in_list
 from ncclean.neighbours.list_scanner import Products
 from ncclean.neighbours.matmul import Arithmetic, fastest, taken

@@ -23,7 +23,7 @@ from ncclean.execution.tasks import open_runner
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.sources import embedded_blocks, read_reference
-from ncclean.neighbours.summary import NeighboursSummary, neighbour_metadata, summarize
+from ncclean.neighbours.table import NeighboursSummary, neighbour_metadata, summarize
 from ncclean.neighbours.table import write_neighbours
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free

@@ -7,15 +7,13 @@ files. The results depend neither on the memory, nor on how many tasks run at a 
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Mapping, Sequence
 from collections.abc import Sequence
-
-import numpy as np
-import pyarrow as pa
-
 from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, route_block
+from ncclean.neighbours.block_tasks import Direction
 from ncclean.neighbours.blocks import ArrayBlock, Block
+from ncclean.neighbours.blocks import Block
 from ncclean.neighbours.chunked import add_counts
 from ncclean.neighbours.columns import (
     better_among_neighbours,
@@ -27,18 +25,28 @@ from ncclean.neighbours.columns import (
     reference_matches,
 )
 from ncclean.neighbours.corpus import Corpus, read_corpus
-from ncclean.neighbours.directions import recall, search
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.grouping import group_side, join_single_images
+from ncclean.neighbours.knn import recall_by_value
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
+from ncclean.neighbours.near_duplicates import group_side, join_single_images
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.neighbours.scratch_arrays import release
+from ncclean.neighbours.search_tasks import (
+    gather_nearest,
+    nearest_of,
+    search_away,
+    search_home,
+)
 from ncclean.neighbours.stages import Stages
+from ncclean.neighbours.training import Assigned
 from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
 from ncclean.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
+import numpy as np
+import pyarrow as pa
+import tempfile
 
 DEFAULT_MEMORY = 4 << 30
 _LEAST_TASKS, _TASKS_OF_A_WORKER = 4, 2  # groups of lists, so that none is long without work
@@ -214,3 +222,36 @@ def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int)
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups
+
+def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
+    """The k nearest of every query, in files by group of lists."""
+    name = direction.name
+    groups = len(stages.work.load("groups")[direction.index]) - 1
+    if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
+        return
+    what = f"{direction.index} neighbours" if direction.is_within else (
+        f"{direction.index} by {direction.query}"
+    )  # fmt: skip
+    arguments = [(direction, k)] * groups
+    stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
+    routes = [f"route-{number}" for number in range(len(blocks))]
+    stages.joined(f"visits-{name}", routes, {"home": f"{name}_home"})
+    stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
+    stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
+    stages.drop(f"home-{name}-", f"away-{name}-", f"visits-{name}")
+
+
+def recall(
+    stages: Stages, direction: Direction, assigned: Assigned, queries: Mapping[str, np.ndarray]
+) -> float:
+    """The share of the true neighbours of the sample that were found."""
+    exact = assigned.exact[direction.name]
+    if not exact.ids.size:
+        return 1.0
+    asked = queries[direction.query]
+    cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
+    for group in range(len(stages.work.load("groups")[direction.index]) - 1):
+        rows, nearest = nearest_of(stages.work, direction, group)
+        chosen = np.flatnonzero(np.isin(asked, rows))
+        cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+    return recall_by_value(cosines, exact.cosines)

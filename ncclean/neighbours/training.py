@@ -24,8 +24,8 @@ from ncclean.neighbours.coarse_quantizer import (
     number_of_lists,
 )
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
+from ncclean.neighbours.matmul import load_faiss
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.stages import Stages
 from ncclean.neighbours.whitening import SAMPLE_ROWS, Whitening

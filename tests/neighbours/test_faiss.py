@@ -16,7 +16,7 @@ from ncclean.neighbours import (
 from ncclean.neighbours.block_tasks import ACROSS, WITHIN
 from ncclean.neighbours.blocks import ArrayBlock
 from ncclean.neighbours.coarse_quantizer import Centroids
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.inverted_lists import Vectors
 from ncclean.neighbours.matmul import Bfloat16, Float32
 from ncclean.neighbours.options import NeighbourOptions

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.neighbours.heaps import RisingNearest, keys_of
+from ncclean.neighbours.knn import RisingNearest, keys_of
 from ncclean.neighbours.knn import (
     Nearest,
     nearest_in_list,

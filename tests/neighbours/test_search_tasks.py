@@ -3,7 +3,7 @@ import pytest
 
 from ncclean.neighbours.inverted_lists import Members
 from ncclean.neighbours.knn import order_of
-from ncclean.neighbours.query_batches import batches
+from ncclean.neighbours.inverted_lists import batches
 
 QUERIES = 300
 

@@ -13,7 +13,7 @@ from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.reference import ReferenceMatches
 from ncclean.neighbours.result import CorpusNeighbours, Side
-from ncclean.neighbours.summary import neighbour_metadata, summarize
+from ncclean.neighbours.table import neighbour_metadata, summarize
 from ncclean.neighbours.table import write_neighbours
 
 # Pairs 0 and 2 share an image, 1, 2 and 3 a caption; the last two are captions of one image.
