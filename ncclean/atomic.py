@@ -49,7 +49,7 @@ def published(path: UPath) -> Iterator[Path]:
                 _report(path)
                 stores.patiently(path.fs.put_file, str(aside), path.path)
             else:
-                aside = stack.enter_context(_aside(Path(str(path))))
+                aside = stack.enter_context(aside_of(Path(str(path))))
                 yield aside
                 _report(path)
                 _rename(aside, Path(str(path)))
@@ -94,7 +94,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _aside(path: Path) -> Iterator[Path]:
+def aside_of(path: Path) -> Iterator[Path]:
+    """Yield a hidden path beside a local one; what is there at the end is removed."""
     # Processes of two nodes may have one number and write to one folder.
     number = f"{os.getpid()}{secrets.randbelow(10**9):09d}"
     aside = path.with_name(f".{short_name(path.name)}.{number}.tmp")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.embedding_rows import Rows, Tick, silent
 from ncclean.neighbours.knn import TIE, Nearest
 
 _BLOCK_ROWS = 1024
@@ -21,50 +21,46 @@ _COLUMN_ROWS = 8192
 
 
 @dataclass(frozen=True)
-class Rivals:
+class BetterMatches:
     """(n,) int32 counts of other pairs whose caption fits the image better, and vice versa."""
 
     captions: np.ndarray
     images: np.ndarray
 
-    @property
-    def mutual_nearest(self) -> np.ndarray:
-        """(n,) bool: neither has a rival. DisNCL's filter with the corpus as its batch."""
-        neither: np.ndarray = (self.captions == 0) & (self.images == 0)
+    def mutual_nearest(self, rows: slice = slice(None)) -> np.ndarray:
+        """(m,) bool: neither has a better match. DisNCL's filter with the corpus as its batch."""
+        neither: np.ndarray = (self.captions[rows] == 0) & (self.images[rows] == 0)
         return neither
 
 
-def count_rivals(
-    image: Rows,
-    text: Rows,
+def count_better(
+    image: np.ndarray,
+    text: np.ndarray,
     own: np.ndarray,
     image_group: np.ndarray,
     text_group: np.ndarray,
-    tick: Tick = silent,
-) -> Rivals:
+) -> BetterMatches:
     """Compare every image with every caption; exact, n^2 d operations and little memory.
 
-    `own` (n,) are the cosines of the pairs, the groups (n,) any labels of near-duplicates.
+    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels of near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
     grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
-    for top, rows in image.chunks(_BLOCK_ROWS):
-        here = slice(top, top + len(rows))
+    for here in chunks(len(own), _BLOCK_ROWS):
+        rows = image[here].astype(np.float32)
         here_grouped = _within(grouped, here)
-        for left, columns in text.chunks(_COLUMN_ROWS):
-            there = slice(left, left + len(columns))
-            cosines = rows @ columns.T
+        for there in chunks(len(own), _COLUMN_ROWS):
+            cosines = rows @ text[there].astype(np.float32).T
             captions[here] += (cosines > own[here, None] + TIE).sum(axis=1, dtype=np.int32)
             images[there] += (cosines > own[None, there] + TIE).sum(axis=0, dtype=np.int32)
             # Take back what came from near-duplicates, which few pairs have.
             i, j = here_grouped, _within(grouped, there)
             same = image_group[i, None] == image_group[None, j]
             same |= text_group[i, None] == text_group[None, j]
-            cosines = cosines[np.ix_(i - top, j - left)]
+            cosines = cosines[np.ix_(i - here.start, j - there.start)]
             captions[i] -= (same & (cosines > own[i, None] + TIE)).sum(axis=1, dtype=np.int32)
             images[j] -= (same & (cosines > own[None, j] + TIE)).sum(axis=0, dtype=np.int32)
-        tick(here.stop)
-    return Rivals(captions, images)
+    return BetterMatches(captions, images)
 
 
 def _has_company(group: np.ndarray) -> np.ndarray:
@@ -82,33 +78,36 @@ def _within(rows: np.ndarray, block: slice) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Held:
-    """How often a near-duplicate group of queries holds a distinct candidate: sorted keys, times.
+    """How often a near-duplicate group of queries holds a distinct candidate.
 
-    The key of group g and candidate c is `g * width + c`.
+    `keys` (h,) are `keys_of` the pairs in groups of more than one, ascending; `sizes` (n,) those of
+    the groups by their first pair.
     """
 
     keys: np.ndarray
-    times: np.ndarray
-    width: int
+    sizes: np.ndarray
+    candidates: Distinct
 
-    @classmethod
-    def of(cls, query_group: np.ndarray, candidate_labels: np.ndarray) -> Held:
-        """From the (n,) groups and distinct candidates of the pairs."""
-        width = int(candidate_labels.max(initial=0)) + 2
-        keys = query_group.astype(np.int64) * width + candidate_labels
-        return cls(*np.unique(keys, return_counts=True), width)
+    @staticmethod
+    def keys_of(group: np.ndarray, candidate: np.ndarray, candidates: int) -> np.ndarray:
+        """Int64 keys in the order of groups, then of candidates, of which there are so many."""
+        keys: np.ndarray = group.astype(np.int64) * (candidates + 1) + candidate
+        return keys
 
-    def count(self, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-        """How often each of the groups holds the candidate."""
-        keys = group.astype(np.int64) * self.width + candidate
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.times[place], 0)
+    def count(self, pairs: np.ndarray, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+        """(p, k) how often the (p,) groups of (p,) pairs hold (p, k) candidates."""
+        keys = self.keys_of(group[:, None], candidate, len(self.candidates))
+        ends = (np.searchsorted(self.keys, keys, side=side) for side in ("right", "left"))
+        return np.where(
+            self.sizes[group, None] > 1,
+            np.subtract(*ends),
+            candidate == self.candidates.labels[pairs, None],
+        )
 
 
-def count_nearby_rivals(
+def count_better_among(
     pairs: np.ndarray,
     nearest: Nearest,
-    candidates: Distinct,
     own: np.ndarray,
     query_group: np.ndarray,
     candidate_group: np.ndarray,
@@ -119,15 +118,15 @@ def count_nearby_rivals(
     `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
     those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.
     """
+    candidates = held.candidates
     counts = np.empty(len(pairs), dtype=np.int32)
-    for start in range(0, len(pairs), _COLUMN_ROWS):
-        rows = slice(start, start + _COLUMN_ROWS)
+    for rows in chunks(len(pairs), _COLUMN_ROWS):
         here = pairs[rows]
         ids = nearest.ids[rows]
         better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
         # Pairs of the query's own group that hold the candidate are no rivals.
         sizes = candidates.starts[ids + 1] - candidates.starts[ids]
-        same_group = held.count(query_group[here, None], ids)
+        same_group = held.count(here, query_group[here], ids)
         counts[rows] = (better * (sizes - same_group)).sum(axis=1)
     return counts

@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.neighbours.blocks import IDENTIFIERS, Block
+from ncclean.neighbours.chunked import chunks
 from ncclean.neighbours.coarse_quantizer import Centroids
-from ncclean.neighbours.copies import caption_digests, vector_digests
-from ncclean.neighbours.embedding_rows import CHUNK_ROWS, EmbeddingMatrix, pair_cosines
-from ncclean.neighbours.heaps import RisingNearest
-from ncclean.neighbours.knn import Nearest, order_of
+from ncclean.neighbours.copies import caption_digests, digests, vector_digests
+from ncclean.neighbours.knn import Nearest, RisingNearest, order_of
 from ncclean.neighbours.list_scanner import Products
 from ncclean.neighbours.matmul import fastest, widened
 from ncclean.neighbours.whitening import Whitening
@@ -60,17 +59,31 @@ def read_block(work: ArrayFolder, number: int, block: Block) -> None:
     identifiers = pairs.facts.select(list(IDENTIFIERS))
     with pa.ipc.new_stream(sink, identifiers.schema) as writer:
         writer.write_table(identifiers)
+    uids, *sample = (pairs.facts.column(name).to_pylist() for name in ("uid", "shard", "key"))
+    samples = zip(*sample, strict=True)
     work.save(
         f"read-{number}",
         {
             "image": vector_digests(pairs.image),
             "text": vector_digests(pairs.text),
             "caption": caption_digests(pairs.facts.column("text").to_pylist()),
-            "own": pair_cosines(EmbeddingMatrix([pairs.image]), EmbeddingMatrix([pairs.text])),
+            "uid": digests(f"{uid}".encode() for uid in uids),
+            "sample": digests("\0".join(map(str, names)).encode() for names in samples),
+            "has_captions": np.array([bool(np.any(pairs.facts.column("caption_number")))]),
+            "own": pair_cosines(pairs.image, pairs.text),
             "pairs": np.frombuffer(sink.getvalue(), np.uint8),
             "left_out": np.array([pairs.left_out]),
         },
     )
+
+
+def pair_cosines(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """(n,) float32 cosines of (n, d) pairs."""
+    cosines = np.empty(len(image), np.float32)
+    for rows in chunks(len(image)):
+        sides = (side[rows].astype(np.float32) for side in (image, text))
+        cosines[rows] = np.einsum("nd,nd->n", *sides)
+    return cosines
 
 
 def pairs_of(read: Arrays) -> pa.Table:
@@ -118,6 +131,7 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
         arrays |= {
             f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
             f"{side}_length": lengths,
+            f"{side}_list": routes[:, 0],
         }
         if clusters is not None and side == "image":
             arrays["cluster"] = clusters.route(own, 1)[:, 0]
@@ -174,7 +188,7 @@ def route_block(
         own = vectors[side]
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
         nearest_lists = work.load(f"assign-{number}")[f"{side}_routes"]
-        assigned = nearest_lists[:, 0].astype(np.int32)
+        assigned = work.load(f"assign-{number}")[f"{side}_list"]
         lists = len(Centroids.of(learnt, f"{side}_"))
         order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
@@ -249,9 +263,3 @@ def range_of(work: ArrayFolder, side: str, number: int) -> tuple[int, int]:
     """The ids of the distinct rows of a block."""
     bounds = work.load("bounds")[side]
     return int(bounds[number]), int(bounds[number + 1])
-
-
-def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Consecutive slices of `count` rows."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))

@@ -33,6 +33,11 @@ class BlockPairs:
 class Block(Protocol):
     """Consecutive pairs of a corpus that can be read again and again. Travels to workers."""
 
+    @property
+    def dim(self) -> int:
+        """Dimensions of the vectors."""
+        ...
+
     def read(self) -> BlockPairs:
         """Raises `InputError` if they cannot be read."""
         ...
@@ -81,6 +86,10 @@ class ArrayBlock:
     image: np.ndarray
     text: np.ndarray
     captions: Sequence[str | None] | None = None
+
+    @property
+    def dim(self) -> int:
+        return int(self.image.shape[1])
 
     def read(self) -> BlockPairs:
         count = len(self.image)

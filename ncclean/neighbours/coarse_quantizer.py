@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.faiss_library import load_faiss
 from ncclean.neighbours.list_scanner import Largest
-from ncclean.neighbours.matmul import fastest, widened
+from ncclean.neighbours.matmul import fastest, load_faiss, widened
 
 TRAINING_ROWS_PER_LIST = 64
 _ITERATIONS = 10

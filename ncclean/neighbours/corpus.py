@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,23 +11,43 @@ import pyarrow as pa
 from ncclean.errors import InputError
 from ncclean.neighbours.block_tasks import Direction, pairs_of, read_block
 from ncclean.neighbours.blocks import Block
-from ncclean.neighbours.copies import Distinct, distinct_classes
+from ncclean.neighbours.chunked import VALUES, Keys, chunks, first_rows
+from ncclean.neighbours.copies import Distinct, write_classes
 from ncclean.neighbours.stages import Stages
+from ncclean.storage.array_files import Arrays
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The pairs read: `own` (n,) cosines, distinct rows by side, identifiers."""
+    """The n pairs read: `own` (n,) cosines, distinct rows by side, identifiers. All are mapped.
+
+    `files` are those of `read_block`, `has_captions` tells whether an image has several captions.
+    """
 
     own: np.ndarray
     distinct: dict[str, Distinct]
     pairs: pa.Table
     dim: int
     left_out: int
+    files: list[Arrays]
+    has_captions: bool
+
+    def __len__(self) -> int:
+        return len(self.own)
 
     def width(self, direction: Direction, k: int) -> int:
         """How many neighbours there can be, at most k and at least one."""
         return max(1, min(k, len(self.distinct[direction.index]) - direction.is_within))
+
+    def repeated_uids(self, stages: Stages) -> int:
+        """How many pairs have the uid of an earlier one."""
+        with stages.work.scratch({"first": ((len(self),), np.int32)}) as scratch:
+            first = scratch["first"]
+            first_rows(stages.work, digests_of(self.files, "uid"), first)
+            return sum(
+                int(np.count_nonzero(first[rows] != np.arange(rows.start, rows.stop)))
+                for rows in chunks(len(self), VALUES)
+            )
 
 
 def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
@@ -35,26 +55,18 @@ def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
     names = stages.run("reading embeddings", "read", read_block, [(block,) for block in blocks])
     files = [stages.work.load(name) for name in names]
     ends = np.cumsum([0, *(len(file["own"]) for file in files)])
-    if not ends[-1]:
+    count = int(ends[-1])
+    if not count:
         raise InputError("the embeddings hold no usable pair")
-    own = np.concatenate([file["own"] for file in files])
+    own = stages.joined("own", names, {"own": "own"})["own"]
     stages.progress.say("looking for copies")
-    hashes = {
-        name: np.concatenate([file[name] for file in files])
-        for name in ("image", "text", "caption")
+    keys: dict[str, list[Keys]] = {
+        "image": [digests_of(files, "image")],
+        "text": [digests_of(files, "text"), lambda: _captions(files)],
     }
-    distinct = {
-        "image": distinct_classes(hashes["image"]),
-        "text": distinct_classes(hashes["text"], hashes["caption"]),
-    }
-    stages.save("own", own=own)
-    bounds = {}
-    for side, classes in distinct.items():
-        stages.save(
-            f"classes-{side}", labels=classes.labels, first=classes.first,
-            members=classes.members, starts=classes.starts, positions=classes.positions,
-        )  # fmt: skip
-        bounds[side] = np.searchsorted(classes.first, ends)
+    distinct = {side: write_classes(stages, f"classes-{side}", keys[side], count) for side in keys}
+    at = ends.astype(np.int32)  # of another type, the rows would be copied into memory
+    bounds = {side: np.searchsorted(classes.first, at) for side, classes in distinct.items()}
     stages.save("bounds", **bounds)
     for number, first in enumerate(ends[:-1]):
         rows = {
@@ -62,6 +74,26 @@ def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
             for side, classes in distinct.items()
         }
         stages.save(f"distinct-{number}", **rows)
-    pairs = pa.concat_tables([pairs_of(file) for file in files])
-    left_out = sum(int(file["left_out"][0]) for file in files)
-    return Corpus(own, distinct, pairs, blocks[0].read().image.shape[1], left_out)
+    return Corpus(
+        own,
+        distinct,
+        pa.concat_tables([pairs_of(file) for file in files]),
+        blocks[0].dim,
+        sum(int(file["left_out"][0]) for file in files),
+        files,
+        any(bool(file["has_captions"][0]) for file in files),
+    )
+
+
+def digests_of(files: Sequence[Arrays], name: str) -> Keys:
+    """The digests of that name of all pairs, chunk by chunk."""
+    return lambda: (file[name][rows] for file in files for rows in chunks(len(file[name]), VALUES))
+
+
+def _captions(files: Sequence[Arrays]) -> Iterator[np.ndarray]:
+    """The digest of each caption; that of its vector where there is none."""
+    for file in files:
+        for rows in chunks(len(file["caption"]), VALUES):
+            captions = file["caption"][rows]
+            has_one = captions.any(axis=1)[:, None]  # type: ignore[index]
+            yield np.where(has_one, captions, file["text"][rows])

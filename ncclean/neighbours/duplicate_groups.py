@@ -10,16 +10,17 @@ no near-duplicates left, and nothing was dropped that is not near what was kept.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from ncclean.neighbours.copies import Distinct
+from ncclean.neighbours.chunked import VALUES, DisjointSets, chunks
 from ncclean.neighbours.list_scanner import places_within
+from ncclean.storage.array_files import Arrays, Shapes
 
-# Earlier near-duplicates of a row that are kept in one round of `Grouping`.
+# Earlier near-duplicates of a row that are kept in one round of `Leaders`.
 KEPT = 32
 
 
@@ -114,46 +115,51 @@ def spanning(pairs: Candidates) -> Candidates:
         return pairs
     rows, inverse = np.unique(np.concatenate([pairs.queries, pairs.ids]), return_inverse=True)
     later, earlier = inverse[: len(pairs)], inverse[len(pairs) :]
-    first = rows[components(len(rows), later, earlier)]
+    sets = DisjointSets(first := np.empty(len(rows), np.int32))
+    sets.join(later, earlier)
+    sets.finish()
+    first = rows[first]
     joined = np.flatnonzero(first != rows)
     return Candidates(rows[joined], first[joined], np.ones(len(joined), np.float32))
 
 
-def components(count: int, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-    """(count,) first member of each row's connected component. Groups chain."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    ones = np.ones(len(later), dtype=np.int8)
-    graph = coo_array((ones, (later, earlier)), shape=(count, count))
-    _, component = connected_components(graph, directed=False)
-    classes = Distinct.of(component)
-    first: np.ndarray = classes.first[classes.labels]
-    return first
-
-
-class Grouping:
-    """Groups by representative, decided in rounds.
+class Leaders:
+    """Groups by representative (leader clustering), decided in rounds.
 
     Rows are taken in order: one joins the most similar representative before it that it is a
     near-duplicate of, and else becomes one. Where a row's pairs were cut and none of those that are
     left is of a representative, it stays open, and so do rows that depend on it: `search` names the
     rows to compare in the next round.
+
+    The (u,) arrays of `Leaders.shapes` are written to, and may be mapped files: `queries` and
+    `members` are which rows to compare in the next round, and with which.
     """
 
-    def __init__(self, count: int) -> None:
-        self.representative = np.arange(count, dtype=np.int32)
-        self._is_open = np.ones(count, dtype=bool)
-        self._was_cut = np.zeros(count, dtype=bool)
+    def __init__(self, arrays: Arrays) -> None:
+        self.representative, self._is_open, self._was_cut, self.queries, self.members = (
+            arrays[name] for name in self.shapes(0)
+        )
+        for rows in chunks(len(self.representative), VALUES):
+            self.representative[rows] = np.arange(rows.start, rows.stop)
+            self._is_open[rows] = True
 
-    def decide(self, pairs: Candidates, cut: np.ndarray) -> None:
-        """Take the pairs of a round, by later row, and the rows whose pairs were cut."""
-        is_cut = np.zeros(len(self.representative), dtype=bool)
-        is_cut[cut] = True
-        has_pairs = np.zeros(len(self.representative), dtype=bool)
-        has_pairs[pairs.queries] = True
-        self._is_open &= has_pairs  # without an earlier near-duplicate, a row is its own
-        self._was_cut |= is_cut
+    @staticmethod
+    def shapes(count: int) -> Shapes:
+        """The arrays for so many rows."""
+        flags = ((count,), np.bool_)
+        return {
+            "representative": ((count,), np.int32), "is_open": flags, "was_cut": flags,
+            "queries": flags, "members": flags,
+        }  # fmt: skip
+
+    def decide(self, rows: slice, pairs: Candidates, cut: np.ndarray) -> None:
+        """Take the pairs of a round of consecutive rows, by later row, and rows of cut pairs."""
+        is_cut = np.zeros(rows.stop - rows.start, dtype=bool)
+        is_cut[cut - rows.start] = True
+        has_pairs = np.zeros(rows.stop - rows.start, dtype=bool)
+        has_pairs[pairs.queries - rows.start] = True
+        self._is_open[rows] &= has_pairs  # without an earlier near-duplicate, a row is its own
+        self._was_cut[rows] |= is_cut
         starts = np.flatnonzero(np.diff(pairs.queries, prepend=-1))
         for begin, end in zip(starts, np.append(starts, len(pairs))[1:], strict=True):
             row = int(pairs.queries[begin])
@@ -167,66 +173,50 @@ class Grouping:
                 self.representative[row] = earlier[best]
                 self._is_open[row] = False
                 self._was_cut[row] |= is_open.any()  # one of them may come to be nearer
-            elif not is_cut[row] and not is_open.any():
+            elif not is_cut[row - rows.start] and not is_open.any():
                 self._is_open[row] = False
 
-    def search(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(count,) which rows to compare in the next round, and with which; None if none is open.
+    def search(self) -> bool:
+        """Write which rows to compare in the next round, and with which; False if none is open.
 
         The rest are representatives, with which an open row is compared, and their members.
         """
-        if not self._is_open.any():
-            return None
-        return self._is_open, self._is_open | self._stands()
+        return self._ask(lambda rows, stands: (self._is_open[rows], self._is_open[rows] | stands))
 
-    def search_nearest(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def search_nearest(self) -> bool:
         """As `search`, for members whose most similar representative may have been cut."""
-        rows = self._was_cut & ~self._stands()
-        return (rows, self._stands()) if rows.any() else None
+        return self._ask(lambda rows, stands: (self._was_cut[rows] & ~stands, stands))
 
     def move(self, pairs: Candidates) -> None:
         """Take the most similar representatives that were found for `search_nearest`."""
         self.representative[pairs.queries] = pairs.ids
 
-    def _stands(self) -> np.ndarray:
-        own: np.ndarray = self.representative == np.arange(len(self.representative))
-        return own
+    def _ask(self, choose: Callable[[slice, np.ndarray], tuple[np.ndarray, np.ndarray]]) -> bool:
+        is_any = False
+        for rows in chunks(len(self.representative), VALUES):
+            stands = self.representative[rows] == np.arange(rows.start, rows.stop)
+            self.queries[rows], self.members[rows] = choose(rows, stands)
+            is_any |= bool(self.queries[rows].any())
+        return is_any
 
 
 def join_single_rows(
-    representative: np.ndarray, queries: np.ndarray, near: Sequence[np.ndarray]
-) -> np.ndarray:
-    """(u,) representatives, where rows that are alone have joined an earlier one in another space.
+    representative: np.ndarray, sizes: np.ndarray, queries: np.ndarray, near: Sequence[np.ndarray]
+) -> None:
+    """Let rows that are alone join an earlier one that they are near in another space.
 
-    `queries` (q,) are ascending rows, and `near` the rows that each is a near-duplicate of there,
-    most similar first. A row joins the first before it that is a representative, so every member
-    still is near the first of its group.
+    `representative` (u,) is written to; `sizes` (u,) are those of the groups before. `queries` (q,)
+    are ascending rows, and `near` the rows that each is a near-duplicate of there, most similar
+    first. A row joins the first before it that is a representative, so every member still is near
+    the first of its group.
     """
-    joined = representative.copy()
-    alone = np.bincount(representative, minlength=len(representative)) == 1
     for row, others in zip(queries.tolist(), near, strict=True):
-        if not alone[row]:
+        if sizes[representative[row]] > 1:
             continue
         for other in others.tolist():
-            if other < row and joined[other] == other:
-                joined[row] = other
+            if other < row and representative[other] == other:
+                representative[row] = other
                 break
-    return joined
-
-
-def pair_labels(distinct: Distinct, representative: np.ndarray) -> np.ndarray:
-    """(n,) group of each pair as the row of its group's first pair; singletons name themselves."""
-    first: np.ndarray = distinct.first[representative[distinct.labels]]
-    return first
-
-
-def joint_labels(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(n,) groups of pairs that share both the image and the text group, by their first pair."""
-    _, first, inverse = np.unique(
-        image.astype(np.int64) * len(image) + text, return_index=True, return_inverse=True
-    )
-    labels: np.ndarray = first[inverse.reshape(-1)]
-    return labels
 
 
 def ranks(queries: np.ndarray) -> np.ndarray:

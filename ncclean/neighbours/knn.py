@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.list_scanner import Largest
+from ncclean.neighbours.list_scanner import Largest, Reached, places_within
 from ncclean.neighbours.matmul import fastest
 
 # Cosines of float32 products that differ by less are ties.
@@ -78,3 +78,108 @@ def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
     """Share of the (q, k) exact neighbours that were found; ties with the k-th count as found."""
     reached = cosines >= exact[:, -1:] - TIE
     return float(reached.sum() / exact.size)
+
+
+# A cosine and an id in one integer, in the order of cosines, then of ids, the smaller id last. The
+# last bit tells what was known before. Where one is missing, the smallest.
+_LARGEST_ID = np.int64(0x7FFFFFFF)
+_MISSING = np.int64(np.iinfo(np.int64).min | 1)
+_FEW = 6
+_ROWS = 1 << 14  # looked through at a time
+
+
+class RisingNearest:
+    """Holds the k nearest of (s,) queries; `known` (s, k) are `keys_of` those of their own lists.
+
+    `known` is written to.
+    """
+
+    @classmethod
+    def unknown(cls, count: int, k: int) -> RisingNearest:
+        """Of so many queries of which no list has been seen."""
+        return cls(np.full((count, k), _MISSING))
+
+    def __init__(self, known: np.ndarray) -> None:
+        self._keys = known
+        self._floors = _cosines(known[:, 0])
+
+    def floors(self, rows: np.ndarray) -> np.ndarray:
+        """(q,) cosines that a member must reach to be among the k nearest of these queries."""
+        floors: np.ndarray = self._floors[rows]
+        return floors
+
+    def add(self, rows: np.ndarray, reached: Reached, ids: np.ndarray) -> None:
+        """Take what reached the floors of (q,) queries, by row, among the (m,) ids of a list."""
+        self.merge(rows[reached.rows], _keys(reached.cosines, ids[reached.places]))
+
+    def merge(self, rows: np.ndarray, keys: np.ndarray) -> None:
+        """Take (c,) keys and whose they are, those of a row one after another."""
+        if not len(rows):
+            return
+        begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
+        counts = np.diff(begins, append=len(rows))
+        rows = rows[begins]
+        # Most rows have few new ones, and need not be filled up to what some have.
+        is_few = counts <= _FEW
+        of_few = np.repeat(is_few, counts)
+        self._merge(rows[is_few], counts[is_few], keys[of_few])
+        self._merge(rows[~is_few], counts[~is_few], keys[~of_few])
+
+    def _merge(self, rows: np.ndarray, counts: np.ndarray, keys: np.ndarray) -> None:
+        """Take (c,) keys by row, so many of each of the (r,) rows."""
+        if not len(rows):
+            return
+        rank = places_within(counts)
+        most, k = int(counts.max()), self._keys.shape[1]
+        merged = np.full((len(rows), k + most), _MISSING)
+        merged[:, :k] = self._keys[rows]
+        merged[np.repeat(np.arange(len(rows)), counts), k + rank] = keys
+        merged.partition(most, axis=1)
+        self._keys[rows] = merged[:, most:]
+        self._floors[rows] = _cosines(merged[:, most])
+
+    def nearest(self) -> Nearest:
+        """The (s, k) nearest so far, known and new."""
+        keys = np.sort(self._keys, axis=1)[:, ::-1]
+        return Nearest(_cosines(keys), np.where(keys == _MISSING, np.int32(-1), _ids(keys)))
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """(c,) rows and keys of what was not known before and is among the k nearest."""
+        count, k = self._keys.shape
+        rows, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for begin in range(0, count, _ROWS):
+            some = self._keys[begin : begin + _ROWS].ravel()
+            new = np.flatnonzero(some & 1 == 0)
+            rows.append(begin + new // k)
+            keys.append(some[new])
+        return np.concatenate(rows), np.concatenate(keys)
+
+
+def keys_of(known: Nearest) -> np.ndarray:
+    """(s, k) of each of the nearest that are known, the k-th first."""
+    keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
+    return keys[:, ::-1]
+
+
+def _keys(cosines: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    keys: np.ndarray = _ordered(cosines.view(np.int32)).astype(np.int64)
+    keys <<= 32
+    keys += (_LARGEST_ID - ids) << 1
+    return keys
+
+
+def _ids(keys: np.ndarray) -> np.ndarray:
+    ids: np.ndarray = (_LARGEST_ID - ((keys & 0xFFFFFFFF) >> 1)).astype(np.int32)
+    return ids
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """int32 bits of float32 numbers as integers in their order, and back."""
+    ordered: np.ndarray = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return ordered
+
+
+def _cosines(keys: np.ndarray) -> np.ndarray:
+    """The float32 cosines of keys; minus infinity for what is missing."""
+    cosines = _ordered((keys >> 32).astype(np.int32)).view(np.float32)
+    return np.where(keys == _MISSING, np.float32(-np.inf), cosines)

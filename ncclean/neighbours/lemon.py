@@ -19,15 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.embedding_rows import Rows
 from ncclean.neighbours.knn import Nearest
 from ncclean.neighbours.matmul import single_products
 
 _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
+
+
+class PairVectors(Protocol):
+    """The vectors of pairs in one modality."""
+
+    dim: int
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(m,) pairs -> (m, d) float32."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +66,7 @@ def disagreement(
     queries: np.ndarray,
     nearest: Nearest,
     distinct: Distinct,
-    positions: np.ndarray,
-    other: Rows,
+    other: PairVectors,
     own: np.ndarray,
     copies: Sequence[np.ndarray],
     k: int,
@@ -66,9 +75,9 @@ def disagreement(
     """(p,) the term s_n of (p,) pairs if `nearest` are neighbours by image, s_m if by text.
 
     NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
-    are distinct rows of its modality, those of the pairs among them; `positions` (n,) are
-    `distinct.positions`. `other` holds the embeddings of the pairs in the other modality, `own`
-    (n,) the pairs' cosines, `copies` (n,) labels of pairs that are copies, or of the same image.
+    are distinct rows of its modality, those of the pairs among them. `other` holds the embeddings
+    of the pairs in the other modality, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs
+    that are copies, or of the same image.
     """
     terms = np.empty(len(pairs), dtype=np.float32)
     rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(other.dim, k))))
@@ -76,7 +85,7 @@ def disagreement(
         block = pairs[start : start + rows_at_a_time]
         rows = np.searchsorted(queries, distinct.labels[block])
         near, cosines = neighbour_pairs(
-            nearest.ids[rows], nearest.cosines[rows], distinct, positions, block, k
+            nearest.ids[rows], nearest.cosines[rows], distinct, block, k
         )
         valid = near >= 0
         for labels in copies:
@@ -90,7 +99,7 @@ def disagreement(
     return terms
 
 
-def _cosines(other: Rows, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
+def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
     """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
 
     Vectors that several of them ask for, as pairs that lie near one another do, are read once.
@@ -106,7 +115,6 @@ def neighbour_pairs(
     near_ids: np.ndarray,
     near_cosines: np.ndarray,
     distinct: Distinct,
-    positions: np.ndarray,
     pairs: np.ndarray,
     k: int,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +138,7 @@ def neighbour_pairs(
     place[missing] = 0
     before = np.take_along_axis(ends - np.minimum(sizes, k), place, axis=1)
     chosen = np.take_along_axis(classes, place, axis=1)
-    turn = slots[None] - before + positions[pairs][:, None] + (place == 0)
+    turn = slots[None] - before + distinct.positions[pairs][:, None] + (place == 0)
     whole = np.maximum(distinct.starts[chosen + 1] - distinct.starts[chosen], 1)
     near = distinct.members[distinct.starts[chosen] + turn % whole]
     near[missing] = -1

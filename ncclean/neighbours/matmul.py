@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.neighbours.faiss_library import load_faiss
 from ncclean.neighbours.scratch_arrays import kept
 
 if TYPE_CHECKING:
@@ -254,3 +253,16 @@ def _has_tiles() -> bool:
     import torch
 
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
+
+
+def load_faiss() -> Any:
+    """FAISS, imported when it is first needed.
+
+    Where torch or scikit-learn have brought another OpenMP runtime into the process, FAISS
+    crashes on macOS as soon as it starts threads; one thread is safe there.
+    """
+    import faiss
+
+    if sys.platform == "darwin":
+        faiss.omp_set_num_threads(1)
+    return faiss

@@ -15,14 +15,12 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
 from ncclean.neighbours.copies import caption_digests, vector_digests
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.faiss_library import load_faiss
-from ncclean.neighbours.heaps import RisingNearest, keys_of
-from ncclean.neighbours.knn import QUERY_ROWS, nearest_in_list
+from ncclean.neighbours.knn import QUERY_ROWS, RisingNearest, keys_of, nearest_in_list
 from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import Arithmetic, fastest, taken
+from ncclean.neighbours.matmul import Arithmetic, fastest, load_faiss, taken
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.run import PAIR_BYTES, task_bytes
+from ncclean.neighbours.run import DRIVER_BYTES, task_bytes
 from ncclean.neighbours.search import groups_of, row_bytes
 from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.training import is_exact, lists_of
@@ -98,7 +96,7 @@ def plan_search(
     exact = is_exact(options, pairs)
     lists = lists_of(pairs, exact)
     processes = processes_worth(tasks.workers, shards)
-    room = task_bytes(memory_limit, tasks, shards, dim, processes)
+    room = task_bytes(memory_limit, tasks, processes)
     of_a_row = row_bytes(k, min(many_probes(lists), lists), queries=1)
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
@@ -126,7 +124,7 @@ def plan_search(
         working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MOST_PROBES, lists)),
         bytes_written=pairs * _ROW_BYTES,
         task_bytes=room,
-        memory_bytes=processes * room + PAIR_BYTES * pairs,
+        memory_bytes=processes * room + DRIVER_BYTES,
         comparisons_per_second=round(speed),
         processor_hours_low=low,
         processor_hours=high,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.matmul import load_faiss
 
 # Cosine from which an image counts as one of the reference, whitened and in the model's own space.
 CONTAMINATED = {True: 0.95, False: 0.98}

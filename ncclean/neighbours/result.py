@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.better_matches import Rivals
+from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.reference import ReferenceMatches
 
 # Cosine from which two are near-duplicates, by modality, in the whitened space and in the model's.
@@ -24,16 +24,19 @@ SAME_IMAGE_COSINE = 0.98
 class Side:
     """One modality: its `distinct` rows, and for n pairs the near-duplicates.
 
-    `group` (n,) is the first pair of each pair's group, `similarity` (n,) the cosine of its
-    distinct row with that of the group, whitened if the search is. `index` describes the lists.
-    Recalls are measured on a sample against exact search: of the neighbours in the modality, of
-    those across (of the other modality's queries), and `duplicate_recall` of near-duplicates, NaN
-    where the sample has none.
+    `group` (n,) is the first pair of each pair's group, `sizes` (n,) how many pairs a group has, by
+    its first pair, and `members` (n,) how many images or captions; `similarity` (n,) is the cosine
+    of its distinct row with that of the group, whitened if the search is. `index` describes the
+    lists. Recalls are measured on a sample against exact search: of the neighbours in the modality,
+    of those across (of the other modality's queries), and `duplicate_recall` of near-duplicates,
+    NaN where the sample has none.
     """
 
     distinct: int
     threshold: float
     group: np.ndarray
+    sizes: np.ndarray
+    members: np.ndarray
     similarity: np.ndarray
     index: str
     recall: float
@@ -43,15 +46,17 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusNeighbours:
-    """The results; arrays are (n,), groups are rows of first members."""
+    """The results; arrays are (n,) and may be mapped files, groups are rows of first members."""
 
     image: Side
     text: Side
     whiten: bool
     is_exact: bool
     pair_group: np.ndarray
-    rivals: Rivals
+    pair_sizes: np.ndarray
+    rivals: BetterMatches
     lemon: np.ndarray
     cluster: np.ndarray
     reference: ReferenceMatches | None
     left_out: int
+    repeated_uids: int

@@ -17,13 +17,16 @@ from ncclean import stores
 from ncclean.atomic import remove_leftovers
 from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.sources import embedded_blocks, read_reference
-from ncclean.neighbours.summary import NeighboursSummary, neighbour_metadata, summarize
-from ncclean.neighbours.table import write_neighbours
+from ncclean.neighbours.table import (
+    NeighboursSummary,
+    neighbour_metadata,
+    summarize,
+    write_neighbours,
+)
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
@@ -33,7 +36,8 @@ from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.run_record import RunRecord
 from ncclean.stores import absolute
 
-PAIR_BYTES = 250  # of all pairs, held beside what the tasks take
+# What this process holds beside the tasks, however many pairs there are: libraries and chunks.
+DRIVER_BYTES = 128 << 20
 _LEAST_TASK_BYTES = 64 << 20
 _COMMAND, _WRITING = "neighbours", "writing"
 
@@ -87,13 +91,13 @@ def run_search(
             options,
             work,
             runner,
-            memory_bytes=task_bytes(memory_limit, tasks, shards, blocks[0].dim, processes),
+            memory_bytes=task_bytes(memory_limit, tasks, processes),
             progress=progress,
             reference=vectors,
         )
         images = len(vectors) if vectors is not None else 0
         seconds = time.perf_counter() - begin
-        summary = summarize(pairs, neighbours, out, seconds, images)
+        summary = summarize(neighbours, out, seconds, images)
         progress.say("writing")
         metadata = neighbour_metadata(options, summary)
         record.append(_WRITING)  # from here on a table at `out` is this search's own
@@ -104,14 +108,11 @@ def run_search(
     return summary
 
 
-def task_bytes(
-    limit: int | None, tasks: TaskOptions, shards: Sequence[ShardRef], dim: int, processes: int
-) -> int:
+def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
     """What each of the tasks that run at a time may take."""
     if tasks.engine == "ray" and limit is not None:
         return limit
-    pairs = sum(shard.size for shard in shards) // (4 * dim)
-    left = (limit or total_memory() // 2) - PAIR_BYTES * pairs
+    left = (limit or total_memory() // 2) - DRIVER_BYTES
     return max(left // processes, _LEAST_TASK_BYTES)
 
 

@@ -8,30 +8,36 @@ files. The results depend neither on the memory, nor on how many tasks run at a 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from ncclean.data.embeddings.pairs import images_of
-from ncclean.neighbours.better_matches import Rivals
+from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, route_block
 from ncclean.neighbours.blocks import ArrayBlock, Block
+from ncclean.neighbours.chunked import add_counts
 from ncclean.neighbours.columns import (
-    all_rivals,
+    better_among_neighbours,
+    better_of_all,
+    distinct_columns,
+    group_sizes,
     lemon_scores,
-    nearby_rivals,
+    pair_groups,
     reference_matches,
-    similarities,
 )
 from ncclean.neighbours.corpus import Corpus, read_corpus
-from ncclean.neighbours.directions import recall, search
-from ncclean.neighbours.duplicate_groups import joint_labels, pair_labels
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.grouping import group_side, join_single_images
+from ncclean.neighbours.knn import recall_by_value
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT, group_side, join_single_images
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.neighbours.scratch_arrays import release
+from ncclean.neighbours.search_tasks import (
+    gather_nearest,
+    nearest_of,
+    search_away,
+    search_home,
+)
 from ncclean.neighbours.stages import Stages
 from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
@@ -78,42 +84,36 @@ def find_neighbours(
     stages.run("writing lists", "route", route_block, arguments)
     stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
 
-    representative = {
-        side: group_side(
+    joins = whiten and options.image_threshold is None  # single images, by their plain cosines
+    for side in SIDES:
+        group_side(
             stages,
             corpus,
             side,
+            "leaders-image" if joins and side == "image" else f"groups-{side}",
             thresholds[side],
             options.linkage,
             assigned.probes[f"{side}-{side}"] if exact else GROUPING_EFFORT,
         )
-        for side in SIDES
-    }
     k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
     for direction in WITHIN:
         search(stages, blocks, direction, k[direction.name])
-    if whiten and options.image_threshold is None:
-        representative["image"] = join_single_images(stages, representative["image"])
-    for side in SIDES:
-        stages.save(f"groups-{side}", representative=representative[side])
-    group = {side: pair_labels(corpus.distinct[side], representative[side]) for side in SIDES}
-    pair_group = joint_labels(group["image"], group["text"])
-    same_image = images_of(corpus.pairs)
-    shared = {} if same_image is None else {"same_image": same_image}
-    stages.save("pair-groups", pair=pair_group, image=group["image"], text=group["text"], **shared)
-
+    if joins:
+        join_single_images(stages, "leaders-image", "groups-image")
+    groups = pair_groups(stages, corpus)
+    sizes = group_sizes(stages, groups)
     lemon = lemon_scores(stages, corpus, options.k)
     recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
     if exact:
-        rivals = all_rivals(stages, blocks, corpus, group)
+        rivals = better_of_all(stages, blocks, corpus)
     else:
         counts = []
         for direction in ACROSS:
             search(stages, blocks, direction, k[direction.name])
             recalls[direction.name] = recall(stages, direction, assigned, queries)
-            counts.append(nearby_rivals(stages, corpus, direction, group))
-        rivals = Rivals(*counts)
-    similarity = similarities(stages, corpus)
+            counts.append(better_among_neighbours(stages, corpus, direction))
+        rivals = BetterMatches(*counts)
+    columns = distinct_columns(stages, corpus, assigned.clusters)
     lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
 
     def result(here: str, there: str) -> Side:
@@ -121,8 +121,10 @@ def find_neighbours(
         return Side(
             distinct=len(corpus.distinct[here]),
             threshold=thresholds[here],
-            group=group[here],
-            similarity=similarity[here],
+            group=groups[here],
+            sizes=sizes[here],
+            members=sizes["images" if here == "image" else here],
+            similarity=columns[here],
             index=describe(within, across, assigned.probes, lists[here]),
             recall=recalls[within.name],
             across_recall=recalls.get(across.name, 1.0),
@@ -134,12 +136,14 @@ def find_neighbours(
         text=result("text", "image"),
         whiten=whiten,
         is_exact=exact,
-        pair_group=pair_group,
+        pair_group=groups["pair"],
+        pair_sizes=sizes["pair"],
         rivals=rivals,
         lemon=lemon,
-        cluster=assigned.clusters[corpus.distinct["image"].labels],
+        cluster=columns["cluster"],
         reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
         left_out=corpus.left_out,
+        repeated_uids=corpus.repeated_uids(stages),
     )
     release()  # what tasks in this process have kept
     return corpus.pairs, neighbours
@@ -171,7 +175,7 @@ def _groups(
     """
     groups = {
         side: groups_of(
-            np.bincount(lists),
+            _sizes_of_lists(lists),
             row_bytes(k, max(assigned.visits(side)), _most_queries(corpus, side)),
             memory_bytes,
             workers,
@@ -181,6 +185,12 @@ def _groups(
     # Queries in float16, and what is known of the neighbours of each.
     query_bytes = 2 * corpus.dim + 10 * k
     return {**groups, "room": np.array([max(1, int(_OF_QUERIES * memory_bytes) // query_bytes)])}
+
+
+def _sizes_of_lists(lists: np.ndarray) -> np.ndarray:
+    sizes = np.zeros(int(lists.max()) + 1, np.int64)
+    add_counts(sizes, lists)
+    return sizes
 
 
 def _most_queries(corpus: Corpus, side: str) -> float:
@@ -209,3 +219,37 @@ def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int)
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups
+
+
+def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
+    """The k nearest of every query, in files by group of lists."""
+    name = direction.name
+    groups = len(stages.work.load("groups")[direction.index]) - 1
+    if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
+        return
+    what = f"{direction.index} neighbours" if direction.is_within else (
+        f"{direction.index} by {direction.query}"
+    )  # fmt: skip
+    arguments = [(direction, k)] * groups
+    stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
+    routes = [f"route-{number}" for number in range(len(blocks))]
+    stages.joined(f"visits-{name}", routes, {"home": f"{name}_home"})
+    stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
+    stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
+    stages.drop(f"home-{name}-", f"away-{name}-", f"visits-{name}")
+
+
+def recall(
+    stages: Stages, direction: Direction, assigned: Assigned, queries: Mapping[str, np.ndarray]
+) -> float:
+    """The share of the true neighbours of the sample that were found."""
+    exact = assigned.exact[direction.name]
+    if not exact.ids.size:
+        return 1.0
+    asked = queries[direction.query]
+    cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
+    for group in range(len(stages.work.load("groups")[direction.index]) - 1):
+        rows, nearest = nearest_of(stages.work, direction, group)
+        chosen = np.flatnonzero(np.isin(asked, rows))
+        cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+    return recall_by_value(cosines, exact.cosines)

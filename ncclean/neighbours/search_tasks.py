@@ -10,13 +10,19 @@ from functools import partial
 
 import numpy as np
 
-from ncclean.neighbours.block_tasks import Direction, chunks, starts_of
-from ncclean.neighbours.heaps import RisingNearest, keys_of
-from ncclean.neighbours.inverted_lists import Vectors, visits
-from ncclean.neighbours.knn import Nearest, nearest_in_list, order_of, query_blocks
+from ncclean.neighbours.block_tasks import Direction, starts_of
+from ncclean.neighbours.chunked import chunks
+from ncclean.neighbours.inverted_lists import Vectors, batches, visits
+from ncclean.neighbours.knn import (
+    Nearest,
+    RisingNearest,
+    keys_of,
+    nearest_in_list,
+    order_of,
+    query_blocks,
+)
 from ncclean.neighbours.list_scanner import Products
 from ncclean.neighbours.matmul import fastest, taken, widened
-from ncclean.neighbours.query_batches import batches
 from ncclean.neighbours.scratch_arrays import kept
 from ncclean.storage.array_files import ArrayFolder
 

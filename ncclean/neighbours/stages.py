@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ncclean.neighbours.chunked import VALUES, chunks
 from ncclean.progress import Progress
 from ncclean.runners.runner import Runner
-from ncclean.storage.array_files import ArrayFolder
+from ncclean.storage.array_files import ArrayFolder, Arrays, Shapes
 
 
 class Stages:
@@ -44,6 +48,38 @@ class Stages:
             done += 1
             self.progress.advance(done, len(names), "tasks")
         return names
+
+    @contextlib.contextmanager
+    def writing(self, name: str, shapes: Shapes) -> Iterator[Arrays]:
+        """Arrays of a new file, mapped for writing."""
+        with self.work.writing(name, shapes) as arrays:
+            yield arrays
+        self._names.add(name)
+
+    def joined(self, name: str, names: Sequence[str], columns: Mapping[str, str]) -> Arrays:
+        """Write arrays of several files, one after another; `columns` has their names by new ones.
+
+        Returns them, mapped.
+        """
+        if not self.has(name):
+            files = [self.work.load(one) for one in names]
+            shapes = {
+                new: ((sum(len(file[old]) for file in files),), files[0][old].dtype)
+                for new, old in columns.items()
+            }
+            with self.writing(name, shapes) as arrays:
+                for new, old in columns.items():
+                    begin = 0
+                    for file in files:
+                        arrays[new][begin : begin + len(file[old])] = file[old]
+                        begin += len(file[old])
+        return self.work.load(name)
+
+    def scattered(self, names: Sequence[str], column: str, out: np.ndarray) -> None:
+        """Write to (n,) `out` the column of files that have the values of some pairs each."""
+        for file in map(self.work.load, names):
+            for rows in chunks(len(file["pairs"]), VALUES):
+                out[file["pairs"][rows]] = file[column][rows]
 
     def save(self, name: str, **arrays: Any) -> None:
         """Write a file that the tasks of later stages share, unless it is there."""

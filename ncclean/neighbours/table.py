@@ -1,19 +1,25 @@
-"""The table of neighbours, in the columns of `schema.NEIGHBOURS`."""
+"""The table of neighbours, in the columns of `schema.NEIGHBOURS`, and its summary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
+import ncclean
 from ncclean import schema
 from ncclean.atomic import published
-from ncclean.data.embeddings.pairs import images_of
+from ncclean.neighbours.chunked import VALUES, add_counts, chunks
+from ncclean.neighbours.lemon import LemonParameters
+from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.reference import ReferenceMatches
 from ncclean.neighbours.result import CorpusNeighbours
+from ncclean.output_mark import mark
 from ncclean.storage.parts import ROW_GROUP_ROWS
 
 
@@ -44,38 +50,29 @@ class _Columns:
         self, pairs: pa.Table, result: CorpusNeighbours, reference: pa.Array | None
     ) -> None:
         self._pairs, self._result, self._reference = pairs, result, reference
-        # Offsets of 64 bits: the names of groups are taken from all of them.
-        self._uid = pairs.column("uid").cast(pa.large_string())
-        self._groups = {
-            "image": result.image.group, "text": result.text.group, "pair": result.pair_group,
-        }  # fmt: skip
-        # The captions of one image are no near-duplicates of it.
-        self._alone = {
-            "image": _alone(result.image.group, images_of(pairs)),
-            "text": _alone(result.text.group),
-            "pair": _alone(result.pair_group),
-        }
+        self._uids = pairs.column("uid").chunks
+        self._ends = np.cumsum([len(uids) for uids in self._uids])
 
     def rows(self, rows: slice) -> pa.Table:
         result = self._result
         pairs = self._pairs.slice(rows.start, rows.stop - rows.start)
-        alone = {name: values[rows] for name, values in self._alone.items()}
         lemon = result.lemon[rows]
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
-            **{name: pairs.column(name) for name in ("uid", "shard", "key", "caption_number")},
-            **{
-                f"{name}_group": self._named(group[rows], alone[name])
-                for name, group in self._groups.items()
-            },
-            **{
-                f"{name}_group_similarity": pa.array(
-                    side.similarity[rows], pa.float32(), mask=alone[name]
-                )
-                for name, side in (("image", result.image), ("text", result.text))
-            },
+            name: pairs.column(name) for name in ("uid", "shard", "key", "caption_number")
+        }
+        for name, side in (("image", result.image), ("text", result.text)):
+            group = side.group[rows]
+            alone = side.members[group] == 1
+            columns[f"{name}_group"] = self._named(group, alone)
+            columns[f"{name}_group_similarity"] = pa.array(
+                side.similarity[rows], pa.float32(), mask=alone
+            )
+        group = result.pair_group[rows]
+        columns |= {
+            "pair_group": self._named(group, result.pair_sizes[group] == 1),
             "better_captions": pa.array(result.rivals.captions[rows]),
             "better_images": pa.array(result.rivals.images[rows]),
-            "mutual_nearest": pa.array(result.rivals.mutual_nearest[rows]),
+            "mutual_nearest": pa.array(result.rivals.mutual_nearest(rows)),
             "lemon_score": pa.array(lemon, pa.float32(), mask=np.isnan(lemon)),
             "cluster": pa.array(result.cluster[rows]),
             **_of_reference(len(pairs), rows, result.reference, self._reference),
@@ -83,9 +80,19 @@ class _Columns:
         ordered = [columns[name] for name in schema.NEIGHBOURS.names]
         return pa.table(ordered, schema=schema.NEIGHBOURS)
 
-    def _named(self, group: np.ndarray, alone: np.ndarray) -> pa.ChunkedArray:
+    def _named(self, group: np.ndarray, alone: np.ndarray) -> pa.Array:
         """Groups by the uid of their first pair, null for pairs that are alone."""
-        return self._uid.take(pa.array(group, mask=alone)).cast(pa.string())
+        firsts, places = np.unique(group[~alone], return_inverse=True)
+        of_chunk = np.searchsorted(self._ends, firsts, side="right")
+        names = [pa.array([], pa.string())]
+        for number in np.unique(of_chunk):
+            uids = self._uids[number]
+            begin = self._ends[number] - len(uids)
+            rows = pa.array(firsts[of_chunk == number] - begin)
+            names.append(uids.take(rows).cast(pa.string()))
+        place = np.zeros(len(group), np.int64)
+        place[~alone] = places
+        return pa.concat_arrays(names).take(pa.array(place, mask=alone))
 
 
 def _of_reference(
@@ -102,10 +109,119 @@ def _of_reference(
     return dict(zip(names, columns, strict=True))
 
 
-def _alone(group: np.ndarray, images: np.ndarray | None = None) -> np.ndarray:
-    """(n,) bool: the pair, or its image by (n,) numbers, is the only one of its group."""
-    members = group
-    if images is not None:
-        members = group[np.unique(images, return_index=True)[1]]
-    alone: np.ndarray = np.bincount(members, minlength=len(group))[group] == 1
-    return alone
+_RECORDED = ("linkage", "k", "seed")  # in the metadata of the table; thresholds are in the summary
+
+
+@dataclass(frozen=True)
+class NeighboursSummary:
+    """What was found, by which index, at what recall, and in what time.
+
+    The recalls are measured on a sample of this corpus against exact search: of the k nearest
+    neighbours by image and by text, of the k captions nearest to an image and vice versa; and
+    `duplicate_recall` is the share of pairs with a near-duplicate for which a search with the
+    effort of the grouping finds one. All are 1 for the flat index. `left_out` counts the pairs that
+    have no usable embeddings, and so no row.
+    """
+
+    pairs: int
+    left_out: int
+    distinct_images: int
+    distinct_texts: int
+    repeated_uids: int
+    image_groups: int
+    image_duplicates: int
+    text_groups: int
+    text_duplicates: int
+    pair_groups: int
+    pair_duplicates: int
+    mutual_nearest: int
+    whitened: bool
+    image_threshold: float
+    text_threshold: float
+    index_image: str
+    index_text: str
+    exact: bool
+    image_recall: float
+    text_recall: float
+    image_to_text_recall: float
+    text_to_image_recall: float
+    image_duplicate_recall: float
+    text_duplicate_recall: float
+    seconds: float
+    out: str
+    clusters: int
+    reference_images: int | None = None
+    contaminated: int | None = None
+    contamination_threshold: float | None = None
+
+
+def summarize(
+    result: CorpusNeighbours, out: str, seconds: float, reference_images: int = 0
+) -> NeighboursSummary:
+    """Count what was found in `seconds` about the pairs."""
+    image, text = result.image, result.text
+    counts = {}
+    for name, sizes in (("image", image.sizes), ("text", text.sizes), ("pair", result.pair_sizes)):
+        counts[f"{name}_groups"] = _above(sizes, 1)
+        counts[f"{name}_duplicates"] = len(sizes) - _above(sizes, 0)
+    clusters = np.zeros(int(result.cluster.max()) + 1, np.int64)
+    add_counts(clusters, result.cluster)
+    pairs = len(result.pair_group)
+    return NeighboursSummary(
+        pairs=pairs,
+        left_out=result.left_out,
+        distinct_images=image.distinct,
+        distinct_texts=text.distinct,
+        repeated_uids=result.repeated_uids,
+        **counts,
+        mutual_nearest=sum(
+            int(np.count_nonzero(result.rivals.mutual_nearest(rows)))
+            for rows in chunks(pairs, VALUES)
+        ),
+        whitened=result.whiten,
+        image_threshold=image.threshold,
+        text_threshold=text.threshold,
+        index_image=image.index,
+        index_text=text.index,
+        exact=result.is_exact,
+        image_recall=image.recall,
+        text_recall=text.recall,
+        image_to_text_recall=text.across_recall,
+        text_to_image_recall=image.across_recall,
+        image_duplicate_recall=image.duplicate_recall,
+        text_duplicate_recall=text.duplicate_recall,
+        seconds=round(seconds, 2),
+        out=out,
+        clusters=_above(clusters, 0),
+        **_of_reference(result, reference_images),
+    )
+
+
+def _above(values: np.ndarray, least: int) -> int:
+    """How many of the values are greater than `least`."""
+    return sum(int(np.count_nonzero(values[rows] > least)) for rows in chunks(len(values), VALUES))
+
+
+def _of_reference(result: CorpusNeighbours, images: int) -> dict[str, Any]:
+    if result.reference is None:
+        return {}
+    return {
+        "reference_images": images,
+        "contaminated": int(np.count_nonzero(result.reference.contaminated)),
+        "contamination_threshold": result.reference.threshold,
+    }
+
+
+def neighbour_metadata(options: NeighbourOptions, summary: NeighboursSummary) -> dict[str, str]:
+    lemon = asdict(LemonParameters())
+    figures = asdict(summary)
+    del figures["out"], figures["seconds"]
+    fields = {
+        **{name: value for name, value in asdict(options).items() if name in _RECORDED},
+        **{f"lemon_{name}": value for name, value in lemon.items() if name != "k"},
+        **figures,
+        "ncclean_version": ncclean.__version__,
+        "made_by": mark("neighbours"),
+        "schema_version": schema.SCHEMA_VERSION,
+    }
+    return {name: str(value) for name, value in fields.items() if value is not None}

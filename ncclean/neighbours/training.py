@@ -24,8 +24,8 @@ from ncclean.neighbours.coarse_quantizer import (
     number_of_lists,
 )
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.faiss_library import load_faiss
+from ncclean.neighbours.matmul import load_faiss
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.stages import Stages
 from ncclean.neighbours.whitening import SAMPLE_ROWS, Whitening
@@ -101,8 +101,9 @@ def learn(
     load_faiss()  # a limit holds for what is loaded
     with threadpool_limits(1):
         for side in SIDES:
-            sample = np.concatenate([stages.work.load(name)[side] for name in names])
-            sample = sample.astype(np.float32)
+            sample = np.concatenate(
+                [stages.work.load(name)[side] for name in names], dtype=np.float32
+            )
             space = _whitening(sample, whiten, options.seed)
             learnt |= space.arrays(f"{side}_space_")
             learnt |= _centroids(sample, lists[side], options.seed).arrays(f"{side}_")
@@ -147,16 +148,12 @@ def assign(
     arguments = [(block, options.k) for block in blocks]
     names = stages.run("assigning lists", "assign", assign_block, arguments)
     files = [stages.work.load(name) for name in names]
-    lists = {
-        side: np.concatenate([file[f"{side}_routes"][:, 0] for file in files]).astype(np.int32)
-        for side in SIDES
-    }
+    lists = stages.joined("lists", names, {side: f"{side}_list" for side in SIDES})
     clusters = lists["image"]
     if "cluster" in files[0]:
-        clusters = np.concatenate([file["cluster"] for file in files])
+        clusters = stages.joined("clusters", names, {"cluster": "cluster"})["cluster"]
     for side in SIDES:
-        lengths = np.concatenate([file[f"{side}_length"] for file in files])
-        stages.save(f"lengths-{side}", lengths=lengths)
+        stages.joined(f"lengths-{side}", names, {"lengths": f"{side}_length"})
     learnt, asked = stages.work.load("learnt"), stages.work.load("queries")
     truths, probes, duplicate_recall = {}, {}, {}
     for side in SIDES:
@@ -164,7 +161,7 @@ def assign(
         for direction in (*WITHIN, *ACROSS):
             if direction.index != side or (exact and not direction.is_within):
                 continue
-            truth = _merged(files, side, direction.query)
+            truth = _merged(files, side, direction.query, options.k + 1)
             if direction.is_within:
                 truth = _without(truth, queries[side])
             truth = Exact(truth.cosines[:, : options.k], truth.ids[:, : options.k])
@@ -175,7 +172,7 @@ def assign(
         probes[f"{side}-{side}"] = min(
             max(probes[f"{side}-{side}"], GROUPING_EFFORT), len(centroids)
         )
-        pairs = _without(_merged(files, side, f"{side}_whitened"), queries[side])
+        pairs = _without(_merged(files, side, f"{side}_whitened", options.k + 1), queries[side])
         routes = centroids.route(np.asarray(asked[side]), GROUPING_EFFORT)
         duplicate_recall[side] = (
             1.0 if exact else _duplicate_recall(pairs, thresholds[side], lists[side], routes)
@@ -183,15 +180,19 @@ def assign(
     return Assigned(lists, clusters, truths, probes, duplicate_recall)
 
 
-def _merged(files: Sequence[Mapping[str, np.ndarray]], side: str, query: str) -> Exact:
-    """What exact search found in all blocks, nearest first."""
+def _merged(files: Sequence[Mapping[str, np.ndarray]], side: str, query: str, width: int) -> Exact:
+    """The nearest that exact search found in all blocks, nearest first."""
     name = f"{side}_by_{query}"
-    cosines = np.concatenate([file[f"{name}_cosines"] for file in files], axis=1)
-    ids = np.concatenate([file[f"{name}_ids"] for file in files], axis=1)
-    cosines = np.where(ids >= 0, cosines, -np.inf)
-    order = np.argsort(-cosines, axis=1, kind="stable")
-    ordered = (np.take_along_axis(array, order, axis=1) for array in (cosines, ids))
-    return Exact(*ordered)
+    nearest: tuple[np.ndarray, ...] = tuple(
+        np.empty((len(files[0][f"{name}_ids"]), 0), kind) for kind in (np.float32, np.int32)
+    )
+    for file in files:
+        ids = np.concatenate([nearest[1], file[f"{name}_ids"]], axis=1)
+        cosines = np.concatenate([nearest[0], file[f"{name}_cosines"]], axis=1)
+        cosines = np.where(ids >= 0, cosines, -np.inf)
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, :width]
+        nearest = tuple(np.take_along_axis(array, order, axis=1) for array in (cosines, ids))
+    return Exact(*nearest)
 
 
 def _without(exact: Exact, queries: np.ndarray) -> Exact:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -18,12 +19,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from upath import UPath
 
 from ncclean import stores
-from ncclean.atomic import published, remove_leftovers
+from ncclean.atomic import aside_of, published, remove_leftovers
+from ncclean.scratch import scratch_folder
 
 _TYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U64": np.uint64, "I16": np.int16,
@@ -32,7 +35,10 @@ _TYPES = {
 _SUFFIX = ".arrays"
 _OPEN_FILES = 10_240  # the most that macOS allows
 
+_CODES = {np.dtype(kind): code for code, kind in _TYPES.items()}
+
 Arrays = dict[str, np.ndarray]
+Shapes = Mapping[str, tuple[tuple[int, ...], Any]]  # of each array, and its type
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,32 @@ class ArrayFolder:
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Publish a file. Raises `InputError` if it cannot be written."""
-        from safetensors.numpy import save_file
+        shapes = {key: (array.shape, array.dtype) for key, array in arrays.items()}
+        header, _, _ = _layout(shapes)
+        with published(self.path(name)) as aside, open(aside, "wb", buffering=0) as file:
+            file.write(header)
+            for key in _in_order(shapes):
+                np.ascontiguousarray(arrays[key]).tofile(file)
 
+    @contextlib.contextmanager
+    def writing(self, name: str, shapes: Shapes) -> Iterator[Arrays]:
+        """Arrays of zeros, mapped for writing; the file is published when the body ends.
+
+        Raises `InputError` if the disk has no room for them.
+        """
         with published(self.path(name)) as aside:
-            save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside)
+            yield _created(aside, shapes)
+
+    @contextlib.contextmanager
+    def scratch(self, shapes: Shapes) -> Iterator[Arrays]:
+        """Arrays of zeros on this machine's disk, mapped for writing, gone when the body ends."""
+        if stores.is_url(self.place):
+            with scratch_folder() as folder:
+                yield stores.ask("write", folder, _created, folder / "arrays", shapes)
+            return
+        path = self.path("scratch")
+        with aside_of(Path(str(path))) as aside:
+            yield stores.ask("write", path, _created, aside, shapes)
 
     def load(self, name: str) -> Arrays:
         """The arrays of a file, read-only. Raises `InputError` if it cannot be read."""
@@ -118,6 +146,38 @@ class _Names:
         return isinstance(name, str) and name.endswith(_SUFFIX)
 
 
+def _in_order(shapes: Shapes) -> list[str]:
+    """The widest types first: then every array is aligned."""
+    return sorted(shapes, key=lambda name: -np.dtype(shapes[name][1]).itemsize)
+
+
+def _layout(shapes: Shapes) -> tuple[bytes, dict[str, dict[str, Any]], int]:
+    """The head of a file, what it says about each array, and the bytes of all of them."""
+    entries: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name in _in_order(shapes):
+        shape, kind = shapes[name]
+        begin, end = end, end + math.prod(shape) * np.dtype(kind).itemsize
+        code = _CODES[np.dtype(kind)]
+        entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, entries, end
+
+
+def _created(file: Path, shapes: Shapes) -> Arrays:
+    header, entries, size = _layout(shapes)
+    with open(file, "wb") as stream:
+        stream.write(header)
+        stream.flush()
+        total = len(header) + size
+        if hasattr(os, "posix_fallocate"):  # a full disk must not end the process at a write
+            os.posix_fallocate(stream.fileno(), 0, total)
+        stream.truncate(total)
+    content = np.memmap(file, np.uint8, "r+").view(np.ndarray)
+    return dict(_arrays(content[len(header) :], entries))
+
+
 def _mapped(file: Path) -> Arrays:
     _hold_many_files()
     # A plain view: indexing a memmap costs microseconds more, and lists are many.
@@ -138,7 +198,7 @@ def _hold_many_files() -> None:
 
 
 def _arrays(
-    content: np.ndarray, header: Mapping[str, dict[str, list[int]]]
+    content: np.ndarray, header: Mapping[str, dict[str, Any]]
 ) -> Iterator[tuple[str, np.ndarray]]:
     for name, array in header.items():
         if name == "__metadata__":

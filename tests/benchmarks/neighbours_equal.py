@@ -6,6 +6,10 @@ The corpus of `neighbours.py` is searched in tasks of 1 GB. Then FAISS gets the
 same lists and, for a sample of queries, the same probes: the cosines must be the same up to
 rounding, and the neighbours but for ties. With `--ray` the corpus is searched again on a cluster of
 two nodes, whose driver is killed three times: all files must be those of the first search.
+
+Processor seconds of one thread are those of all queries, here with reading and writing the files.
+FAISS's are scaled from the sample: `IndexIVFFlat`, and `knn` of each list with the queries that
+visit it, whose results are merged by `ResultHeap`.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.search_tasks import nearest_of
 from ncclean.neighbours.sources import embedded_blocks
+from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
 
@@ -64,10 +69,12 @@ def main() -> None:
         Simulation(args.pairs, args.dim, args.seed).write(folder / "e")
         begin = time.process_time()
         with threadpool_limits(1):  # as a task on Ray: the last digit may depend on it
-            work = search(folder, "work", InProcess())
+            work = search(folder, "work", InProcess(), clock := Clock())
         seconds = time.process_time() - begin
         print(f"searched in {seconds:.0f} s of processor time", flush=True)
-        results = [compared(work, one, args.dim) for one in (*WITHIN, *ACROSS)]
+        faiss.omp_set_num_threads(1)
+        with threadpool_limits(1):
+            results = [compared(work, one, args.dim, clock) for one in (*WITHIN, *ACROSS)]
         if args.ray:
             more["ray"] = {"nodes": 2, **on_two_nodes(folder, work)}
             print(more, flush=True)
@@ -78,12 +85,37 @@ def main() -> None:
         write_record(args.json, record)
 
 
-def search(folder: Path, name: str, runner: Runner) -> ArrayFolder:
+class Clock:
+    """Takes the processor time of stages."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._stage, self._begin = "", time.process_time()
+
+    def say(self, text: str) -> None:
+        now = time.process_time()
+        name = self._stage.split(",")[0]
+        self.seconds[name] = self.seconds.get(name, 0) + now - self._begin
+        self._stage, self._begin = text, now
+
+    def advance(self, done: int, total: int, unit: str, **facts: object) -> None: ...
+
+    def of(self, direction: Direction) -> float:
+        """Seconds of all stages that search in a direction."""
+        what = (
+            f"{direction.index} neighbours" if direction.is_within
+            else f"{direction.index} by {direction.query}"
+        )  # fmt: skip
+        return sum(self.seconds.get(f"{stage} {what}", 0) for stage in ("searching", "merging"))
+
+
+def search(folder: Path, name: str, runner: Runner, progress: Progress = SILENT) -> ArrayFolder:
     """All that `ncclean neighbours` finds, in the files of a working folder."""
     work = ArrayFolder(str(folder / name))
     find_neighbours(
         embedded_blocks(resolve_embeddings([str(folder / "e")])),
         NeighbourOptions(index="ivf", k=_K), work, runner, memory_bytes=1 << 30,
+        progress=progress,
     )  # fmt: skip
     return work
 
@@ -127,7 +159,7 @@ def _same(one: ArrayFolder, other: ArrayFolder, name: str) -> bool:
     )
 
 
-def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, object]:
+def compared(work: ArrayFolder, direction: Direction, dim: int, clock: Clock) -> dict[str, object]:
     """How the neighbours of one direction differ from those of FAISS."""
     index_side, query_side = Vectors(work, direction.index), Vectors(work, direction.query)
     lists = Centroids.of(work.load("learnt"), f"{direction.index}_")
@@ -156,6 +188,12 @@ def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, obj
     coarse = np.take_along_axis(queries @ lists.lists.T, routes, axis=1).astype(np.float32)
     k = _K + direction.is_within
     expected, ids = search_preassigned(index, queries, k, routes, coarse)
+    scale = total / len(asked)
+    seconds = {
+        "seconds": clock.of(direction),
+        "faiss_ivf_flat_seconds": scale * in_flat_lists(index, queries, k, routes, coarse),
+        "faiss_knn_seconds": scale * list_by_list(index_side, of_row, queries, k, routes),
+    }
     if direction.is_within:
         keep = np.argsort(ids == asked[:, None], axis=1, kind="stable")[:, :_K]
         expected, ids = (np.take_along_axis(one, keep, axis=1) for one in (expected, ids))
@@ -169,11 +207,56 @@ def compared(work: ArrayFolder, direction: Direction, dim: int) -> dict[str, obj
         found[chosen], cosines[chosen] = nearest.ids[places], nearest.cosines[places]
     result = {
         "direction": direction.name, "lists": len(lists), "probes": probes, "tasks": groups,
-        "queries": len(asked), "same_neighbours": float((found == ids).mean()),
+        "queries": len(asked), **{name: round(value, 1) for name, value in seconds.items()},
+        "same_neighbours": float((found == ids).mean()),
         "largest_difference": float(np.abs(cosines - expected).max()),
     }  # fmt: skip
     print(result, flush=True)
     return result
+
+
+def in_flat_lists(
+    half: faiss.Index, queries: np.ndarray, k: int, routes: np.ndarray, coarse: np.ndarray
+) -> float:
+    """Seconds of FAISS with the vectors of an index in float32."""
+    index = faiss.IndexIVFFlat(half.quantizer, half.d, half.nlist, faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    lists, codec = half.invlists, half.sq
+    for number in range(half.nlist):
+        size = lists.list_size(number)
+        if size:
+            ids = faiss.rev_swig_ptr(lists.get_ids(number), size).copy()
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), size * half.code_size)
+            vectors = codec.decode(codes.reshape(size, -1))
+            add_preassigned(index, vectors, np.full(size, number), ids)
+    index.nprobe = half.nprobe
+    begin = time.process_time()
+    search_preassigned(index, queries, k, routes, coarse)
+    return time.process_time() - begin
+
+
+def list_by_list(
+    side: Vectors, of_row: np.ndarray, queries: np.ndarray, k: int, routes: np.ndarray
+) -> float:
+    """Seconds of FAISS's `knn`, a list at a time; the queries of a list are few in a sample."""
+    order = np.argsort(of_row, kind="stable")
+    starts = np.searchsorted(of_row[order], np.arange(int(of_row.max()) + 2))
+    best = faiss.ResultHeap(len(queries), k, keep_max=True)
+    seconds = 0.0
+    for number in range(len(starts) - 1):
+        rows = order[starts[number] : starts[number + 1]]
+        asking = np.flatnonzero((routes == number).any(axis=1))
+        if not len(rows) or not len(asking):
+            continue
+        vectors = side.take(rows)
+        begin = time.process_time()
+        cosines, places = faiss.knn(
+            queries[asking], vectors, min(k, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        best.add_result_subset(asking, cosines, rows[places])
+        seconds += time.process_time() - begin
+    best.finalize()
+    return seconds
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 import numpy as np
 import pytest
-
-from ncclean.neighbours.better_matches import Held, count_nearby_rivals, count_rivals
-from ncclean.neighbours.copies import Distinct, distinct_classes, vector_digests
 from ncclean.neighbours.embedding_rows import EmbeddingMatrix, pair_cosines
+
+from ncclean.neighbours.better_matches import Held, count_better, count_better_among
+from ncclean.neighbours.copies import vector_digests
 from ncclean.neighbours.knn import Nearest
-from tests.neighbours.simulated import clustered, unit
+from tests.neighbours.simulated import clustered, distinct_of, unit
 
 
 def counted(image, text, image_group=None, text_group=None):
     alone = np.arange(len(image))
     images, texts = EmbeddingMatrix([image]), EmbeddingMatrix([text])
     own = pair_cosines(images, texts)
-    return count_rivals(
+    return count_better(
         images,
         texts,
         own,
@@ -32,7 +32,7 @@ def test_by_hand():
     assert rivals.captions.tolist() == [2, 2, 0]
     # Column 0: .8 and .96 over .6; column 1: 1 and .8 over 0; column 2: none over 1.
     assert rivals.images.tolist() == [2, 2, 0]
-    assert rivals.mutual_nearest.tolist() == [False, False, True]
+    assert rivals.mutual_nearest().tolist() == [False, False, True]
 
 
 def test_near_duplicates_are_no_rivals():
@@ -41,14 +41,22 @@ def test_near_duplicates_are_no_rivals():
     assert rivals.captions.tolist() == [1, 2, 0]
     assert rivals.images.tolist() == [1, 2, 0]
     rivals = counted(IMAGE, TEXT, text_group=[0, 0, 0])
-    assert rivals.mutual_nearest.all()
+    assert rivals.mutual_nearest().all()
 
 
 def test_copies_of_a_pair_do_not_make_it_look_noisy():
     vectors = clustered(40, 16)
     image = np.concatenate([vectors, vectors, vectors])
     text = unit(image.astype(np.float32) + 0.05).astype(np.float16)
-    assert counted(image, text).mutual_nearest.all()
+    assert counted(image, text).mutual_nearest().all()
+
+
+def held_of(group, candidates):
+    """By one sort of all pairs what the search sorts chunk by chunk."""
+    sizes = np.bincount(group, minlength=len(group))
+    pairs = np.flatnonzero(sizes[group] > 1)
+    keys = Held.keys_of(group[pairs], candidates.labels[pairs], len(candidates))
+    return Held(np.sort(keys), sizes, candidates)
 
 
 def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
@@ -58,7 +66,7 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
     image[50:] = image[:10]
     images, texts = EmbeddingMatrix([image]), EmbeddingMatrix([text])
     own = pair_cosines(images, texts)
-    by_image, by_text = (distinct_classes(vector_digests(side)) for side in (image, text))
+    by_image, by_text = (distinct_of(vector_digests(side)[:, 0]) for side in (image, text))
     exact = counted(image, text, by_image.labels, by_text.labels)
 
     def all_found(queries, candidates):
@@ -73,11 +81,9 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
         pairs = np.random.default_rng(1).permutation(60)
         rows = queries.labels[pairs]
         nearest = Nearest(found.cosines[rows], found.ids[rows])
-        held = Held.of(query_group, candidates.labels)
+        held = held_of(query_group, candidates)
         counts = np.empty(60, np.int32)
-        counts[pairs] = count_nearby_rivals(
-            pairs, nearest, candidates, own, query_group, candidate_group, held
-        )
+        counts[pairs] = count_better_among(pairs, nearest, own, query_group, candidate_group, held)
         return counts
 
     captions = count(
@@ -92,15 +98,14 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
 
 def test_fewer_candidates_count_less():
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [-1]], np.int32))
-    alone = Distinct.of(np.arange(2))
+    alone = distinct_of(np.arange(2))
     rows = np.arange(2)
     own = np.array([0.5, 0.5], np.float32)
-    held = Held.of(rows, alone.labels)
-    counts = count_nearby_rivals(rows, found, alone, own, rows, rows, held)
+    counts = count_better_among(rows, found, own, rows, rows, held_of(rows, alone))
     assert counts.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_tiny_corpora(rows):
     vectors = np.eye(2, dtype=np.float32)[:rows]
-    assert counted(vectors, vectors).mutual_nearest.all()
+    assert counted(vectors, vectors).mutual_nearest().all()

@@ -3,16 +3,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.neighbours import duplicate_groups
-from ncclean.neighbours.copies import Distinct
+from ncclean.neighbours.chunked import DisjointSets
 from ncclean.neighbours.duplicate_groups import (
     Candidates,
     DuplicatePairs,
-    Grouping,
+    Leaders,
     SpanningPairs,
-    components,
     join_single_rows,
-    joint_labels,
-    pair_labels,
     ranks,
     spanning,
 )
@@ -36,22 +33,37 @@ def near_pairs(vectors, threshold, rows=None, members=None):
 
 
 def grouped(vectors, threshold, keep=32):
-    grouping = Grouping(len(vectors))
+    count = len(vectors)
+    leaders = Leaders({name: np.zeros(*shape) for name, shape in Leaders.shapes(count).items()})
+
+    def decide(asked=()):
+        pairs, cut = found(False, *asked)
+        for rows in (slice(0, count // 2), slice(count // 2, count)):
+            here = (pairs.queries >= rows.start) & (pairs.queries < rows.stop)
+            cut_here = cut[(cut >= rows.start) & (cut < rows.stop)]
+            leaders.decide(rows, pairs.at(np.flatnonzero(here)), cut_here)
 
     def found(by_similarity, *asked):
         pairs = DuplicatePairs(1 if by_similarity else keep, by_similarity)
         pairs.add(near_pairs(vectors, threshold, *asked))
         return pairs.result(), pairs.cut()
 
-    grouping.decide(*found(False))
+    decide()
     rounds = 1
-    while (asked := grouping.search()) is not None:
-        grouping.decide(*found(False, *asked))
+    while leaders.search():
+        decide((leaders.queries, leaders.members))
         rounds += 1
         assert rounds < 100
-    if (asked := grouping.search_nearest()) is not None:
-        grouping.move(found(True, *asked)[0])
-    return grouping.representative
+    if leaders.search_nearest():
+        leaders.move(found(True, leaders.queries, leaders.members)[0])
+    return leaders.representative
+
+
+def components(count, later, earlier):
+    sets = DisjointSets(first := np.zeros(count, np.int32))
+    sets.join(later, earlier)
+    sets.finish()
+    return first
 
 
 def one_by_one(vectors, threshold):
@@ -125,23 +137,18 @@ def test_pairs_beyond_those_kept_are_told(monkeypatch):
 
 
 def test_single_rows_join_an_earlier_representative_of_another_space():
-    near = [np.array(ids) for ids in ([0], [1], [3])]
-    queries = np.array([1, 2, 4])
+    def joined(representative, queries, near):
+        representative = np.array(representative)
+        sizes = np.bincount(representative, minlength=len(representative))
+        join_single_rows(representative, sizes, np.array(queries), [np.array(ids) for ids in near])
+        return representative.tolist()
+
     # Row 1 joins 0; row 2's neighbour 1 stands for nobody then; 4 joins 3.
-    assert join_single_rows(np.arange(5), queries, near).tolist() == [0, 0, 2, 3, 3]
+    assert joined([0, 1, 2, 3, 4], [1, 2, 4], [[0], [1], [3]]) == [0, 0, 2, 3, 3]
     # Members of groups stay where they are.
-    together = np.array([0, 1, 1, 3, 3])
-    assert join_single_rows(together, queries, near).tolist() == [0, 1, 1, 3, 3]
+    assert joined([0, 1, 1, 3, 3], [1, 2, 4], [[0], [1], [3]]) == [0, 1, 1, 3, 3]
     # The first of the neighbours that stands for a group, and is before the row.
-    near = [np.array([2, 0])]
-    assert join_single_rows(np.arange(3), np.array([1]), near).tolist() == [0, 0, 2]
-
-
-def test_labels_are_the_first_pair():
-    classes = Distinct.of(np.array([0, 1, 0, 2]))
-    image = pair_labels(classes, np.array([0, 1, 1]))
-    assert image.tolist() == [0, 1, 0, 1]
-    assert joint_labels(image, np.array([0, 1, 0, 0])).tolist() == [0, 1, 0, 3]
+    assert joined([0, 1, 2], [1], [[2, 0]]) == [0, 0, 2]
 
 
 def test_ranks():

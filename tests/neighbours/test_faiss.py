@@ -16,9 +16,9 @@ from ncclean.neighbours import (
 from ncclean.neighbours.block_tasks import ACROSS, WITHIN
 from ncclean.neighbours.blocks import ArrayBlock
 from ncclean.neighbours.coarse_quantizer import Centroids
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
 from ncclean.neighbours.inverted_lists import Vectors
 from ncclean.neighbours.matmul import Bfloat16, Float32
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.search_tasks import nearest_of

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.neighbours.heaps import RisingNearest, keys_of
-from ncclean.neighbours.knn import Nearest, nearest_in_list
+from ncclean.neighbours.knn import Nearest, RisingNearest, keys_of, nearest_in_list
 from ncclean.neighbours.list_scanner import Reached
 from tests.neighbours.simulated import clustered
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.neighbours.heaps import RisingNearest, keys_of
 from ncclean.neighbours.knn import (
     Nearest,
+    RisingNearest,
+    keys_of,
     nearest_in_list,
     order_of,
     recall_by_value,

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
-
-from ncclean.neighbours.copies import Distinct
 from ncclean.neighbours.embedding_rows import EmbeddingMatrix
+
 from ncclean.neighbours.knn import Nearest
 from ncclean.neighbours.lemon import (
     LemonParameters,
@@ -10,6 +9,7 @@ from ncclean.neighbours.lemon import (
     lemon_score,
     neighbour_pairs,
 )
+from tests.neighbours.simulated import distinct_of
 
 PAPER = LemonParameters()
 
@@ -17,7 +17,7 @@ PAPER = LemonParameters()
 def terms_of(found, distinct, text, own, copies, k, pairs=None):
     pairs = np.arange(len(own)) if pairs is None else np.array(pairs)
     return disagreement(
-        pairs, np.arange(len(distinct)), found, distinct, distinct.positions, text, own, copies,
+        pairs, np.arange(len(distinct)), found, distinct, text, own, copies,
         k, LemonParameters(k=k),
     )  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_term_by_hand():
         np.array([[0.7, 0.4], [0.7, 0.2], [0.4, 0.2]], np.float32),
         np.array([[1, 2], [0, 2], [0, 1]], np.int32),
     )
-    alone = Distinct.of(np.arange(3))
+    alone = distinct_of(np.arange(3))
     terms = terms_of(found, alone, text, own, [np.arange(3)], 2)
     # d = 1 - cosine: captions .4 and 1 apart, images .3 and .6, the neighbours' own .2 and .5.
     expected = (
@@ -47,7 +47,7 @@ def test_term_by_hand():
 def test_copies_give_no_evidence():
     """A mismatched pair that is there twice must not be vouched for by its copy."""
     text = EmbeddingMatrix([np.array([[1, 0], [1, 0], [0, 1]], np.float32)])
-    images = Distinct.of(np.array([0, 0, 1]))
+    images = distinct_of(np.array([0, 0, 1]))
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
     own = np.full(3, 0.5, np.float32)
     terms = terms_of(found, images, text, own, [np.array([0, 0, 2])], 1)
@@ -62,17 +62,17 @@ def test_copies_give_no_evidence():
 
 
 def test_members_of_the_own_class_come_first_and_in_turn():
-    classes = Distinct.of(np.array([0, 0, 0, 0, 1, 1]))
+    classes = distinct_of(np.array([0, 0, 0, 0, 1, 1]))
     found = Nearest(np.array([[0.5], [0.5]], np.float32), np.array([[1], [0]], np.int32))
     rows, pairs = classes.labels, np.arange(6)
     nearest = found.ids[rows], found.cosines[rows]
-    near, cosines = neighbour_pairs(*nearest, classes, classes.positions, pairs, 4)
+    near, cosines = neighbour_pairs(*nearest, classes, pairs, 4)
     assert near[0].tolist()[:3] == [1, 2, 3]
     assert near[2].tolist()[:3] == [3, 0, 1]
     assert set(near[0].tolist()[3:]) <= {4, 5}
     assert cosines[0].tolist() == [1, 1, 1, 0.5]
     assert near[5].tolist()[0] == 4
     assert len(set(near[5].tolist())) == 4
-    few, _ = neighbour_pairs(*nearest, classes, classes.positions, pairs, 9)
+    few, _ = neighbour_pairs(*nearest, classes, pairs, 9)
     assert (few[0] >= 0).sum() == 5  # all others, and no more
     assert sorted(few[0][:5].tolist()) == [1, 2, 3, 4, 5]

@@ -19,7 +19,7 @@ def test_tiny_corpora(index, pairs):
     rows = np.eye(4, dtype=np.float16)[:pairs]
     result = found(rows, rows, index=index)
     assert result.image.group.tolist() == list(range(pairs))
-    assert result.rivals.mutual_nearest.all()
+    assert result.rivals.mutual_nearest().all()
     assert np.isnan(result.lemon).tolist() == [pairs == 1] * pairs
 
 
@@ -28,7 +28,7 @@ def test_a_corpus_of_one_pair_again_and_again(index):
     rows = np.repeat(np.eye(4, dtype=np.float16)[:1], 200, axis=0)
     result = found(rows, rows, index=index)
     assert (result.pair_group == 0).all()
-    assert result.rivals.mutual_nearest.all()
+    assert result.rivals.mutual_nearest().all()
     assert np.isnan(result.lemon).all()  # copies are no evidence
 
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from ncclean.neighbours.inverted_lists import Members
+from ncclean.neighbours.inverted_lists import Members, batches
 from ncclean.neighbours.knn import order_of
-from ncclean.neighbours.query_batches import batches
 
 QUERIES = 300
 

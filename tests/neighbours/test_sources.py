@@ -13,6 +13,7 @@ from ncclean.neighbours.block_tasks import pairs_of
 from ncclean.neighbours.corpus import read_corpus
 from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.stages import Stages
+from ncclean.progress import SILENT
 from ncclean.runners.runner import InProcess
 from ncclean.storage.array_files import ArrayFolder
 from ncclean.storage.parts import write_embeddings
@@ -44,9 +45,7 @@ def read(folder):
 
 
 def corpus(folder, work):
-    stages = Stages(
-        ArrayFolder(str(work)), InProcess(), lambda text, tasks: None, lambda done: None
-    )
+    stages = Stages(ArrayFolder(str(work)), InProcess(), SILENT)
     return read_corpus(stages, blocks_of(folder))
 
 

@@ -9,12 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
-from ncclean.neighbours.better_matches import Rivals
+from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.reference import ReferenceMatches
 from ncclean.neighbours.result import CorpusNeighbours, Side
-from ncclean.neighbours.summary import neighbour_metadata, summarize
-from ncclean.neighbours.table import write_neighbours
+from ncclean.neighbours.table import neighbour_metadata, summarize, write_neighbours
 
 # Pairs 0 and 2 share an image, 1, 2 and 3 a caption; the last two are captions of one image.
 PAIRS = pa.table({
@@ -23,19 +22,24 @@ PAIRS = pa.table({
 })  # fmt: skip
 IMAGE = Side(
     distinct=4, threshold=0.8, group=np.array([0, 1, 0, 3, 4, 4]),
+    sizes=np.array([2, 1, 0, 1, 2, 0]), members=np.array([2, 1, 0, 1, 1, 0]),
     similarity=np.array([1.0, 1.0, 0.85, 1.0, 1.0, 1.0]),
     index="image lists", recall=0.91, across_recall=0.92, duplicate_recall=0.93,
 )  # fmt: skip
 TEXT = Side(
     distinct=5, threshold=0.9, group=np.array([0, 1, 1, 1, 4, 5]),
+    sizes=np.array([1, 3, 0, 0, 1, 1]), members=np.array([1, 3, 0, 0, 1, 1]),
     similarity=np.array([1.0, 1.0, 0.95, 0.97, 1.0, 1.0]),
     index="text lists", recall=0.94, across_recall=0.95, duplicate_recall=0.96,
 )  # fmt: skip
 RESULT = CorpusNeighbours(
-    image=IMAGE, text=TEXT, whiten=True, is_exact=False, pair_group=np.array([0, 1, 2, 3, 4, 5]),
-    rivals=Rivals(np.array([0, 1, 2, 0, 4, 0], np.int32), np.array([0, 0, 7, 8, 9, 0], np.int32)),
+    image=IMAGE, text=TEXT, whiten=True, is_exact=False, pair_group=np.arange(6),
+    pair_sizes=np.ones(6, np.int32),
+    rivals=BetterMatches(
+        np.array([0, 1, 2, 0, 4, 0], np.int32), np.array([0, 0, 7, 8, 9, 0], np.int32)
+    ),
     lemon=np.array([0.5, math.nan, 0.7, 0.8, 0.9, 1.0], np.float32),
-    cluster=np.array([3, 3, 5, 5, 8, 8], np.int32), left_out=2,
+    cluster=np.array([3, 3, 5, 5, 8, 8], np.int32), left_out=2, repeated_uids=1,
     reference=ReferenceMatches(
         np.linspace(0.1, 0.6, 6), np.array([0, 1, 0, 1, 0, 1]), np.arange(6) > 3, 0.45
     ),
@@ -75,7 +79,7 @@ def test_without_a_reference_its_columns_are_null(tmp_path):
 
 def test_the_summary_counts_and_names_the_directions():
     """A caption is found from an image by the lists of captions, and vice versa."""
-    summary = summarize(PAIRS, RESULT, "n.parquet", 1.5, reference_images=2)
+    summary = summarize(RESULT, "n.parquet", 1.5, reference_images=2)
     assert (summary.pairs, summary.left_out, summary.repeated_uids) == (6, 2, 1)
     assert (summary.image_groups, summary.image_duplicates) == (2, 2)
     assert (summary.text_groups, summary.text_duplicates) == (1, 2)
