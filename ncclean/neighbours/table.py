@@ -193,7 +193,7 @@ def summarize(
         seconds=round(seconds, 2),
         out=out,
         clusters=_above(clusters, 0),
-        **_of_reference(result, reference_images),
+        **_reference_figures(result, reference_images),
     )
 
 
@@ -202,7 +202,7 @@ def _above(values: np.ndarray, least: int) -> int:
     return sum(int(np.count_nonzero(values[rows] > least)) for rows in chunks(len(values), VALUES))
 
 
-def _of_reference(result: CorpusNeighbours, images: int) -> dict[str, Any]:
+def _reference_figures(result: CorpusNeighbours, images: int) -> dict[str, Any]:
     if result.reference is None:
         return {}
     return {
