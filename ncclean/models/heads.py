@@ -72,13 +72,6 @@ def in_space(invariant: torch.Tensor, exclusive: torch.Tensor, space: str) -> to
     return halves[SPACES.index(space)]
 
 
-def project(
-    heads: Heads, image: torch.Tensor, text: torch.Tensor, space: str = "invariant"
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, d) image and (M, d) text features before normalisation -> embeddings in `space`."""
-    return in_space(*heads.image(image), space), in_space(*heads.text(text), space)
-
-
 def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Module:
     """The model of a folder with embeddings in `space`, see `ncclean.models.Estimator.load`.
 

@@ -42,7 +42,7 @@ def count_better(
 ) -> BetterMatches:
     """Compare every image with every caption; exact, n^2 d operations and little memory.
 
-    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels of
+    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) labels of
     near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)

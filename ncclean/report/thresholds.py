@@ -91,13 +91,6 @@ class ScoreCurve:
         sign = "<" if self.keeps_below else ">="
         return f"{self.column} {sign} {self.grid.text(index)}"
 
-    def cutoff(self, index: int) -> float | None:
-        """The lowest cosine kept at a threshold, for scores that follow the cosine."""
-        if not self.score.follows_cosine:
-            return None
-        kept = self.lowest[:index] if self.keeps_below else self.lowest[index:]
-        return float(np.nanmin(kept)) if np.isfinite(kept).any() else None
-
     @property
     def start(self) -> int:
         """The initial threshold: one half, or where as many pairs stay as are expected to match."""

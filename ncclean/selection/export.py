@@ -220,11 +220,6 @@ def _write_header(stream: BinaryIO, header: dict[str, Any]) -> None:
     stream.write(text.encode("latin1"))
 
 
-def clear_export(out: UPath) -> None:
-    """Remove the files that the record of an export lists, and the record."""
-    RunRecord.clear(out / _RECORD, _COMMAND, files=functools.partial(_files, out))
-
-
 def _identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:

@@ -130,13 +130,6 @@ class Manifest:
         return manifest
 
     @classmethod
-    def create(cls, path: UPath, identity: RunIdentity) -> Manifest:
-        """Begin a run with its manifest at `path`, whatever run was recorded there."""
-        return cls(
-            identity, _record=RunRecord.open(path, COMMAND, identity.to_json(), overwrite=True)
-        )
-
-    @classmethod
     def load(cls, path: UPath, *, read_only: bool = False) -> Manifest | None:
         """The manifest at `path`, or None if there is none (or not even its first record).
 

@@ -60,7 +60,6 @@ class Recipe:
     name: str
     about: str | None
     source: Source
-    variables: dict[str, Any]
     stages: dict[str, Stage]
     folder: Path
 
@@ -109,7 +108,7 @@ def resolve(source: Source, name: str, folder: Path) -> Recipe:
             mapping = {**engine, **mapping}
         stages[stage_name] = _stage(source, stage_name, kind, mapping, variables, stages, folder)
     _check_outputs(source, stages)
-    return Recipe(name, model.about, source, variables, stages, folder)
+    return Recipe(name, model.about, source, stages, folder)
 
 
 def _variables(source: Source, stated: Mapping[str, Any], stages: list[str]) -> dict[str, Any]:

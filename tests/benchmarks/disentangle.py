@@ -50,7 +50,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES, in_space
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
-from ncclean.training.objectives.disncl import clean_pairs, invariant_cosines
+from ncclean.training.objectives.disncl import filtered
 from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
@@ -140,7 +140,7 @@ class RawDistance(Disncl):
         """Those of DisNCL, the compression replaced."""
         terms = super().terms(embeddings, scale, batch, phase)
         if "compression" in terms:
-            clean = clean_pairs(invariant_cosines(embeddings))
+            _, clean = filtered(embeddings)
             apart = embeddings["image_invariant"] - embeddings["text_invariant"]
             squared = apart[clean].square().sum() / max(1, int(clean.sum()))
             terms["compression"] = self.options.gamma * self.options.beta1 * squared

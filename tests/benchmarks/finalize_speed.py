@@ -18,6 +18,7 @@ from corpora import usual_captions
 from measure import Setting, take_turns
 from ncclean_pipelines.score import Score
 from results import Row, Target
+from upath import UPath
 
 import ncclean
 from ncclean import schema
@@ -39,8 +40,8 @@ _BLOCK = 2048
 
 def run(setting: Setting) -> list[Row]:
     parts = setting.choose(full=200, quick=20)
-    prepared = setting.scratch / "parts"
-    prepared.mkdir()
+    prepared = Path(str(ScoreLayout(UPath(setting.scratch / "run")).work))
+    prepared.mkdir(parents=True)
     _write_run(prepared, parts)
     rows = parts * _PART_ROWS
     timings = take_turns(
@@ -86,7 +87,7 @@ def _write_run(folder: Path, parts: int) -> None:
         shards=shards,
         version=ncclean.__version__,
     )
-    manifest = Manifest.create(folder / NAME, identity)
+    manifest = Manifest.open(ScoreLayout(UPath(folder.parent)), identity)
     try:
         manifest.record_noise_shift(0.0)
         for number, shard in enumerate(shards):

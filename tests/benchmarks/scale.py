@@ -69,7 +69,7 @@ def write(folder: Path, rows: int) -> None:
         shards=shards,
         version=ncclean.__version__,
     )
-    manifest = Manifest.create(layout.manifest, identity)
+    manifest = Manifest.open(layout, identity, overwrite=True)
     manifest.record_noise_shift(0.0)
     rng = np.random.default_rng(0)
     mismatched = Histogram.of(torch.from_numpy(rng.normal(0.1, 0.05, 1_000_000)))
@@ -191,10 +191,11 @@ def manifest(folder: Path, shards: int) -> None:
     from ncclean.data.shards import ShardRef
     from ncclean.scoring.null import BINS, Histogram
     from ncclean.scoring.stats import Distributions, ShardStats
+    from ncclean.storage.layout import ScoreLayout
     from ncclean.storage.manifest import Manifest, RunIdentity
 
     os.fsync = lambda descriptor: None  # what a disk takes for each line is not the question
-    path = UPath(folder / "large" / "manifest.jsonl")
+    layout = ScoreLayout(UPath(folder / "large"))
     names = [ShardRef(f"{n:06d}", f"s3://bucket/corpus/{n:06d}.tar", 1, "e" * 32)
              for n in range(shards)]  # fmt: skip
     identity = RunIdentity(
@@ -204,7 +205,7 @@ def manifest(folder: Path, shards: int) -> None:
         version="simulated",
     )
     before = _memory()
-    made = Manifest.create(path, identity)
+    made = Manifest.open(layout, identity, overwrite=True)
     counts = np.zeros(BINS, dtype=np.int64)
     counts[2000:2600] = np.random.default_rng(0).integers(0, 100, 600)
     distributions = Distributions(*[Histogram(counts, 1) for _ in range(3)])
@@ -214,12 +215,12 @@ def manifest(folder: Path, shards: int) -> None:
         )
     made.close()
     begin = time.perf_counter()
-    again = Manifest.load(path)
+    again = Manifest.load(layout.manifest)
     seconds = time.perf_counter() - begin
     assert again is not None
     assert len(again.done) == shards
     print(json.dumps({
-        "manifest_mb": path.stat().st_size / 1e6,
+        "manifest_mb": layout.manifest.stat().st_size / 1e6,
         "load_seconds": seconds,
         "memory_mb_for_two_manifests": (_memory() - before) / 1e6,
     }))  # fmt: skip

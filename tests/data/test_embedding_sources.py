@@ -88,7 +88,7 @@ def test_clip_retrieval_as_it_writes_itself():
         "caption_key": None,
     }
     assert pairs.ok.all()
-    assert pairs.is_mapped
+    assert isinstance(pairs.image, np.memmap)
     stored = np.load(CLIP_RETRIEVAL / "img_emb" / "img_emb_1.npy")
     assert np.array_equal(pairs.image, stored)
 

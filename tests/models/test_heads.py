@@ -16,7 +16,6 @@ from ncclean.models.heads import (
     HeadsConfig,
     has_heads,
     in_space,
-    project,
     read_heads,
     write_heads,
 )
@@ -59,7 +58,10 @@ def test_an_estimator_in_each_space(run):
     for space in ("invariant", "exclusive", "joint"):
         estimator = Estimator.load(run.as_posix(), precision="fp32", device="cpu", space=space)
         with torch.no_grad():
-            expected = project(heads, image, text, space)
+            expected = (
+                in_space(*heads.image(image), space),
+                in_space(*heads.text(text), space),
+            )
         assert torch.allclose(estimator.encode_image(pixels), expected[0], atol=1e-5)
         assert torch.allclose(estimator.encode_text(captions), expected[1], atol=1e-5)
         assert estimator.trims_text

@@ -21,7 +21,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.errors import InputError, ModelError
 from ncclean.models.estimator import Estimator
 from ncclean.training.objectives.clip import pair_losses
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from tests.conftest import write_model
@@ -139,7 +139,7 @@ def test_the_marks_of_a_selection_reach_the_model(shards, model, batch, selectio
     ).run()  # fmt: skip
     marks = torch.zeros(PAIRS, dtype=torch.bool)
     marks[list(forget)] = True
-    expected = stepped(model, batch, lambda v, t, s: gradient_ascent_loss(v, t, s, marks))
+    expected = stepped(model, batch, lambda v, t, s: sum(gradient_ascent_terms(v, t, s, marks)))
     assert_same(weights_of(tmp_path / "run"), expected)
 
 

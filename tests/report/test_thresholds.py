@@ -59,7 +59,8 @@ def test_counts_equal_those_of_the_query(tmp_path):
             assert wrong[index] == pytest.approx(expected or 0.0, abs=1e-6)
             assert noisy[index] == truth
             if curve.score.follows_cosine:
-                assert curve.cutoff(index) == lowest
+                steps = curve.lowest[:index] if curve.keeps_below else curve.lowest[index:]
+                assert np.nanmin([*steps, np.inf]) == (np.inf if lowest is None else lowest)
 
 
 def test_start_is_one_half_or_what_is_expected_to_be_right(tmp_path):
@@ -80,5 +81,4 @@ def test_a_probability_follows_the_cosine_if_it_is_of_the_cosine(tmp_path, metad
     by_name = {curve.column: curve for curve in score_curves(ScoreTable.open([str(path)]))}
     probability = by_name["noise_probability"]
     assert probability.score.follows_cosine == follows
-    assert (probability.cutoff(probability.start) is not None) == follows
-    assert by_name["similarity"].cutoff(0) == pytest.approx(-0.5)
+    assert np.nanmin(by_name["similarity"].lowest) == pytest.approx(-0.5)

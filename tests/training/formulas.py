@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.training.objectives.bayes import sample_log_weights
-from ncclean.training.objectives.decl import sample_log_u
+from ncclean.training.objectives.decl import draw_log_u
 from ncclean.training.transport import masked_sinkhorn
 
 SEED = 3
@@ -88,7 +88,7 @@ def decl(v, t, scale):
     logits, draws = scale * v @ t.T, generator()
     total = 0
     for each in (logits, logits.T):
-        u = sample_log_u(each.detach(), None, 0.5, draws).exp()
+        u = draw_log_u(each.detach().logsumexp(dim=1), None, 0.5, draws).exp()
         total = total + (-each.diagonal() + u * each.exp().sum(1)).mean() / 2
     return total
 

@@ -18,18 +18,16 @@ from ncclean.training.objectives.base import GlobalBatch, whole_model
 from ncclean.training.objectives.bayes import BayesOptions
 from ncclean.training.objectives.bayes_objective import Bayes, Decl
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import cyclip_loss
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
     control_terms,
     encoder_terms,
-    invariant_cosines,
     warm_up_terms,
 )
 from ncclean.training.objectives.disncl_information import Discriminators
 from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.disncl_reconstruction import Decoders
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import (
     NcuOptions,
     forget_split,
@@ -37,10 +35,12 @@ from ncclean.training.objectives.ncu import (
     unlearning_terms,
 )
 from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.registry import CyClip
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 from ncclean.training.process_group import Ranks, average_over
 from tests.training.batches import start_ranks
+from tests.training.objectives.samples import invariant_cosines
 
 PAIRS, WORLD = 12, 2
 Result = tuple[float, dict[str, torch.Tensor]]
@@ -105,9 +105,11 @@ OBJECTIVES = {
     "clip": lambda v, t, n, s, weights: clip_loss(v, t, s),
     "osa": lambda v, t, n, s, weights: osa_loss(v, t, s, weights),
     "osa_normalized": lambda v, t, n, s, weights: osa_loss(v, t, s, weights, normalize=True),
-    "gradient_ascent": lambda v, t, n, s, weights: gradient_ascent_loss(v, t, s, weights < 0.04),
+    "gradient_ascent": lambda v, t, n, s, weights: sum(
+        gradient_ascent_terms(v, t, s, weights < 0.04)
+    ),
     "softclip": lambda v, t, n, s, weights: softclip_loss(v, t, s),
-    "cyclip": lambda v, t, n, s, weights: cyclip_loss(v, t, s),
+    "cyclip": _objective(lambda: CyClip(PHASES)),
     "ncu_hn": _hardest_negative,
     "ncu_ul": _unlearning,
 }

@@ -36,8 +36,8 @@ class EmbeddedPairs:
     caption_number, caption_key, text, url, width, height, is_noisy and noise_kind as the score
     table has them; `metadata` has what else
     was asked for. `problems` says by row why a pair has no vectors. `error` is set where a file is
-    not what it should be: then all pairs are problems. `is_mapped` tells that the vectors are a
-    local file's, mapped into memory.
+    not what it should be: then all pairs are problems. Vectors of a local `.npy` that are returned
+    as stored are mapped into memory.
     """
 
     facts: pa.Table
@@ -47,7 +47,6 @@ class EmbeddedPairs:
     text: np.ndarray
     problems: dict[int, tuple[SkipReason, str]] = field(default_factory=dict)
     error: str | None = None
-    is_mapped: bool = False
 
 
 def read_pairs(
@@ -88,12 +87,8 @@ def read_pairs(
     ok[list(problems)] = False
     if problems:
         sides = [side[ok] for side in sides]
-    is_mapped = all(
-        isinstance(matrix, np.memmap) and side is matrix
-        for (matrix, _), side in zip(vectors, sides, strict=True)
-    )
     image, text = sides
-    return EmbeddedPairs(facts, metadata, ok, image, text, problems, is_mapped=is_mapped)
+    return EmbeddedPairs(facts, metadata, ok, image, text, problems)
 
 
 def embedding_dim(shards: Sequence[ShardRef], keys: Keys | None) -> int:

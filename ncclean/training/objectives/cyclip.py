@@ -7,21 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.row_blocks import both_ways, by_rows, row_cosines
-
-
-def cyclip_loss(
-    image: torch.Tensor,
-    text: torch.Tensor,
-    scale: torch.Tensor | float,
-    in_modal: float = 0.25,
-    cross_modal: float = 0.25,
-) -> torch.Tensor:
-    """The CLIP loss plus both weighted consistencies of (N, d) L2-normalised pairs, a scalar."""
-    consistency = in_modal * in_modal_consistency(image, text)
-    consistency = consistency + cross_modal * cross_modal_consistency(image, text)
-    return clip_loss(image, text, scale) + consistency
 
 
 def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:

@@ -19,29 +19,12 @@ from ncclean.training.objectives.log_gamma import sample_log_gamma
 _LARGEST = math.log(50.0)
 
 
-def decl_loss(logits: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
-    """(N, K) scaled logits and (N,) log u -> mean of -log s_ii + u_i sum_j s_ij, a scalar."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return loss_of_sums(logits.diagonal(), logits.logsumexp(dim=1), log_u)
-
-
 def loss_of_sums(own: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
-    """`decl_loss` from (N,) own logits and logsumexps of the rows."""
-    return (-own + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
+    """Mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
-
-@torch.no_grad()
-def sample_log_u(
-    logits: torch.Tensor,
-    remembered: torch.Tensor | None = None,
-    moving_average: float = 0.5,
-    generator: torch.Generator | None = None,
-) -> torch.Tensor:
-    """(N, K) scaled logits -> (N,) log u, u ~ Gamma(1, rate sum_j s_ij), stop-gradient.
-
-    `remembered` (N,) log u of earlier steps (NaN: none) keeps the share `moving_average`.
+    From (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
     """
-    return draw_log_u(logits.float().logsumexp(dim=1), remembered, moving_average, generator)
+    return (-own + (log_u.to(log_sum.dtype) + log_sum).exp()).mean()
 
 
 @torch.no_grad()
@@ -51,7 +34,10 @@ def draw_log_u(
     moving_average: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """`sample_log_u` from the (N,) float32 logsumexps of the rows."""
+    """(N,) float32 logsumexps of the rows -> (N,) log u, u ~ Gamma(1, rate sum_j s_ij).
+
+    `remembered` (N,) log u of earlier steps (NaN: none) keeps the share `moving_average`.
+    """
     log_u = sample_log_gamma(1.0, log_sum, generator)
     if remembered is not None:
         log_u = averaged(remembered, log_u, moving_average)

@@ -44,7 +44,6 @@ __all__ = [
     "discriminator_terms",
     "encoder_terms",
     "filtered",
-    "invariant_cosines",
     "jsd_bound",
     "ranking_loss",
     "soft_alignment_loss",
@@ -52,11 +51,6 @@ __all__ = [
     "warm_up",
     "warm_up_terms",
 ]
-
-
-def invariant_cosines(embeddings: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """H, the (N, N) cosines of V_S and T_S."""
-    return cosines(*_invariant(embeddings))
 
 
 def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

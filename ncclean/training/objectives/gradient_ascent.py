@@ -11,18 +11,6 @@ import torch
 from ncclean.training.objectives.clip import pair_losses
 
 
-def gradient_ascent_loss(
-    image: torch.Tensor,
-    text: torch.Tensor,
-    scale: torch.Tensor | float,
-    forget: torch.Tensor,
-    label_smoothing: float = 0.1,
-) -> torch.Tensor:
-    """The sum of `gradient_ascent_terms`, a scalar."""
-    forgotten, retained = gradient_ascent_terms(image, text, scale, forget, label_smoothing)
-    return forgotten + retained
-
-
 def gradient_ascent_terms(
     image: torch.Tensor,
     text: torch.Tensor,

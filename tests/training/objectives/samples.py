@@ -19,3 +19,9 @@ def extremes(count: int, pairs: int = 4) -> tuple[torch.Tensor, ...]:
     """Embeddings with all cosines +1 or -1."""
     line = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).repeat(pairs // 2, 1)
     return tuple((line * (-1) ** index).clone().requires_grad_() for index in range(count))
+
+
+def invariant_cosines(parts):
+    """(N, N) cosines of V_S and T_S."""
+    image, text = (F.normalize(parts[f"{side}_invariant"], dim=-1) for side in ("image", "text"))
+    return image @ text.T

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.cyclip import cyclip_loss
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.registry import CyClip
 from ncclean.training.objectives.softclip import softclip_loss
 from tests.training.objectives.samples import embeddings, extremes
 
@@ -15,8 +15,12 @@ OBJECTIVES = {
     "clip": lambda v, t, s, w=WEIGHTS: clip_loss(v, t, s),
     "osa": lambda v, t, s, w=WEIGHTS: osa_loss(v, t, s, w[: len(v)]),
     "osa_normalized": lambda v, t, s, w=WEIGHTS: osa_loss(v, t, s, w[: len(v)], normalize=True),
-    "gradient_ascent": lambda v, t, s, w=WEIGHTS: gradient_ascent_loss(v, t, s, w[: len(v)] < 0.04),
-    "cyclip": lambda v, t, s, w=WEIGHTS: cyclip_loss(v, t, s),
+    "gradient_ascent": lambda v, t, s, w=WEIGHTS: sum(
+        gradient_ascent_terms(v, t, s, w[: len(v)] < 0.04)
+    ),
+    "cyclip": lambda v, t, s, w=WEIGHTS: sum(
+        CyClip(()).terms({"image": v, "text": t}, s, None, None).values()
+    ),
     "softclip": lambda v, t, s, w=WEIGHTS: softclip_loss(v, t, s),
 }
 

@@ -4,9 +4,9 @@ import torch
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.cyclip import (
     cross_modal_consistency,
-    cyclip_loss,
     in_modal_consistency,
 )
+from ncclean.training.objectives.registry import CyClip
 from tests.training.objectives.samples import embeddings
 
 
@@ -24,5 +24,5 @@ def test_weights():
     image, text = embeddings(2)
     parts = in_modal_consistency(image, text) + cross_modal_consistency(image, text)
     expected = clip_loss(image, text, 5.0) + 0.25 * parts
-    assert torch.allclose(cyclip_loss(image, text, 5.0), expected)
-    assert torch.allclose(cyclip_loss(image, text, 5.0, 0, 0), clip_loss(image, text, 5.0))
+    terms = CyClip(()).terms({"image": image, "text": text}, 5.0, None, None)
+    assert torch.allclose(sum(terms.values()), expected)

@@ -4,14 +4,22 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import pair_losses
-from ncclean.training.objectives.decl import decl_loss, sample_log_u
+from ncclean.training.objectives.decl import draw_log_u, loss_of_sums
 from tests.training.objectives.samples import embeddings, extremes
+
+
+def log_sum(logits):
+    return logits.logsumexp(dim=1)
+
+
+def loss_of(logits, log_u):
+    return loss_of_sums(logits.diagonal(), log_sum(logits), log_u)
 
 
 def test_by_hand():
     """Logits ln (2, 3), u = .2: -ln 2 + .2 * 5."""
     logits = torch.tensor([[2.0, 3.0], [3.0, 2.0]]).log()
-    loss = decl_loss(logits, torch.full((2,), math.log(0.2)))
+    loss = loss_of(logits, torch.full((2,), math.log(0.2)))
     assert loss.item() == pytest.approx(1 - math.log(2), abs=1e-6)
 
 
@@ -20,7 +28,7 @@ def test_at_the_mean_of_u_it_is_the_contrastive_loss_plus_one_less_its_logarithm
     image, text = embeddings(2, dtype=torch.float64)
     logits = 5.0 * image @ text.T
     log_u = -logits.detach().logsumexp(dim=1)
-    mine = torch.autograd.grad(decl_loss(logits, log_u), image, retain_graph=True)[0]
+    mine = torch.autograd.grad(loss_of(logits, log_u), image, retain_graph=True)[0]
     target = torch.arange(len(logits))
     loss = torch.nn.functional.cross_entropy(logits, target)
     assert torch.allclose(mine, torch.autograd.grad(loss, image)[0])
@@ -29,7 +37,7 @@ def test_at_the_mean_of_u_it_is_the_contrastive_loss_plus_one_less_its_logarithm
 
 def test_draws_have_the_rate_of_the_sum():
     logits = torch.tensor([[2.0, 3.0]]).log().repeat(40_000, 1)
-    u = sample_log_u(logits, generator=torch.Generator().manual_seed(0)).exp()
+    u = draw_log_u(log_sum(logits), generator=torch.Generator().manual_seed(0)).exp()
     assert u.mean().item() == pytest.approx(0.2, abs=4 * 0.2 / 200)
     assert u.var().item() == pytest.approx(0.04, rel=0.05)
 
@@ -37,9 +45,12 @@ def test_draws_have_the_rate_of_the_sum():
 def test_memory_and_its_bound():
     logits = torch.zeros(3, 2)
     remembered = torch.tensor([float("nan"), math.log(0.5), 90.0])
-    drawn = sample_log_u(logits, generator=torch.Generator().manual_seed(1)).exp()
-    kept = sample_log_u(
-        logits, remembered, moving_average=0.75, generator=torch.Generator().manual_seed(1)
+    drawn = draw_log_u(log_sum(logits), generator=torch.Generator().manual_seed(1)).exp()
+    kept = draw_log_u(
+        log_sum(logits),
+        remembered,
+        moving_average=0.75,
+        generator=torch.Generator().manual_seed(1),
     ).exp()
     assert torch.allclose(kept[0], drawn[0])
     assert torch.allclose(kept[1], 0.75 * 0.5 + 0.25 * drawn[1])
@@ -48,12 +59,12 @@ def test_memory_and_its_bound():
 
 def test_smooth_and_finite():
     logits = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    log_u = sample_log_u(logits.detach()).double()
-    assert torch.autograd.gradcheck(lambda x: decl_loss(x, log_u), (logits,))
+    log_u = draw_log_u(log_sum(logits.detach())).double()
+    assert torch.autograd.gradcheck(lambda x: loss_of(x, log_u), (logits,))
     image, text = extremes(2)
     logits = 100 * image @ text.T
     stale = torch.full((4,), 200.0)
-    loss = decl_loss(logits, sample_log_u(logits.detach(), stale))
+    loss = loss_of(logits, draw_log_u(log_sum(logits.detach()), stale))
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(image.grad).all()

@@ -15,7 +15,6 @@ from ncclean.training.objectives.disncl import (
     control_terms,
     discriminator_terms,
     encoder_terms,
-    invariant_cosines,
     warm_up_terms,
 )
 from ncclean.training.objectives.disncl_information import PAIRS, Discriminators
@@ -23,6 +22,7 @@ from ncclean.training.objectives.disncl_objective import DISENTANGLING, Disncl, 
 from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import read_results
 from tests.training.batches import train
+from tests.training.objectives.samples import invariant_cosines
 
 NAMES = (
     "image",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ncclean.training.objectives.clip import clip_loss
-from ncclean.training.objectives.gradient_ascent import gradient_ascent_loss, gradient_ascent_terms
+from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from tests.training.objectives.samples import embeddings
 
 FORGET = torch.tensor([True, False, False, True, True, False])
@@ -15,14 +15,12 @@ def test_minus_one_set_plus_the_other():
     forgotten, retained = gradient_ascent_terms(image, text, 5.0, FORGET, label_smoothing=0.0)
     assert torch.allclose(forgotten, -clip_loss(image[FORGET], text[FORGET], 5.0))
     assert torch.allclose(retained, clip_loss(image[~FORGET], text[~FORGET], 5.0))
-    total = gradient_ascent_loss(image, text, 5.0, FORGET, label_smoothing=0.0)
-    assert torch.allclose(total, forgotten + retained)
 
 
 def test_smoothing_by_hand():
     """Logits [[1, 0], [0, 1]]: with smoothing .2 the target is (.9, .1)."""
     eye, nothing = torch.eye(2), torch.zeros(2, dtype=torch.bool)
-    loss = gradient_ascent_loss(eye, eye, 1.0, nothing, label_smoothing=0.2)
+    _, loss = gradient_ascent_terms(eye, eye, 1.0, nothing, label_smoothing=0.2)
     own = math.log(1 + math.exp(-1))
     assert loss.item() == pytest.approx(0.9 * own + 0.1 * (own + 1), abs=1e-6)
 
