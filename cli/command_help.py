@@ -1,4 +1,4 @@
-"""What `--help` prints and docs/cli.md shows."""
+"""The text of `--help`, which docs/cli.md shows too."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def print_json(result: Result[Any]) -> None:
 
 
 def print_shown(result: Result[Any]) -> None:
-    """What the result shows, then what failed."""
+    """Print what the result shows, then the failures."""
     from ncclean_pipelines.display import Note, Table
     from rich.console import Console
 

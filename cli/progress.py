@@ -29,7 +29,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 class Bar:
-    """What is said stays as lines above a bar, which is of what is counted at the time."""
+    """A progress bar; what is said stays as lines above it."""
 
     def __init__(self) -> None:
         from rich.console import Console

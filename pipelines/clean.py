@@ -142,7 +142,7 @@ class Clean(Command):
 
 
 def _targets() -> Iterator[tuple[str, str]]:
-    """Where in the recipe each option goes."""
+    """Yield each option with its place in the recipe."""
     yield "source", "source"
     for stage, options in _STAGE_OPTIONS.items():
         yield from ((f"{stage}.{option}", option) for option in options)

@@ -36,7 +36,7 @@ _LISTED_FILES = 100
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[S]):
-    """What a command did.
+    """The result of a command.
 
     `summary` is what the library returned, `values` all of it as `--json` prints it, `figures` the
     key ones as text, `made` the files and folders written, and `failures` what could not be done,
@@ -106,7 +106,7 @@ class Command(Options):
         values: Mapping[str, Any] | None = None,
         failures: Mapping[str, str] | None = None,
     ) -> Result[S]:
-        """What `run` did: values and failures are those of the summary unless others are given."""
+        """Build the result; values and failures come from the summary unless they are given."""
         reported: Any = summary
         if values is None:
             values = (
@@ -197,7 +197,7 @@ def options_of(command: Command) -> dict[str, Any]:
 
 
 def identity(command: Command) -> dict[str, Any]:
-    """What the result of a command depends on, as JSON: options, inputs and version.
+    """The options, inputs and version that a command's result depends on, as JSON.
 
     Options that change no result, and those of other methods, are left out.
     """
@@ -226,7 +226,7 @@ def identity(command: Command) -> dict[str, Any]:
 
 
 def input_labels(identity: Mapping[str, Any]) -> dict[str, str]:
-    """How differences between the inputs of two identities are called."""
+    """Names for the inputs of an identity, to describe differences with."""
     return {f"inputs.{name}": "the input" for name in identity["inputs"]}
 
 
@@ -273,7 +273,7 @@ def _build(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON keeps it."""
+    """The value as JSON keeps it."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""What a result shows a person, as plain data: the command line, notebooks and pages draw it."""
+"""Results as plain data for people: the command line, notebooks and pages draw it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def none_scored(failures: Mapping[str, int]) -> Note:
-    """What a person looks at who named the wrong column."""
+    """A note for a run that scored nothing, often because the wrong column was named."""
     most = max(failures, key=lambda status: failures[status])
     hint = "; name the caption with --caption-key" if most == "caption_missing" else ""
     return Note(f"no pair could be scored: mostly {most}{hint}", "error")
 
 
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
-    """How many rows of the scores have a row in each joined table."""
+    """Lines that count the rows of the scores with a row in each joined table."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
 
 

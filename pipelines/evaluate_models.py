@@ -34,7 +34,7 @@ Models = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Command):
-    """What every evaluation of models takes."""
+    """Options that all evaluations of models share."""
 
     model: Models
     data: Annotated[
@@ -114,7 +114,7 @@ class ModelEvaluation(ModelOptions):
 
     @abstractmethod
     def task(self) -> Task:
-        """What is measured."""
+        """The measurement."""
 
     def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
         """Evaluate every model on every set; see `ncclean.evaluation.models_on_sets`."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(Options):
-    """What `--inject` scores, and with which model."""
+    """Options of `--inject`: the pairs, and the model that scores them."""
 
     donors: Annotated[
         Sequence[str],
@@ -215,7 +215,7 @@ class EvaluateNoise(Command):
         )
 
     def _trial(self, share: float) -> TrialRequest:
-        """What `--inject` scores. Raises `InputError` for options of another kind of source."""
+        """The trial of `--inject`. Raises `InputError` for options of another kind of source."""
         from ncclean.data.sources import are_embeddings, resolve_sources
         from ncclean.evaluation.noise_trial import TrialRequest
         from ncclean.models.request import ModelRequest

@@ -122,7 +122,7 @@ class EvaluateSimilarity(ModelOptions):
 
 
 def _shards(source: str) -> list[ShardRef]:
-    """Of a retrieval set's test split, or of whatever `score` takes."""
+    """The shards of a retrieval set's test split, or of any source that `score` takes."""
     from ncclean import stores
     from ncclean.data.benchmark_sets import RETRIEVAL, read_set
     from ncclean.data.shards import resolve_shards

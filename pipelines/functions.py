@@ -65,7 +65,7 @@ def run(
 
 
 def signature_of(kind: type[Command]) -> inspect.Signature:
-    """What the function takes: inputs and `out` by position, all else by name."""
+    """The signature of a command's function: inputs and `out` by position, all else by name."""
     declared = list(parameters(kind).values())
     by_position = [p for p in declared if p.is_required]
     by_position += [

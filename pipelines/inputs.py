@@ -1,4 +1,4 @@
-"""What commands read: whether it is there, and what tells that it has changed."""
+"""Checks of inputs: that they exist, and stamps that tell whether they have changed."""
 
 from __future__ import annotations
 

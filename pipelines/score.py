@@ -203,7 +203,7 @@ class Score(Command):
         return self.cluster
 
     def _request(self, shards: list[ShardRef]) -> EncoderRequest:
-        """What encodes the shards: the model, or what is known of embeddings."""
+        """The request for the encoder of the shards: a model, or embeddings."""
         from ncclean.data.sources import are_embeddings
         from ncclean.execution.embedding_encoder import EmbeddingRequest
         from ncclean.execution.image_encoder import ImageRequest
@@ -238,7 +238,7 @@ class Score(Command):
 def score_result(
     command: Command, scored: ScoreSummary, embeddings: str | None = None
 ) -> Result[ScoreSummary]:
-    """What a command that makes a score table did."""
+    """The result of a command that makes a score table."""
     figures = {"rows": f"{scored.rows:,}", "ok": f"{scored.ok:,}"}
     if scored.noise_rate.is_known:
         figures["noise rate"] = share(scored.noise_rate.value)

@@ -142,12 +142,12 @@ def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> 
 
 
 def json_option(inside: str) -> Option:
-    """Where the result goes as JSON; `inside` is its place in a stage's folder."""
+    """The option for a JSON file of the result; `inside` is its place in a stage's folder."""
     return Option("JSON file of the result.", flags=("-o",), inside=inside, endings=(".json",))
 
 
 def plot_option(inside: str | None = None) -> Option:
-    """Where a figure is drawn; `inside` is its place in a stage's folder."""
+    """The option for the file of a figure; `inside` is its place in a stage's folder."""
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",

@@ -1,1 +1,1 @@
-"""What a person's answers on a sample say about a corpus, and a calibration moved to them."""
+"""Audits: people judge a sample; their answers measure a corpus and correct its calibration."""

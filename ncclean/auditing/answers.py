@@ -22,7 +22,7 @@ Pair = tuple[str, int | None]  # uid and number of the caption, None where it is
 
 @dataclass(frozen=True)
 class Design:
-    """How a sample was drawn: the strata's `bounds`, and how many `pairs` each had."""
+    """The design of a sample: the strata's `bounds`, and the number of `pairs` in each."""
 
     bounds: np.ndarray
     pairs: np.ndarray
@@ -62,7 +62,7 @@ class Answers:
 
 
 def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | None:
-    """What an answer counts as; None if it is left out."""
+    """True for an answer that counts as a mismatch; None if the answer is left out."""
     counts = {"partly": partly, "cannot tell": cannot_tell}.get(answer, answer)
     return None if counts == "leave-out" else counts == "mismatch"
 

@@ -160,7 +160,7 @@ def _last(
 
 
 def _estimates(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimates:
-    """What is unknown may be anything; rounding leaves each value in its interval."""
+    """Build estimates; an unknown one spans all values, and each value lies in its interval."""
     defined = ~np.isnan(value)
     value = np.clip(value, 0.0, 1.0)
     low = np.where(defined, np.clip(np.fmin(low, value), 0.0, 1.0), 0.0)

@@ -70,7 +70,7 @@ def draw_sample(table: AuditTable, answers: int, seed: int) -> Sample:
 
 
 def read_design(path: str) -> Design:
-    """How the sample of a `sample.parquet` was drawn. Raises `InputError` for another file."""
+    """Read the design of a `sample.parquet`. Raises `InputError` for another file."""
     text = table_metadata(path).get(_DESIGN)
     if text is None:
         raise InputError(f"{path} is not a sample.parquet of `ncclean audit`")

@@ -144,7 +144,7 @@ class AuditTable:
         return rows.sort_by([("stratum", "ascending"), ("place_in_stratum", "ascending")]), pairs
 
     def counts(self, bounds: np.ndarray) -> tuple[Counts, ...]:
-        """Of each of the `rules`, in one pass over the table."""
+        """Count the pairs of each of the `rules`, in one pass over the table."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         rows = self._rows(
             f"SELECT {stratum_sql(bounds)} AS stratum, {flags}, count(*), sum({_P}) FROM pairs "

@@ -36,7 +36,7 @@ class SideCount:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of `noise_probability`. `kept` and `dropped` are cut at 0.5.
+    """The calibration of `noise_probability`. `kept` and `dropped` are cut at 0.5.
 
     `expected_error` is the mean of |predicted - observed| over the pairs (ECE), `brier` the mean
     squared error of the probabilities.

@@ -28,7 +28,7 @@ class SortedScores:
         return cls(values[order], code[order])
 
     def curve(self, kind: int | None = None) -> DetectionCurve:
-        """Of clean pairs against one kind of noise, or against all of it."""
+        """The curve of clean pairs against one kind of noise, or against all of it."""
         if kind is None:
             return DetectionCurve.of_sorted(self.values, self.code != 0)
         of_kind = (self.code == 0) | (self.code == kind)

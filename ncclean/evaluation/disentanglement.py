@@ -30,7 +30,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class FactProbe:
-    """How well each part predicts a fact: 0 is chance, 1 is always right."""
+    """The accuracy with which each part predicts a fact: 0 is chance, 1 is always right."""
 
     fact: str
     shown_by: str
@@ -166,7 +166,7 @@ def explained(features: np.ndarray, facts: np.ndarray, seed: int = 0) -> float:
 
 
 def probe(features: np.ndarray, labels: np.ndarray, seed: int = 0) -> float:
-    """How well a linear classifier predicts (N,) labels from (N, d) features on held-out pairs.
+    """Held-out accuracy of a linear classifier of (N,) labels from (N, d) features.
 
     Balanced accuracy of a logistic regression, trained on the other half and rescaled so that
     chance is 0 and perfection 1; NaN if one of the halves has fewer than two labels.

@@ -26,7 +26,7 @@ _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
 
 
 class EmbeddingSpace(Protocol):
-    """What maps images and captions to (n, d) L2-normalised float32 embeddings."""
+    """A map of images and captions to (n, d) L2-normalised float32 embeddings."""
 
     @property
     def preprocessing(self) -> Preprocessing: ...

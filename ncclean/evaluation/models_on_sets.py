@@ -23,7 +23,7 @@ from ncclean.progress import SILENT, Progress
 
 @dataclass(frozen=True)
 class Task:
-    """What is measured of models: on which kind of sets, which splits of them, and how."""
+    """A measurement of models: its name, the kind of its sets, their splits, and the function."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""How well a score separates mismatched from matched pairs, given the truth."""
+"""Detection metrics: a score that separates mismatched from matched pairs, given the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scores and rules find of each kind of noise: the figures of `ncclean evaluate noise`."""
+"""The figures of `ncclean evaluate noise`: what scores and rules find of each kind of noise."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class EmbeddingOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions(Options):
-    """How to train a probe; all but `solver` and `seed` are of `adamw`.
+    """Options of a linear probe; all but `solver` and `seed` are of `adamw`.
 
     Raises `InputError` for a value out of range.
     """

@@ -17,7 +17,7 @@ FOLD_IMAGES = 1000
 
 @dataclass(frozen=True)
 class RetrievalDepths:
-    """Where each query first finds its partner, from 0; see `ranking.hit_depth`.
+    """The rank at which each query first finds its partner, from 0; see `ranking.hit_depth`.
 
     `image` (N,): of each image among the captions; `caption` (M,): of each caption among the
     images.

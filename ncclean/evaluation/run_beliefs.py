@@ -1,4 +1,4 @@
-"""What a run's model and its selection say of each training pair."""
+"""The beliefs of a run about its training pairs: those of its model and of its selection."""
 
 from __future__ import annotations
 

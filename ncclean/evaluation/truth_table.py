@@ -164,7 +164,7 @@ class TruthTable:
         return evaluations
 
     def calibration(self) -> Calibration | None:
-        """Of `noise_probability`; None where it is missing."""
+        """The calibration of `noise_probability`; None where the column is missing."""
         if "noise_probability" not in self.choice.table.names.types:
             return None
         rows = self._rows(

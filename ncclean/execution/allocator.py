@@ -1,4 +1,4 @@
-"""How this process gets the memory of its batches."""
+"""Settings of the memory allocator for batches that come and go."""
 
 from __future__ import annotations
 

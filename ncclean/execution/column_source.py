@@ -21,7 +21,7 @@ from ncclean.scoring.stats import ColumnFailures
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFacts:
-    """What column sources take from an encoder.
+    """The properties of an encoder that column sources read.
 
     `dim` is the width of its embeddings; `estimator` the model that also encodes other captions,
     None where embeddings are scored; `corpus` what a pass over all embeddings has gathered.
@@ -57,7 +57,7 @@ class ColumnSource(Protocol):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """What the values depend on, as JSON, by the name of an option."""
+        """The versions that the values depend on, as JSON, by the name of an option."""
         ...
 
     def check(self, encoder: EncoderFacts) -> None:

@@ -69,7 +69,7 @@ class ColumnSources:
         return any(type(source).of_batch is not ColumnSource.of_batch for source in self.sources)
 
     def identity(self) -> dict[str, Any]:
-        """What the values depend on, by the name of the option; None for one that is not given."""
+        """The versions that values depend on, by option; None for an option that is not given."""
         identity: dict[str, Any] = {name: None for kind in SOURCES for name in kind.options}
         for source in self.sources:
             for name, value in source.identity().items():  # two sources share `--signals`

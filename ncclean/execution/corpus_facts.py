@@ -27,7 +27,7 @@ _POOL, _CANONICAL = "pool", "canonical"
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What a pass over all embeddings gathers, None where it was not asked for.
+    """The results of a pass over all embeddings, None where one was not asked for.
 
     `projections` are those for the pairs of either half, each fitted on the other one.
     """

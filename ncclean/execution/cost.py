@@ -1,4 +1,4 @@
-"""What a scoring job costs, from a few measured figures: hours, bytes, requests, memory.
+"""The cost of a scoring job, from a few measured figures: hours, bytes, requests, memory.
 
 The defaults are the figures of docs/scale.md. `ncclean score --dry-run` measures the speed of the
 model on the machine at hand.

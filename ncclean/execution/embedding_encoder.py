@@ -248,6 +248,6 @@ def _constant(vectors: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _random_pool(size: int, dim: int) -> Pool:
-    """As large as the one of a run, to measure the speed with."""
+    """A pool of random vectors, as large as that of a run, to measure the speed with."""
     vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
     return Pool(vectors, vectors, np.arange(size, dtype=np.uint64))

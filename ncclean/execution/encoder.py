@@ -21,7 +21,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How fast an encoder and the scores compute, reading left out, and on what."""
+    """The speed of an encoder and the scores without reading, and the device they ran on."""
 
     pairs_per_second: float
     device: str
@@ -44,12 +44,12 @@ class Encoder(Protocol):
 
     @property
     def facts(self) -> EncoderFacts:
-        """What column sources take from it."""
+        """The properties that column sources read."""
         ...
 
     @property
     def blocks_at_once(self) -> int:
-        """How many blocks are scored at a time: more where nothing else keeps the cores busy."""
+        """The number of blocks to score at a time: more where nothing else keeps the cores busy."""
         ...
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
@@ -72,15 +72,15 @@ class Encoder(Protocol):
 
 
 class EncoderRequest(Protocol):
-    """What it takes to open an encoder, here or on a node."""
+    """All that is needed to open an encoder, here or on a node."""
 
     @property
     def device(self) -> str:
-        """Where it computes: `auto`, `cpu`, `cuda`."""
+        """The device of the computation: `auto`, `cpu`, `cuda`."""
         ...
 
     def result_options(self) -> Mapping[str, Any]:
-        """What results depend on beside the model and `ScoreOptions`, by the name of the option."""
+        """Options that change results, beside the model and `ScoreOptions`, by name."""
         ...
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> Encoder:

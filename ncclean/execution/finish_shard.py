@@ -48,7 +48,7 @@ class ShardResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardScoring:
-    """What finishing a shard takes beside the shard.
+    """Finishes the shards of a run: their columns, scores, tables and statistics.
 
     `scale` multiplies cosines in a softmax. `each_block` is `map`, or that of an executor.
     """

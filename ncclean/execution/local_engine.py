@@ -95,7 +95,7 @@ class LocalEngine:
 
     @contextmanager
     def _scoring(self, corpus: CorpusFacts) -> Iterator[ShardScoring]:
-        """How shards are finished, with several blocks at once where that is faster."""
+        """Finish shards, several blocks at once where that is faster."""
         scoring = ShardScoring(
             options=self._options,
             columns=self._columns,

@@ -70,7 +70,7 @@ class RayEngine:
         return shift
 
     def speed(self) -> Speed:
-        """That of one worker."""
+        """The speed of one worker."""
         speed: Speed = self._pool.on_any("speed")
         return speed
 

@@ -80,7 +80,7 @@ class ShardWorker:
         return self._loaded().estimate_shift(seed, tolerance)
 
     def speed(self) -> Speed:
-        """How fast this worker computes."""
+        """Measure how fast this worker computes."""
         return self._loaded().speed()
 
     def _loaded(self) -> Engine:

@@ -127,7 +127,7 @@ class ScoreCorpus:
         )
 
     def _gather_corpus_facts(self, progress: Progress) -> None:
-        """What `--pool` and `--canonical` need of the whole corpus, before anything is scored."""
+        """Read the whole corpus once for `--pool` and `--canonical`, before anything is scored."""
         options, request = self.options, self.request
         if isinstance(request, EmbeddingRequest) and (options.pool or options.canonical):
             progress.say("reading the whole corpus first")

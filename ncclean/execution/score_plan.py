@@ -16,7 +16,7 @@ from ncclean.progress import Progress
 
 @dataclass(frozen=True)
 class ScorePlan:
-    """What `--dry-run` tells: the size of the job and what it would take.
+    """The estimate of `--dry-run`: the size of the job and its hours.
 
     `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
     over `workers`, `hours` what a clock would show.

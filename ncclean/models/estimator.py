@@ -42,7 +42,7 @@ _MAX_CAPTION_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What the score table records about the model that scored."""
+    """The model that scored, as the score table records it."""
 
     model: str
     pretrained: str

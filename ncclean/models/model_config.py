@@ -1,4 +1,4 @@
-"""What a model's configuration may say: sizes and choices of an architecture, never code.
+"""Checks of a model's configuration: sizes and choices of an architecture pass, never code.
 
 A configuration comes with the weights, so from anybody. open_clip hands parts of it on as keyword
 arguments, of which Hugging Face's `trust_remote_code` runs a Python file of the model's folder, and
@@ -89,7 +89,7 @@ def check_config(name: str) -> dict[str, Any]:
 
 
 def config_file(name: str) -> Path | None:
-    """Where the configuration of a `local-dir:` or `hf-hub:` model lies, None for others."""
+    """The path of the configuration of a `local-dir:` or `hf-hub:` model, None for others."""
     schema, _, place = name.partition(":")
     if schema == "local-dir":
         return Path(place) / "open_clip_config.json"

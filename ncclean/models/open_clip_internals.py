@@ -20,7 +20,7 @@ _NEEDED = ("token_embedding", "positional_embedding", "transformer", "ln_final")
 
 
 class TextTower(Protocol):
-    """What open_clip's `CLIP` and `TextTransformer` have in common."""
+    """The attributes that open_clip's `CLIP` and `TextTransformer` share."""
 
     token_embedding: nn.Embedding
     positional_embedding: torch.Tensor
@@ -65,7 +65,7 @@ def model_attribute(model: nn.Module, name: str, default: int | None = None) -> 
 
 
 def pooling(tower: object) -> tuple[str, int]:
-    """How a tower pools, and its end-of-text id; `CLIP` has the names with a prefix.
+    """The pooling of a tower, and its end-of-text id; `CLIP` has the names with a prefix.
 
     The id is -1 in versions before open_clip had pooling at it.
     """
@@ -75,7 +75,7 @@ def pooling(tower: object) -> tuple[str, int]:
 
 
 def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
-    """What to replace in a text tower so that it takes `length` tokens; nothing if it does."""
+    """The tensors to replace in a text tower so that it takes `length` tokens; none if it does."""
     positions = getattr(tower, "positional_embedding", None)
     # Towers with a class token (CoCa) have one position more than they take tokens.
     if positions is None or length >= getattr(tower, "context_length", len(positions)):

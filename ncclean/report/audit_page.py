@@ -43,7 +43,7 @@ class AuditPair:
 
     @classmethod
     def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
-        """Of the rows of a sample, in their order."""
+        """Build the pairs of the rows of a sample, in their order."""
         names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url",
                  "suspect_word", "better_word")  # fmt: skip
         return tuple(

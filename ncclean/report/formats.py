@@ -40,5 +40,5 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 
 def size(value: int) -> str:
-    """Of a file: 1.2 MB."""
+    """The size of a file as text: 1.2 MB."""
     return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e3:.0f} kB"

@@ -1,4 +1,4 @@
-"""How the detection rules overlap on a table, and how well each does where the truth is known."""
+"""The overlap of the detection rules on a table, and their accuracy where the truth is known."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PAGE, SAMPLE = "audit.html", "sample.parquet"
 
 @dataclass(frozen=True)
 class WrittenAudit:
-    """What was drawn and written. `strata` are low, high, pairs and drawn pairs of each."""
+    """The drawn sample and its files. `strata` are low, high, pairs and drawn pairs of each."""
 
     pairs: int
     pictures: int

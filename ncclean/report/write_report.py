@@ -30,7 +30,7 @@ _DOTS_PER_INCH = 200
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """What was written, and the numbers in it."""
+    """A report that was written, and the numbers in it."""
 
     numbers: Measurements
     pairs: tuple[ShownPair, ...]

@@ -1,4 +1,4 @@
-"""Where the tasks of a command run: in this process, in several, or on a Ray cluster."""
+"""Opens the runner of a command's tasks: this process, several, or a Ray cluster."""
 
 from __future__ import annotations
 

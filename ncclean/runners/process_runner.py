@@ -20,7 +20,7 @@ _BYTES_WORTH_A_PROCESS = 64 << 20
 
 
 def processes_worth(workers: int | None, shards: Sequence[ShardRef]) -> int:
-    """As many processes as asked for, else one a core, but fewer where there is little to do."""
+    """The number of processes: as asked for, else one a core, but fewer for little work."""
     worth = sum(shard.size for shard in shards) // _BYTES_WORTH_A_PROCESS
     return min(workers or min(usable_cores(), max(worth, 1)), len(shards))
 

@@ -80,7 +80,7 @@ def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:
 
 
 class Silence:
-    """How long no worker of a cluster has answered, while some have died."""
+    """Measures how long no worker has answered while some have died."""
 
     def __init__(self) -> None:
         self._since: float | None = None

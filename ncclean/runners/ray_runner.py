@@ -48,7 +48,7 @@ class RayTasks:
 
     @property
     def workers(self) -> int:
-        """As many as asked for, or one for each core of the cluster as it is now."""
+        """The number of tasks at a time: as asked for, or one for each core of the cluster now."""
         cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
         return self._asked_for or max(cores, 1)
 

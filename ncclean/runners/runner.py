@@ -19,7 +19,7 @@ class Runner(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many run at a time."""
+        """The number of tasks that run at a time."""
         ...
 
     def map(self, function: Callable[..., T], tasks: Tasks) -> Iterator[tuple[int, T]]:

@@ -60,7 +60,7 @@ _LABELS = {
 
 @dataclass
 class ExportSummary:
-    """What was written: shards, samples and bytes, those of an earlier run counted.
+    """Counts of what was written: shards, samples and bytes, with those of an earlier run.
 
     `missing` counts selected samples that the input does not have, by input shard; `errors` are
     input shards that could not be read.
@@ -223,7 +223,7 @@ def _write_header(stream: BinaryIO, header: dict[str, Any]) -> None:
 def _identity(
     options: ExportOptions, join: Sequence[str], tasks: list[ExportTask], samples_per_shard: int
 ) -> dict[str, Any]:
-    """What an export depends on, and how many shards it writes."""
+    """The options and inputs of an export, and the number of its shards."""
     path = stores.location(options.selection)
     where = path if path.is_file() else None
     return {

@@ -23,7 +23,7 @@ from ncclean.storage.tables import listed
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What `--dry-run` tells: the size of an export and what it would take.
+    """The estimate of `--dry-run`: the size of an export and its hours.
 
     `bytes_read` counts shards of object stores, compressed ones and those of other layouts whole,
     as often as a task takes samples from them. `processor_hours` is the sum over the `workers`,
@@ -112,7 +112,7 @@ def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport,
 
 
 def _done(out: str, tasks: Sequence[ExportTask]) -> int:
-    """How many shards an interrupted export has written."""
+    """Count the shards that an interrupted export has written."""
     folder, digits = stores.location(out), digits_of(tasks)
     if not stores.is_url(folder) and not folder.is_dir():
         return 0

@@ -46,7 +46,7 @@ _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attribute
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What every task of an export needs. Paths may be URLs.
+    """Options that every task of an export shares. Paths may be URLs.
 
     `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
     is the factor of the weights that says how often a sample is written; None is once.
@@ -128,7 +128,7 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def stats_path(out: UPath, number: int, digits: int) -> UPath:
-    """Where the statistics of an exported shard lie; they are published after the shard."""
+    """The path of an exported shard's statistics, which are published after the shard."""
     return out / f"{number:0{digits}d}_stats.json"
 
 

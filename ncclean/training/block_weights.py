@@ -1,4 +1,4 @@
-"""How each method would weigh the pairs of a batch, from a model's embeddings alone."""
+"""The weight that each method would give the pairs of a batch, from embeddings alone."""
 
 from __future__ import annotations
 

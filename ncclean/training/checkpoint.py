@@ -20,7 +20,7 @@ _NAME = re.compile(r"step_(\d+)\.pt")
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: the phase, the epoch, the step in it, and the steps of the whole run."""
+    """The position of a run: its phase, epoch, step in it, and the steps of the whole run."""
 
     phase: int = 0
     epoch: int = 0
@@ -54,7 +54,7 @@ class CheckpointWriter:
         self._written: Future[None] | None = None
 
     def path(self, position: Position) -> Path:
-        """Where the checkpoint of a position lies."""
+        """The path of the checkpoint of a position."""
         return checkpoint_path(self._folder, position)
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _copied(state: Any) -> Any:
 
 
 def checkpoint_path(folder: Path, position: Position) -> Path:
-    """Where the checkpoint of a position lies."""
+    """The path of the checkpoint of a position."""
     return folder / f"step_{position.total_steps:08d}.pt"
 
 

@@ -10,7 +10,7 @@ from ncclean.options import Option, Options, Seed, usable_cores
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Options):
-    """How to train, whatever the objective. Raises `InputError` for a value out of range.
+    """Options of training, whatever the objective. Raises `InputError` for a value out of range.
 
     `steps` takes the place of the objective's epochs; two phases share them as they share the
     epochs. `parts` cuts a rank's batch for the forward passes, see `grad_cache`. A checkpoint is

@@ -27,7 +27,7 @@ Report = Callable[[Any], None]
 
 @ray.remote(num_cpus=0)
 class _Board:
-    """Where the first rank leaves its reports, and any rank the error that ends the run."""
+    """Holds the reports of the first rank, and the error of any rank that ends the run."""
 
     def __init__(self) -> None:
         self._reports: list[Any] = []
@@ -58,7 +58,7 @@ class _Board:
 
 @dataclass(frozen=True)
 class RankJob:
-    """What every rank calls: `train(request, report)`; the first rank's result is that of the run.
+    """Calls `train(request, report)` on every rank; the first one's result is that of the run.
 
     `train` must go on from its newest checkpoint when called again: a rank that dies, or whose
     node leaves, has all of them started again, three times at most.
@@ -165,7 +165,7 @@ def _pump(board: Any, on_report: Report, stop: threading.Event) -> None:
 
 
 def _most_workers(gpus: float, cpus: float) -> int:
-    """As many workers as the nodes have room for."""
+    """The number of workers that the nodes have room for."""
     room = 0
     for node in nodes():
         has = node["Resources"]

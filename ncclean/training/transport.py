@@ -111,7 +111,7 @@ def masked_sinkhorn(
 
 
 def _potential(log_marginal: torch.Tensor, log_mass: torch.Tensor) -> torch.Tensor:
-    """What scales the mass to the marginal; 0 where there is no mass to hold."""
+    """The log factor that scales the mass to the marginal; 0 where there is no mass."""
     return torch.where(log_marginal > -torch.inf, log_marginal - log_mass, 0.0)
 
 

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent.parent / "recipes"
 
 
 def bundled_recipes() -> dict[str, str]:
-    """What each bundled recipe does, by name."""
+    """A description of each bundled recipe, by name."""
     recipes = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text("utf-8"))

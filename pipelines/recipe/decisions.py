@@ -15,7 +15,7 @@ from .load import Recipe, Stage
 
 
 class Start(Enum):
-    """How a stage begins."""
+    """The way in which a stage begins."""
 
     NEW = "new"  # this run has not begun it before
     RESUME = "resume"  # it was interrupted, and is still the same
@@ -30,7 +30,7 @@ class Start(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to a stage: `start` is None if it is skipped. `identity` is None as long as a
+    """The decision about a stage: `start` is None if it is skipped. `identity` is None as long as a
     stage that it uses has yet to run."""
 
     stage: Stage
@@ -47,7 +47,7 @@ class Decision:
 def decide(
     stage: Stage, folder: RunFolder, upstream: Mapping[str, str | None], is_forced: bool
 ) -> Decision:
-    """What to do with a stage; `upstream` has the run ids of those before, None if yet to run."""
+    """Decide about a stage; `upstream` has the run ids of those before, None if yet to run."""
     record = folder.record(stage.name)
     waiting = [name for name in stage.uses if upstream[name] is None]
     now = None
@@ -90,7 +90,7 @@ def decide_all(recipe: Recipe, folder: RunFolder, start_from: str | None) -> lis
 
 
 def _reason(before: Mapping[str, Any], now: Mapping[str, Any], changes: list[str]) -> str:
-    """What has changed, for people: digests and run ids mean nothing to them."""
+    """Describe what has changed without digests and run ids, which mean nothing to people."""
     if before["upstream"] != now["upstream"]:
         names = [n for n, run in now["upstream"].items() if before["upstream"].get(n) != run]
         return f"{names[0]} has run again" if names else "it uses other stages"

@@ -90,7 +90,7 @@ class RunFolder:
         return self.path / "logs" / f"{stage}.log"
 
     def record(self, stage: str) -> StageRecord | None:
-        """What is known of a stage, None if it was never begun. Raises `InputError`."""
+        """The record of a stage, None if it was never begun. Raises `InputError`."""
         path = self._record_path(stage)
         recorded = RunRecord.load(path, _COMMAND, base=UPath(self.path), read_only=True)
         if recorded is None:

@@ -1,4 +1,4 @@
-"""What the result of a stage depends on: if it is unchanged, so is the result."""
+"""The identity of a stage: while it is unchanged, so is the result."""
 
 from __future__ import annotations
 

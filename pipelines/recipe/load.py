@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def reference(self) -> str:
-        """What the name of the stage stands for in later ones."""
+        """The text that the name of the stage stands for in later stages."""
         return f"{LOCAL_MODEL}{self.out}" if self.command.makes_model else self.out
 
 

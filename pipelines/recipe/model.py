@@ -17,7 +17,7 @@ _Name = Annotated[str, Field(pattern=NAME)]
 
 
 class EngineModel(BaseModel):
-    """Where `score` and `finetune` stages run that do not say otherwise."""
+    """The engine of `score` and `finetune` stages that do not name one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class RecipeModel(BaseModel):
 
 
 class StageModel(BaseModel):
-    """What every stage takes besides the options of its command."""
+    """Keys that every stage takes besides the options of its command."""
 
     command: str = Field(description="The command; may be left out if the stage is called so.")
     about: str | None = Field(None, description="One sentence for the page.")
@@ -82,7 +82,7 @@ def check_common(source: Source, name: str, values: Mapping[str, Any]) -> StageM
 
 
 def _first(error: ValidationError) -> Any:
-    """What to tell of several mistakes: a wrong name is often why another one is missing."""
+    """The mistake to report of several: a wrong name is often why another one is missing."""
     mistakes = error.errors()
     return next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
 

@@ -1,4 +1,4 @@
-"""What a run would do, and how long it would take: `ncclean run --dry-run`.
+"""The plan of a run and its hours: `ncclean run --dry-run`.
 
 Only what takes hours is estimated: `score` and `finetune`. Pairs are counted where they are known,
 and estimated from the shards or handed on from the stages before; the speed is the recipe's
@@ -53,7 +53,7 @@ class PlannedStage:
 def plan(
     recipe: Recipe, start_from: str | None = None, *, probe: bool = True
 ) -> list[PlannedStage]:
-    """What `run` would do. Without `probe` only stated speeds are used, and no model is loaded.
+    """Plan a run. Without `probe` only stated speeds are used, and no model is loaded.
 
     Raises what `run` raises before it starts anything.
     """

@@ -14,7 +14,7 @@ _LARGEST = 1 << 20
 
 
 def names_in(value: Any) -> list[str]:
-    """What is referred to anywhere in a value, in order."""
+    """The names that a value refers to, in order."""
     if isinstance(value, str):
         return [name.strip() for name in _REFERENCE.findall(value)]
     if isinstance(value, dict):

@@ -45,7 +45,7 @@ class RunSummary:
 
     @property
     def failures(self) -> dict[str, dict[str, str]]:
-        """What stages could not do, with reasons."""
+        """The failures of the stages, with reasons."""
         return {name: rec.failures for name, rec in self.records.items() if rec.failures}
 
     def to_json(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
 
 
 def _write_start(recipe: Recipe, folder: RunFolder) -> None:
-    """What is run, and with what. Raises `InputError` for files of something else in the way."""
+    """Record recipe and versions. Raises `InputError` for files of something else in the way."""
     plain = json.loads(json.dumps(recipe.resolved()))
     resolved = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     ran_with = {"made_by": mark("run"), **versions()}

@@ -1,4 +1,4 @@
-"""What a run ran with."""
+"""The versions that a run was made with."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Bayes(PairObjective):
         remembered: torch.Tensor | None,
         rows: slice,
     ) -> tuple[torch.Tensor, ...]:
-        """Of these rows: the share of both losses, (2,), log u, (R, 2), and what is logged.
+        """Weigh some rows: their share of both losses, (2,), log u, (R, 2), and the logged terms.
 
         That is of the image-to-text weights, of mean 1 in each row, the (R,) positives and the
         negatives of the rows below `_OBSERVED`.

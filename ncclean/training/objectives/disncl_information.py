@@ -48,7 +48,7 @@ def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torc
 def adversarial_bound(
     joint_logits: torch.Tensor, marginal_logits: torch.Tensor, bounded: bool
 ) -> torch.Tensor:
-    """What an encoder lowers to make two things independent, a scalar.
+    """The scalar that an encoder lowers to make two variables independent.
 
     The bound itself falls without end as the joint logits do: the encoder is paid for overshooting.
     `bounded` takes softplus(D) of the joint pairs, at least 0, and leaves the shuffled ones to the

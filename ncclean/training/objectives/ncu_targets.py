@@ -19,7 +19,7 @@ from ncclean.training.transport import masked_sinkhorn
 
 
 class TransportProblem(NamedTuple):
-    """What `masked_sinkhorn` takes first: (N, C) cost and mask, (N,) and (C,) marginals."""
+    """The arguments of `masked_sinkhorn`: (N, C) cost and mask, (N,) and (C,) marginals."""
 
     cost: torch.Tensor
     mask: torch.Tensor
@@ -29,7 +29,7 @@ class TransportProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class Targets:
-    """What a plan draws the model's softmax to, by the row.
+    """The targets of the softmax that a transport plan gives, by row.
 
     gamma plan + (1 - gamma) identity, Eq. 10, of an (N, C) plan and (N,) marks; C is N + 1, or N
     without negative texts. The identity has a one at (i, i) for a retained pair and at (i, N + 1)
