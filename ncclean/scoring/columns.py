@@ -129,7 +129,6 @@ def _score_block(
     columns = {
         "ncu_confidence": confidence,
         "neg_clip_loss": normalised,
-        "image_z": (block.own - cosines.mean(dim=1)) / cosines.std(dim=1).clamp_min(1e-6),
         "i2t_rank": block.i2t_rank,
         "t2i_rank": block.t2i_rank,
         # No other image and no other caption fits better, see `scoring.disncl.mutual_match`.
