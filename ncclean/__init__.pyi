@@ -247,6 +247,7 @@ def finetune(
     normalize_weights: bool = False,
     prompt_epochs: int = 2,
     softclip_temperature: float = 0.07,
+    variant: Literal['published', 'released'] = 'published',
     forget_percent: float = 10.0,
     split: Literal['model', 'table'] = 'model',
     gamma: float = 0.7,

@@ -71,7 +71,7 @@ class Adversaries:
 
     def set_rate(self, step: int, steps: int) -> None:
         """Follow the phase's schedule."""
-        set_learning_rates(self._optimizer, step, steps, self._phase.warmup)
+        set_learning_rates(self._optimizer, self._phase.rate(step, 0, steps, steps))
 
     def step(self, embeddings: Embeddings, batch: GlobalBatch) -> None:
         """Take the adversaries' steps, which precede a step of the model, on detached embeddings.

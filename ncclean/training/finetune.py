@@ -101,6 +101,8 @@ class Finetuning:
         `ResumeError` before anything is trained, `TrainingError` if a loss is not finite.
         """
         progress.say(f"training {self.model.model} with {self.method}")
+        if self.method == "osa" and self.objective.ncu.variant == "released":
+            progress.say("the weights of each batch come from a frozen copy of the start")
 
         def on_step(report: StepReport) -> None:
             speed = f"{report.samples_per_second:,.0f} samples/s"

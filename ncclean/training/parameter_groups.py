@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,6 +44,17 @@ def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -
             parameter.requires_grad_(name in phase.learning_rates)
 
 
+def freeze_text_blocks(model: nn.Module, count: int) -> None:
+    """Freeze the first blocks of the text tower, and the embeddings below them."""
+    if not count:
+        return
+    tower: Any = getattr(model, "text", model)
+    for block in list(tower.transformer.resblocks)[:count]:
+        block.requires_grad_(False)
+    tower.token_embedding.requires_grad_(False)
+    tower.positional_embedding.requires_grad_(False)
+
+
 def set_training_mode(model: nn.Module, phase: Phase) -> None:
     """Put the towers that train in training mode and frozen ones in evaluation mode.
 
@@ -72,18 +83,10 @@ def make_optimizer(
     return torch.optim.AdamW(settings, betas=betas, eps=eps, fused=True)
 
 
-def set_learning_rates(
-    optimizer: torch.optim.Optimizer, step: int, steps: int, warmup: float
-) -> float:
-    """Set the rates of a step, counted from 0: a rise, then a cosine. Returns the factor."""
-    warm = max(1, round(warmup * steps))
-    if step < warm:
-        factor = (step + 1) / warm
-    else:
-        factor = 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set the rates to a share of the highest ones, see `Phase.rate`."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor
-    return factor
 
 
 def _is_visual(name: str) -> bool:

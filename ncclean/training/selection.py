@@ -20,13 +20,15 @@ def open_selection(
     selection = SelectionReader(path, captions) if path is not None else None
     if captions == "best" and selection is None:
         raise InputError("--captions best needs a --selection, which says which is best")
-    if method == "osa" and not (selection and selection.has_weights()):
+    takes_weights = method == "osa" and options.ncu.variant == "published"
+    if takes_weights and not (selection and selection.has_weights()):
         reason = (
             "there is no --selection" if selection is None else "those of --selection are all 1"
         )
         raise InputError(
             f"--method osa needs weights, and {reason}: make one with `ncclean select SCORES "
-            "--weights osa_weight`"
+            "--weights osa_weight`, or take them from a frozen copy of the start with --variant "
+            "released"
         )
     reads_split = method in ("ncu", "gradient_ascent") and options.ncu.split == "table"
     if reads_split and not (selection and selection.has_forget_set()):

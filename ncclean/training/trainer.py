@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
@@ -33,6 +34,7 @@ from ncclean.training.objectives.base import Objective, Observed, Phase, shared_
 from ncclean.training.options import TrainOptions
 from ncclean.training.parameter_groups import (
     freeze_all_but,
+    freeze_text_blocks,
     make_optimizer,
     parameter_groups,
     set_learning_rates,
@@ -157,9 +159,10 @@ class Trainer:
                 if number < position.phase:
                     continue
                 freeze_all_but(self._groups, phase)
+                freeze_text_blocks(self._model, phase.frozen_text_blocks)
                 set_training_mode(self._model, phase)
                 optimizer = make_optimizer(
-                    self._groups,
+                    self._trained(phase),
                     phase,
                     weight_decay=self.options.weight_decay,
                     betas=self.options.betas,
@@ -209,7 +212,7 @@ class Trainer:
         before, steps = sum(self._lengths[:number]), self._lengths[number]
         begin, done = time.monotonic(), 0
         first_epoch = sum(earlier.epochs for earlier in self.phases[:number])
-        trained = [p for name in phase.learning_rates for p in self._groups[name]]
+        trained = [p for group in self._trained(phase).values() for p in group]
         average = GradientAverage(trained, self._ranks)
         for epoch in range(max(position.epoch, first_epoch), first_epoch + phase.epochs):
             first = position.step if epoch == position.epoch else 0
@@ -217,7 +220,8 @@ class Trainer:
             batches = itertools.islice(self.loader.epoch(epoch, first), left)
             for step, batch in enumerate(batches, start=first):
                 in_phase = position.total_steps - before
-                set_learning_rates(optimizer, in_phase, steps, phase.warmup)
+                rate = phase.rate(position.total_steps, before, steps, self.total_steps)
+                set_learning_rates(optimizer, rate)
                 if self._step.adversaries is not None:
                     self._step.adversaries.set_rate(in_phase, steps)
                 terms, norm = self._step.take(
@@ -240,6 +244,13 @@ class Trainer:
                     position,
                 )
             position = Position(number, epoch + 1, 0, position.total_steps)
+
+    def _trained(self, phase: Phase) -> dict[str, list[nn.Parameter]]:
+        """The parameters that train in a phase, by group."""
+        return {
+            name: [p for p in self._groups[name] if p.requires_grad]
+            for name in phase.learning_rates
+        }
 
     def _log(self, log: RunLog, report: StepReport) -> None:
         if report.step % self.options.log_steps and report.step not in (1, report.steps):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from ncclean.errors import InfeasibleError
 from ncclean.training.objectives.row_blocks import row_blocks
 
 logger = logging.getLogger(__name__)
+
+Stop = Literal["mass", "potentials"]
 
 # Share of the total mass by which sums of float32 marginals may disagree.
 _ROUNDING = 1e-5
@@ -41,6 +44,7 @@ def masked_sinkhorn(
     tolerance: float = 1e-4,
     *,
     overwrite_cost: bool = False,
+    stop: Stop = "mass",
 ) -> torch.Tensor:
     """(..., N, M) cost and mask, (..., N) and (..., M) marginals -> (..., N, M) transport plan.
 
@@ -48,7 +52,9 @@ def masked_sinkhorn(
     not read. Float64 costs are solved in float64, all others in float32. Column sums are exact up
     to rounding; a problem is done when its row sums are off by at most `tolerance` in all. Leading
     dimensions are problems of their own (mask and marginals broadcast over them): each stops by
-    itself, so its plan does not depend on the others. After `max_iterations` the plan is returned
+    itself, so its plan does not depend on the others. With `stop="potentials"` a problem is done
+    when the potentials of its rows, epsilon f, move by less than `tolerance` in all: the rule of
+    NCU's released code. After `max_iterations` the plan is returned
     as it is, and the log says so. No gradients are recorded. `overwrite_cost` says that the cost
     is not needed any more: its memory is that of the plan, if the precision is the same.
 
@@ -91,15 +97,19 @@ def masked_sinkhorn(
         )
         if iteration > 0:  # before, f belongs to no g
             error = ((f + row_mass).exp() - rows).abs().sum(dim=1, keepdim=True)
-            is_done |= error <= tolerance
+            if stop == "mass":
+                is_done |= error <= tolerance
             if iteration == max_iterations or is_done.all():
                 break
-        f = torch.where(is_done, f, _potential(log_rows, row_mass))
+        moved = torch.where(is_done, f, _potential(log_rows, row_mass))
+        steps, f = epsilon * (moved - f).abs().sum(dim=1, keepdim=True), moved
         column_mass = torch.cat(
             [torch.logsumexp(log_kernel[:, :, some] + f.unsqueeze(2), dim=1) for some in by_column],
             dim=1,
         )
         g = torch.where(is_done, g, _potential(log_columns, column_mass))
+        if stop == "potentials":
+            is_done |= steps < tolerance
     unfinished = (~is_done[:, 0]).nonzero()[:, 0].tolist()
     for problem in unfinished:
         # Where no plan exists, the rows that hold too much fall behind in every iteration.

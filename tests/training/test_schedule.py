@@ -18,12 +18,13 @@ from tests.training.test_wiring import TRAINING, FirstBatch
 
 def test_the_rate_rises_and_falls_along_a_cosine():
     """10 steps, 30 % of them warm-up: thirds, then half a cosine from 1 to just above 0."""
-    phase = Phase(name="p", epochs=1, learning_rates={"text": 2.0, "image": 0.5})
+    rates_of = {"text": 2.0, "image": 0.5}
+    phase = Phase(name="p", epochs=1, learning_rates=rates_of, warmup=0.3)
     groups = parameter_groups(tiny_estimator().model, {})
     optimizer = make_optimizer(groups, phase)
     rates = []
     for step in range(10):
-        set_learning_rates(optimizer, step, 10, 0.3)
+        set_learning_rates(optimizer, phase.rate(step, 0, 10, 10))
         rates.append({group["peak"]: group["lr"] for group in optimizer.param_groups})
     cosine = [0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
     expected = [1 / 3, 2 / 3, 1.0, *cosine]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -26,14 +27,32 @@ class Phase:
 
     `learning_rates` holds the highest rate of each parameter group that trains: `image`, `text`,
     `scale` (the logit scale and bias) and the modules that the objective brings. All others are
-    frozen. The rate rises over `warmup` of the phase's steps and falls along a cosine after that.
+    frozen, and so are the embeddings and the first `frozen_text_blocks` blocks of the text tower,
+    if there are any. The rate rises over `warmup` of the phase's steps, or over `warmup_steps`, and
+    falls along a cosine after that; with `schedule="run"` both are counted over all phases.
     """
 
     name: str
     epochs: int
     learning_rates: Mapping[str, float]
     warmup: float = 0.1
+    warmup_steps: int | None = None
+    schedule: Literal["phase", "run"] = "phase"
+    frozen_text_blocks: int = 0
     steps: int | None = None
+
+    def rate(self, step: int, before: int, steps: int, total: int) -> float:
+        """The share of the highest rate at a step of the run, counted from 0.
+
+        `before` are the steps of earlier phases, `steps` those of this one, `total` those of all.
+        """
+        if self.schedule == "run":
+            before, steps = 0, total
+        step -= before
+        warm = self.warmup_steps or max(1, round(self.warmup * steps))
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
     def length(self, steps_per_epoch: int) -> int:
         """Steps of the phase."""

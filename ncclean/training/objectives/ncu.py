@@ -21,7 +21,7 @@ from ncclean.training.objectives.ncu_targets import (
     realignment_loss,
     unlearning_targets,
 )
-from ncclean.training.objectives.options import NcuOptions
+from ncclean.training.objectives.options import NcuOptions, Variant
 from ncclean.training.objectives.row_blocks import both_ways, by_rows, own_and_all, row_cosines
 from ncclean.training.objectives.similarity import paired_cosines, precise
 
@@ -41,10 +41,19 @@ __all__ = [
 
 @torch.no_grad()
 def forget_split(
-    image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float, percent: float
+    image: torch.Tensor,
+    text: torch.Tensor,
+    scale: torch.Tensor | float,
+    percent: float,
+    variant: Variant = "published",
 ) -> torch.Tensor:
-    """The forget set by the model that trains (Eq. 2): (N,) bool, floor(N percent / 100) true."""
+    """The forget set by the model that trains (Eq. 2): (N,) bool, floor(N percent / 100) true.
+
+    In the `released` variant the confidence is that of the images alone, the softmax over captions.
+    """
     (own, image_to_text), (_, text_to_image) = own_and_all(image, text, scale)
+    if variant == "released":
+        return forget_mask((own - image_to_text).exp(), percent)
     return forget_mask(partner_confidence(own, image_to_text, text_to_image), percent)
 
 
@@ -61,7 +70,8 @@ def hardest_negative_terms(
     if options.relation == "distance":
         relation = distance_loss(text, negative)
     else:
-        relation = relation_loss(text, negative, options.relation)
+        form = "intra" if options.variant == "released" else options.relation
+        relation = relation_loss(text, negative, form)
     separation = separation_loss(text, negative, options.alpha, options.beta)
     return {
         "separation": options.negative_weight * separation,
@@ -83,6 +93,7 @@ def unlearning_terms(
         image, text, negative, forget,
         gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
         tolerance=options.tolerance, last_column=options.last_column, unlearn=options.unlearn,
+        variant=options.variant,
     )  # fmt: skip
     terms = {"realignment": realignment(image, text, negative, scale, targets)}
     if negative is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from ncclean.training.objectives.similarity import normalized
 HARDEST_NEGATIVE, UNLEARNING = "HN", "UL"
 # The paper's rates: prompt 3e-4 and text tower 1e-4 in phase HN where both towers have 5e-5 in UL.
 _PROMPT_RATE, _TEXT_RATE = 6.0, 2.0
+# Of the released code: in phase UL blocks 0 to 4 of the text tower do not train.
+_RELEASED_WARMUP_STEPS, _RELEASED_FROZEN_BLOCKS = 100, 5
 
 Tokenizer = Callable[[list[str]], torch.Tensor]
 
@@ -56,9 +59,21 @@ class Ncu:
             rates["prompt"] = _PROMPT_RATE * learning_rate
         both = dict.fromkeys(("image", "text", "scale"), learning_rate)
         first = 0 if options.negative == "none" else prompt_epochs
+        schedule: dict[str, Any] = {"warmup": warmup}
+        frozen = 0
+        if options.variant == "released":
+            schedule = {"warmup_steps": _RELEASED_WARMUP_STEPS, "schedule": "run"}
+            frozen = _RELEASED_FROZEN_BLOCKS
+            rates["scale"] = _TEXT_RATE * learning_rate
         phases = (
-            Phase(name=HARDEST_NEGATIVE, epochs=first, learning_rates=rates, warmup=warmup),
-            Phase(name=UNLEARNING, epochs=epochs, learning_rates=both, warmup=warmup),
+            Phase(name=HARDEST_NEGATIVE, epochs=first, learning_rates=rates, **schedule),
+            Phase(
+                name=UNLEARNING,
+                epochs=epochs,
+                learning_rates=both,
+                frozen_text_blocks=frozen,
+                **schedule,
+            ),
         )
         self.phases = tuple(phase for phase in phases if phase.epochs)
 
@@ -101,7 +116,8 @@ class Ncu:
         if self.options.split == "table":
             forget = batch.is_forget
         else:
-            forget = forget_split(image, text, scale, self.options.forget_percent)
+            percent, variant = self.options.forget_percent, self.options.variant
+            forget = forget_split(image, text, scale, percent, variant)
         if phase.name == UNLEARNING:
             return unlearning_terms(image, text, negative, scale, forget, self.options)
         assert negative is not None, "without negative texts there is no phase that learns them"

@@ -7,12 +7,12 @@ in (Eq. 10), and the model's softmax is drawn to the result (Eq. 11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch
 
-from ncclean.training.objectives.options import LastColumn, Unlearn
+from ncclean.training.objectives.options import LastColumn, Unlearn, Variant
 from ncclean.training.objectives.row_blocks import ALL, by_rows, row_blocks, row_cosines
 from ncclean.training.objectives.similarity import paired_cosines, precise
 from ncclean.training.transport import masked_sinkhorn
@@ -44,6 +44,7 @@ class Targets:
     forget: torch.Tensor
     gamma: float = 0.7
     hard: bool = False
+    weight: ClassVar[float] = 1.0  # of the sum of both divergences
 
     def __post_init__(self) -> None:
         n, shape = len(self.forget), tuple(self.plan.shape)
@@ -88,6 +89,34 @@ class Targets:
         return _to_mass_one(share * _to_mass_one(plan) + rest * _to_mass_one(identity))
 
 
+@dataclass(frozen=True)
+class ReleasedTargets(Targets):
+    """The targets of NCU's released code, which differ from Eq. 10 in four ways.
+
+    Captions have a plan of their own, (C, N), found with rows and columns exchanged. An identity is
+    mixed in as it is: that of the negative texts has a one for each forgotten image. Nothing is
+    brought to mass 1 after that. And the loss is half the sum of both divergences.
+    """
+
+    text_plan: torch.Tensor = field(kw_only=True)
+    weight: ClassVar[float] = 0.5
+
+    @torch.no_grad()
+    def by_text(self, rows: slice = ALL) -> torch.Tensor:
+        """(R, N): the targets of these captions, the last of all being the negative texts'."""
+        plan, forget = self.text_plan[rows], self.forget[rows]
+        identity = torch.zeros_like(plan)
+        identity.diagonal(rows.start or 0).copy_(~forget)
+        if len(plan) > len(forget):
+            identity[-1] = self.forget
+        return self._mixed(plan, identity, forget)
+
+    def _mixed(
+        self, plan: torch.Tensor, identity: torch.Tensor, is_soft: torch.Tensor
+    ) -> torch.Tensor:
+        return self.gamma * _to_mass_one(plan) + (1 - self.gamma) * identity
+
+
 @torch.no_grad()
 def realigned(
     image: torch.Tensor,
@@ -101,19 +130,27 @@ def realigned(
     tolerance: float = 1e-4,
     last_column: LastColumn = "uniform",
     unlearn: Unlearn = "both",
+    variant: Variant = "published",
 ) -> Targets:
     """(N, d) L2-normalised embeddings, (N,) bool -> what they are aligned with anew.
 
     The plan is the one (N, C) matrix of floats that is held, and while it is solved for there is
     the mask. C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn`
     gives the ablations of Table 5: `false_negatives` (V3) forgets nothing, all pairs get soft
-    targets; `false_positives` (V4) leaves the targets of retained pairs hard. Raises
-    `InfeasibleError` for a single pair that is to be forgotten: there is nothing left to align its
-    caption with.
+    targets; `false_positives` (V4) leaves the targets of retained pairs hard. The `released`
+    variant holds two plans, see `ReleasedTargets`. Raises `InfeasibleError` for a single pair that
+    is to be forgotten: there is nothing left to align its caption with.
     """
     if unlearn == "false_negatives":
         forget = torch.zeros_like(forget)
     problem = transport_problem(image, text, negative, forget, last_column)
+    if variant == "released":
+        cost, mask, rows, columns = problem
+        plan, text_plan = (
+            masked_sinkhorn(*sides, epsilon, max_iterations, tolerance, stop="potentials")
+            for sides in ((cost, mask, rows, columns), (cost.T, mask.T, columns, rows))
+        )
+        return ReleasedTargets(plan, forget, gamma, text_plan=text_plan)
     plan = masked_sinkhorn(*problem, epsilon, max_iterations, tolerance, overwrite_cost=True)
     return Targets(plan, forget, gamma, hard=unlearn == "false_positives")
 
@@ -212,7 +249,7 @@ def realignment(
         by_text = _divergence(targets.by_text(captions), scale * similarity)
         return by_image / n + by_text / width
 
-    return torch.stack(by_rows(divergences, n)).sum()
+    return targets.weight * torch.stack(by_rows(divergences, n)).sum()
 
 
 def realignment_loss(logits: torch.Tensor, v2t: torch.Tensor, t2v: torch.Tensor) -> torch.Tensor:

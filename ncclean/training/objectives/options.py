@@ -30,6 +30,8 @@ Method = Literal[
 # rates equal to the shapes (mean 1, as in the paper's Fig. 3), where nothing cancels.
 BayesMode = Literal["paper", "strict", "proper_prior"]
 LastColumn = Literal["uniform", "forget_share"]
+# published: what the paper says. released: what the code of its authors computes.
+Variant = Literal["published", "released"]
 Unlearn = Literal["both", "false_negatives", "false_positives"]
 
 
@@ -45,6 +47,14 @@ class NcuOptions(Options):
 
     methods: ClassVar[tuple[str, ...]] = ("ncu",)
 
+    variant: Annotated[
+        Variant,
+        Option(
+            "`published`, as the paper says, or `released`, as its authors' code computes; osa "
+            "then takes its weights from a frozen copy of the start.",
+            methods=("ncu", "osa"),
+        ),
+    ] = "published"
     forget_percent: Annotated[
         float,
         Option(
@@ -114,6 +124,12 @@ class NcuOptions(Options):
         super().__post_init__()
         if self.alpha > self.beta:
             raise InputError("alpha and beta must be cosines, with alpha at most beta")
+        ablations = (self.negative, self.relation, self.unlearn, self.last_column)
+        if self.variant == "released" and ablations != ("prompt", "cross", "both", "uniform"):
+            raise InputError(
+                "--variant released is what the code of the authors does: of ncu's options it "
+                "takes --forget-percent, --split and --gamma alone"
+            )
         if self.negative == "none" and (self.relation, self.last_column) != ("cross", "uniform"):
             raise InputError("--relation and --last-column are of negative texts: not with none")
 

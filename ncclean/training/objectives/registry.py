@@ -27,6 +27,7 @@ from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
 from ncclean.training.objectives.options import Method, NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.osa import osa_loss
+from ncclean.training.objectives.osa_objective import ReleasedOsa
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 
@@ -149,6 +150,12 @@ def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
     )
 
 
+def _osa(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
+    if options.ncu.variant == "released":
+        return ReleasedOsa(_phases(options))
+    return Osa(_phases(options), options.normalize_weights)
+
+
 def _disncl(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
     return Disncl(
         options.disncl,
@@ -167,7 +174,7 @@ def _phases(options: ObjectiveOptions, *, train_scale: bool = True) -> tuple[Pha
 
 _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objective]] = {
     "clip": lambda options, _: Clip(_phases(options)),
-    "osa": lambda options, _: Osa(_phases(options), options.normalize_weights),
+    "osa": _osa,
     "ncu": _ncu,
     "bayes": lambda options, _: Bayes(_phases(options), options.bayes),
     "disncl": _disncl,
