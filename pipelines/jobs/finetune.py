@@ -27,7 +27,6 @@ from ncclean.storage.run_record import RunRecord
 from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
-from ncclean.training.objectives.base import Saved
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.process_group import (
     Ranks,
@@ -179,8 +178,7 @@ def train_as_rank(command: Finetune, on_step: OnStep, run: dict[str, Any]) -> Fi
             source = resolve(command.model, command.pretrained, is_random=command.is_from_scratch)
             with written_aside(out, record) as aside:
                 write_model(trained, source, estimator.tokenizer, aside)
-                if isinstance(objective, Saved):
-                    objective.save(aside)
+                objective.save(aside)
     results = read_results(out)
     return FinetuneSummary(
         method=command.method,

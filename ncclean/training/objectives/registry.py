@@ -12,7 +12,6 @@ from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
     Objective,
-    PairObjective,
     PerPairObjective,
     Phase,
     Terms,
@@ -69,7 +68,7 @@ class Osa(PerPairObjective):
         return osa_loss(image, text, scale, batch.weights, self._normalize, rows)
 
 
-class GradientAscent(PairObjective):
+class GradientAscent(Objective):
     """Minus the CLIP loss of the forget set, the smoothed CLIP loss of the rest."""
 
     name = "gradient_ascent"
@@ -92,7 +91,7 @@ class GradientAscent(PairObjective):
         return {"forget": forgotten, "retain": retained}
 
 
-class SoftClip(PairObjective):
+class SoftClip(Objective):
     """Cross-entropy to targets softened by the similarities within a modality."""
 
     name = "softclip"
@@ -109,7 +108,7 @@ class SoftClip(PairObjective):
         return {"contrastive": softclip_loss(image, text, scale, temperature=self._temperature)}
 
 
-class CyClip(PairObjective):
+class CyClip(Objective):
     """The CLIP objective with both consistencies, a quarter each."""
 
     name = "cyclip"
@@ -126,7 +125,7 @@ class CyClip(PairObjective):
         }
 
 
-class Rince(PairObjective):
+class Rince(Objective):
     """Saturates on pairs that cannot be fitted; at the scale that the model has."""
 
     name = "rince"
