@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast, get_args
+from typing import cast
 
 import torch
 
@@ -24,7 +24,7 @@ from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
-from ncclean.training.objectives.options import Method, NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.options import METHODS, Method, NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
@@ -176,7 +176,6 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
     "rince": lambda options, _: Rince(_phases(options, train_scale=False)),
     "decl": lambda options, _: Decl(_phases(options), options.bayes.moving_average),
 }
-METHODS = get_args(Method)
 
 
 def make_objective(
