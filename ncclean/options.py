@@ -49,7 +49,7 @@ class Option:
     `low` and `high` bound the value, `above` and `below` without the bound itself; of a list, each
     value. `inside` is its place in the folder of a recipe's stage: of `out` where it is left out,
     of another option where it is `true`. `methods` are those of `finetune` that read it, all if
-    empty.
+    empty; the help begins with them.
     """
 
     help: str
@@ -209,8 +209,9 @@ def _collected(kind: Any, place: Place) -> typing.Iterator[Parameter]:
         option = next((extra for extra in extras if isinstance(extra, Option)), None)
         if option is None:
             continue
-        if not option.methods:
-            option = dataclasses.replace(option, methods=getattr(kind, "methods", ()))
+        if methods := option.methods or getattr(kind, "methods", ()):
+            named = f"{', '.join(methods)}: {option.help}"
+            option = dataclasses.replace(option, methods=methods, help=named)
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()

@@ -11,7 +11,7 @@ from ncclean.config import ClusterOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
-from ncclean.training.objectives.options import Method, ObjectiveOptions
+from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 
 from .command import Command, Result, identity
@@ -45,8 +45,7 @@ class Finetune(Command):
     method: Annotated[
         Method,
         Option(
-            "`clip`, `osa`, `ncu`, `bayes`, `disncl`, `gradient_ascent`, `softclip`, `cyclip`, "
-            "`rince` or `decl`.",
+            f"{', '.join(f'`{name}`' for name in METHODS[:-1])} or `{METHODS[-1]}`.",
             typed_default="clip",
         ),
     ]
@@ -76,7 +75,7 @@ class Finetune(Command):
     disncl_variant: Annotated[
         Sequence[Literal["reverse", "mask-noisy", "bounded-adversary"]],
         Option(
-            "disncl: `reverse` (Theorem 3's cross-entropy), `mask-noisy` (noisy candidates leave "
+            "`reverse` (Theorem 3's cross-entropy), `mask-noisy` (noisy candidates leave "
             "the softmax) or `bounded-adversary`. Repeatable.",
             methods=("disncl",),
         ),

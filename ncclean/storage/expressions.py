@@ -6,9 +6,8 @@ DuckDB parses it. What is changed is its tree, so quotes, comments and nesting n
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +17,7 @@ from ncclean.errors import InputError
 from ncclean.schema import NEIGHBOURS, SCORES
 from ncclean.storage.catalog import first_line, identifier
 from ncclean.storage.column_names import ColumnNames
-
-Node = dict[str, Any]
+from ncclean.storage.sql_tree import Node, is_expression, is_rank, own_tables, parse, written
 
 _CONDITIONS = ("BOOLEAN", '"NULL"')  # and integers, which tables of others have for them
 _MISSING = re.compile(
@@ -68,13 +66,13 @@ def parse_expression(
     if named is not None:
         return Expression(identifier(named), frozenset({named}), (), named)
     one_expression(text, option)
-    tree = _parse(connection, f"SELECT {text}")
-    if tree is None or not _is_expression(tree):
+    tree = parse(connection, f"SELECT {text}")
+    if tree is None or not is_expression(tree):
         raise InputError(f"{option} takes one SQL expression, got {text!r}")
     select = tree["statements"][0]["node"]
     reader = _Reader(connection, names, option, tree)
     select["select_list"] = reader.rewrite(select["select_list"])
-    sql = _written(connection, tree).removeprefix("SELECT ")
+    sql = written(connection, tree).removeprefix("SELECT ")
     is_column = select["select_list"][0]["class"] == "COLUMN_REF" and len(reader.columns) == 1
     column = next(iter(reader.columns)) if is_column and not reader.ranks else None
     return Expression(f"({sql})", frozenset(reader.columns), tuple(reader.ranks), column)
@@ -170,8 +168,8 @@ def _width(connection: duckdb.DuckDBPyConnection, common: str, source: str) -> i
 
 def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     """The expression with NULL for its window functions."""
-    tree = _parse(connection, f"SELECT {sql}")
-    null = _parse(connection, "SELECT NULL")
+    tree = parse(connection, f"SELECT {sql}")
+    null = parse(connection, "SELECT NULL")
     if tree is None or null is None:
         return sql
     constant = null["statements"][0]["node"]["select_list"][0]
@@ -187,7 +185,7 @@ def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
     select = tree["statements"][0]["node"]
     select["select_list"] = replaced(select["select_list"])
-    return _written(connection, tree).removeprefix("SELECT ")
+    return written(connection, tree).removeprefix("SELECT ")
 
 
 def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
@@ -227,13 +225,13 @@ def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNa
     A joined table whose name the statement gives to something of its own is left alone. What
     DuckDB cannot take apart is returned as it is, reading all columns.
     """
-    tree = _parse(connection, sql)
+    tree = parse(connection, sql)
     if tree is None or len(tree["statements"]) != 1:
         return Expression(sql, frozenset(names.types))
     node = tree["statements"][0]["node"]
-    reader = _Reader(connection, names, "the query", None, frozenset(_own_tables(node)))
+    reader = _Reader(connection, names, "the query", None, frozenset(own_tables(node)))
     tree["statements"][0]["node"] = reader.rewrite(node)
-    return Expression(_written(connection, tree), frozenset(reader.columns))
+    return Expression(written(connection, tree), frozenset(reader.columns))
 
 
 @dataclass
@@ -261,7 +259,7 @@ class _Reader:
             self.columns |= set(self.names.types)
         for name in value.get("using_columns", ()):
             self.columns |= {self.names.named(name) or name} & set(self.names.types)
-        if kind == "FUNCTION" and self.template is not None and _is_rank(value):
+        if kind == "FUNCTION" and self.template is not None and is_rank(value):
             return self._rank(value)
         if kind in ("SUBQUERY", "LAMBDA"):
             return self._within(f"a {kind.lower()}", value)
@@ -310,7 +308,7 @@ class _Reader:
         assert self.template is not None
         statement = self.template["statements"][0]
         alone = {**statement, "node": {**statement["node"], "select_list": [inner]}}
-        sql = _written(self.connection, {**self.template, "statements": [alone]}).removeprefix(
+        sql = written(self.connection, {**self.template, "statements": [alone]}).removeprefix(
             "SELECT "
         )
         if sql not in self.ranks:
@@ -322,43 +320,3 @@ class _Reader:
             "query_location": node["query_location"],
             "column_names": [rank_column(sql)],
         }
-
-
-def _is_expression(tree: Node) -> bool:
-    """That there is nothing but `SELECT expression`: DuckDB 1 lets a FROM after it pass."""
-    statements = [statement["node"] for statement in tree["statements"]]
-    return len(statements) == 1 and (
-        len(statements[0].get("select_list", ())) == 1
-        and statements[0]["from_table"]["type"] == "EMPTY"
-        and not statements[0]["where_clause"]
-        and not statements[0]["modifiers"]
-    )
-
-
-def _is_rank(node: Node) -> bool:
-    return str(node["function_name"]).lower() == "rank" and not node["schema"]
-
-
-def _own_tables(value: Any) -> Iterator[str]:
-    """Names of the tables, their aliases and the common table expressions of a statement."""
-    if isinstance(value, list):
-        for one in value:
-            yield from _own_tables(one)
-    elif isinstance(value, dict):
-        if "class" not in value:
-            names = (value.get(key) for key in ("alias", "table_name", "key"))
-            yield from (name.lower() for name in names if isinstance(name, str))
-        for one in value.values():
-            yield from _own_tables(one)
-
-
-def _parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
-    """DuckDB's tree of the statements; None for what is not a SELECT or not SQL."""
-    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
-    tree: Node = json.loads(rows[0][0])
-    return None if tree["error"] else tree
-
-
-def _written(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:
-    rows = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)])
-    return str(rows.fetchall()[0][0])

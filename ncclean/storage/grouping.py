@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import duckdb
@@ -11,16 +10,17 @@ import pyarrow.compute as pc
 
 from ncclean import schema
 from ncclean.errors import InputError
+from ncclean.storage import sql_tree
 from ncclean.storage.expressions import NotPerPair, explain, one_expression, type_per_pair
 
 # More of them in one shard are no groups: the column has another value for every pair.
 _MOST_GROUPS = 200
-_WORD = re.compile(r'"([^"]+)"|([A-Za-z_]\w*)')
 
 
 def names_in(sql: str) -> set[str]:
-    """All words of an expression that may be names of columns."""
-    return {quoted or word for quoted, word in _WORD.findall(sql)}
+    """The names of columns, and of their fields, in an expression."""
+    with duckdb.connect() as connection:
+        return sql_tree.names_in(connection, sql)
 
 
 def check_grouping(sql: str) -> None:

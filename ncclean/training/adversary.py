@@ -12,7 +12,6 @@ from ncclean.errors import TrainingError
 from ncclean.training.grad_cache import total
 from ncclean.training.gradient_average import average_gradients
 from ncclean.training.objectives.base import (
-    Adversarial,
     Embeddings,
     GlobalBatch,
     Objective,
@@ -31,7 +30,7 @@ class Adversaries:
 
     def __init__(
         self,
-        objective: Adversarial,
+        objective: Objective,
         phase: Phase,
         rates: Mapping[str, float],
         groups: Mapping[str, list[nn.Parameter]],
@@ -60,8 +59,6 @@ class Adversaries:
         clip_norm: float,
     ) -> Adversaries | None:
         """The adversaries of the phase, or None if it has none."""
-        if not isinstance(objective, Adversarial):
-            return None
         rates = objective.adversaries(phase)
         if not rates:
             return None

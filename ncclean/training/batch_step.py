@@ -20,9 +20,7 @@ from ncclean.training.gradient_average import GradientAverage
 from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
-    LocalObjective,
     Objective,
-    OnFeatures,
     Phase,
     Terms,
 )
@@ -84,7 +82,6 @@ class BatchStep:
         def encode(piece: torch.Tensor) -> Embeddings:
             device = self._estimator.device
             if features is not None:
-                assert isinstance(self._objective, OnFeatures)
                 image, text = (modality[piece].to(device) for modality in features)
                 return self._objective.encode_features(image, text, phase)
             pixels = self._estimator.normalized(batch.pixels[piece])
@@ -125,10 +122,12 @@ class BatchStep:
 
     def _terms(self, whole: Embeddings, facts: GlobalBatch, phase: Phase) -> Terms:
         """The terms of the whole batch, or this rank's share of them where that is enough."""
-        if self._ranks.size > 1 and isinstance(self._objective, LocalObjective):
+        if self._ranks.size > 1:
             pairs = len(facts.weights) // self._ranks.size
             own = slice(self._ranks.rank * pairs, (self._ranks.rank + 1) * pairs)
-            return self._objective.local_terms(whole, own, self.scale, facts, phase)
+            terms = self._objective.local_terms(whole, own, self.scale, facts, phase)
+            if terms is not None:
+                return terms
         return self._objective.terms(whole, self.scale, facts, phase)
 
     def _finite(self, losses: Terms, phase: Phase) -> dict[str, float]:

@@ -31,7 +31,7 @@ from ncclean.storage.run_record import RunRecord
 from ncclean.storage.same_corpus import check_same_corpus
 from ncclean.stores import absolute
 from ncclean.training.feature_cache import CachedFeatures
-from ncclean.training.objectives.base import Objective, Saved
+from ncclean.training.objectives.base import Objective
 from ncclean.training.objectives.options import Method, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
@@ -239,8 +239,7 @@ class Finetuning:
         source = resolve(self.model.model, self.model.pretrained, is_random=is_random)
         with written_aside(Path(self.out), record) as aside:
             write_model(trained, source, estimator.tokenizer, aside)
-            if isinstance(objective, Saved):
-                objective.save(aside)
+            objective.save(aside)
 
 
 def _train_on_node(run: Finetuning, on_step: OnStep) -> FinetuneSummary:

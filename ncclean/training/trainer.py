@@ -30,7 +30,7 @@ from ncclean.training.checkpoint import (
     load_checkpoint,
 )
 from ncclean.training.gradient_average import GradientAverage
-from ncclean.training.objectives.base import Objective, Observed, Phase, shared_out
+from ncclean.training.objectives.base import Objective, Phase, shared_out
 from ncclean.training.options import TrainOptions
 from ncclean.training.parameter_groups import (
     freeze_all_but,
@@ -266,7 +266,7 @@ class Trainer:
                 "gradient_norm": report.gradient_norm if isfinite(report.gradient_norm) else None,
                 "samples_per_second": round(report.samples_per_second, 1),
                 "skipped": sum(self.loader.counts.skipped.values()),
-                **(self.objective.statistics() if isinstance(self.objective, Observed) else {}),
+                **self.objective.statistics(),
             },
         )
 

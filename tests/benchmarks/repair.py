@@ -63,7 +63,7 @@ from ncclean.errors import InputError
 from ncclean.models.heads import headed
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.feature_cache import CachedFeatures
-from ncclean.training.objectives.base import Phase, Saved
+from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
@@ -152,7 +152,7 @@ def treat(run: Run, made: Corpora, folder: Path) -> tuple[nn.Module, dict[str, A
         facts["forget_percent"] = round(forget, 2)
     if arm.method != "disncl":
         return estimator.model, facts
-    cast(Saved, objective).save(folder)
+    objective.save(folder)
     return headed(estimator.model, folder, "invariant"), facts
 
 

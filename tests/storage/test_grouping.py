@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from ncclean.errors import InputError
-from ncclean.storage.grouping import check_grouping, group_labels
+from ncclean.storage.grouping import check_grouping, group_labels, of_fields
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,10 @@ def test_a_column_of_the_samples_and_sql_over_it():
     table = pa.table({"language": ["DE", "en", None]})
     assert group_labels("lower(language)", table).to_pylist() == ["de", "en", None]
     assert group_labels("other", table).to_pylist() == [None] * 3
+
+
+def test_only_names_of_columns_are_looked_for_in_the_samples():
+    records = [{"lang": "de", "other": 1, "lower": "x", 'an "odd" name': {"id": 7}}, {"lang": "en"}]
+    sql = 'lower(lang) || \'other\' /* other */ || "an ""odd"" name".id'
+    assert of_fields(records, sql).keys() == {"lang", 'an "odd" name'}
+    assert of_fields(records, "'other'") == {}

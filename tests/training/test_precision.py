@@ -5,7 +5,7 @@ import torch
 
 from ncclean.errors import InfeasibleError, TrainingError
 from ncclean.scoring.double import doubled
-from ncclean.training.objectives.base import PairObjective, whole_model
+from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.ncu_prompt import NegativePrefixes, NegativePrompt
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.registry import METHODS, make_objective
@@ -57,7 +57,7 @@ def test_negative_texts_are_normalised_outside_autocast(kind):
     assert torch.allclose(found.double().norm(dim=1), torch.ones(2).double(), atol=1e-6)
 
 
-class Steep(PairObjective):
+class Steep(Objective):
     """Gradients that half precision cannot hold at the first loss scales."""
 
     name = "steep"

@@ -11,7 +11,7 @@ from open_clip.model import CLIP
 from ncclean.errors import InputError, ResumeError, TrainingError
 from ncclean.training.checkpoint import load_checkpoint
 from ncclean.training.objectives import disncl
-from ncclean.training.objectives.base import PairObjective, Phase, shared_out, whole_model
+from ncclean.training.objectives.base import Objective, Phase, shared_out, whole_model
 from ncclean.training.objectives.options import DisnclOptions
 from ncclean.training.objectives.registry import Clip
 from ncclean.training.run_log import read_results
@@ -193,7 +193,7 @@ def test_two_processes_train_as_one_with_the_joint_batch(
 def test_only_the_groups_of_the_phase_train(tmp_path):
     before = tiny_estimator().model.state_dict()
 
-    class TextOnly(PairObjective):
+    class TextOnly(Objective):
         name = "text only"
 
         def terms(self, embeddings, scale, batch, phase):
@@ -207,7 +207,7 @@ def test_only_the_groups_of_the_phase_train(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path):
-    class Exploding(PairObjective):
+    class Exploding(Objective):
         name = "exploding"
         calls = 0
 

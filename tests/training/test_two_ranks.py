@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ncclean.training.checkpoint import CheckpointWriter, Position
-from ncclean.training.objectives.base import PairObjective, whole_model
+from ncclean.training.objectives.base import Objective, whole_model
 from ncclean.training.objectives.options import ObjectiveOptions
 from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
@@ -20,7 +20,7 @@ from ncclean.training.trainer import Trainer
 from tests.training.batches import FixedBatches, start_joined_ranks, tiny_estimator
 
 
-class SteepForTheLast(PairObjective):
+class SteepForTheLast(Objective):
     """Gradients that half precision cannot hold at first, of the pairs of the last rank alone."""
 
     name = "steep"
@@ -101,7 +101,7 @@ def test_the_first_rank_saves_by_its_clock(folder):
     ]
 
 
-class Drawing(PairObjective):
+class Drawing(Objective):
     """Notes what the towers would draw in each step, such as dropout."""
 
     name = "drawing"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import nn
@@ -90,41 +90,25 @@ class GlobalBatch:
     seed: int = 0
 
 
-class Objective(Protocol):
-    """One way to train. A new one is a file with such a class; see docs/objectives.md."""
+class Objective(ABC):
+    """One way to train. A new one is a file with such a class; see docs/objectives.md.
 
-    @property
-    def name(self) -> str: ...
+    Subclasses give `name` and `terms`. The other methods are those of an objective over image and
+    caption embeddings, without modules or adversaries of its own.
+    """
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The stretches of training, in order."""
-        ...
+    name: str
+    adversary_steps: int = 1  # before each step of the model
 
-    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Modules of the objective's own, trained and saved beside the model."""
-        ...
+    def __init__(self, phases: tuple[Phase, ...]) -> None:
+        """`phases` are the stretches of training, in order."""
+        self.phases = phases
 
-    def encode(
-        self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
-    ) -> Embeddings:
-        """(B, ...) inputs of a rank -> named (B, d) embeddings that `terms` needs."""
-        ...
-
+    @abstractmethod
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
         """Named scalars that sum to the loss, from the embeddings of all ranks, in float32."""
-        ...
-
-
-@runtime_checkable
-class LocalObjective(Protocol):
-    """An objective whose loss is a mean over pairs, each against the whole batch.
-
-    With several ranks each then holds only its own pairs' rows of the similarities, (B, W B)
-    instead of (W B, W B).
-    """
 
     def local_terms(
         self,
@@ -133,83 +117,56 @@ class LocalObjective(Protocol):
         scale: torch.Tensor,
         batch: GlobalBatch,
         phase: Phase,
-    ) -> Terms:
-        """The terms of the pairs `rows`; their mean over all ranks is what `terms` returns."""
-        ...
+    ) -> Terms | None:
+        """The terms of the pairs `rows`, whose mean over all ranks is what `terms` returns.
 
-
-@runtime_checkable
-class Observed(Protocol):
-    """An objective with more to log than its terms."""
-
-    def statistics(self) -> dict[str, float]:
-        """Named numbers about the last step, asked for when it is logged."""
-        ...
-
-
-@runtime_checkable
-class Adversarial(Protocol):
-    """An objective with adversaries: modules that have an optimiser and a loss of their own.
-
-    In each step they train first, on its detached embeddings. Then they are frozen.
-    """
-
-    @property
-    def adversary_steps(self) -> int:
-        """Steps of the adversaries before each step of the model."""
-        ...
-
-    def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """Learning rates by the names of the modules that are adversaries in this phase."""
-        ...
-
-    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Named scalars that sum to the loss of the adversaries."""
-        ...
-
-
-@runtime_checkable
-class OnFeatures(Protocol):
-    """An objective that can train on the outputs of frozen towers, computed once."""
-
-    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """(B, d) embeddings before normalisation -> what `encode` gives."""
-        ...
-
-
-@runtime_checkable
-class Saved(Protocol):
-    """An objective whose own modules belong to the trained model."""
-
-    def save(self, folder: Path) -> None:
-        """Write them into the folder of the model."""
-        ...
-
-
-class PairObjective:
-    """An objective over image and caption embeddings, with no modules of its own.
-
-    Subclasses give `name` and `terms`.
-    """
-
-    def __init__(self, phases: tuple[Phase, ...]) -> None:
-        self.phases = phases
-
-    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """None."""
-        return {}
+        For a loss that is a mean over pairs, each against the whole batch: with several ranks each
+        then holds only its own pairs' rows of the similarities, (B, W B) instead of (W B, W B).
+        None for other losses.
+        """
+        return None
 
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image` and `text`."""
+        """(B, ...) inputs of a rank -> L2-normalised (B, d) `image` and `text` for `terms`."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         text = encode_text(model, tokens, normalize=False)
         return {"image": normalized(image), "text": normalized(text)}
 
+    def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
+        """What `encode` gives, from (B, d) embeddings of frozen towers before normalisation.
 
-class PerPairObjective(PairObjective, ABC):
-    """An objective whose one term, `contrastive`, is a mean over pairs: see `LocalObjective`.
+        Only where nothing but modules of the objective's own trains.
+        """
+        raise TypeError(f"{self.name} does not train on features")
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Modules of the objective's own, trained and saved beside the model."""
+        return {}
+
+    def adversaries(self, phase: Phase) -> Mapping[str, float]:
+        """Learning rates by the names of the modules that are adversaries in this phase.
+
+        These have an optimiser and a loss of their own: in each step they train first, on detached
+        embeddings. Then they are frozen.
+        """
+        return {}
+
+    def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
+        """Named scalars that sum to the loss of the adversaries."""
+        return {}
+
+    def statistics(self) -> dict[str, float]:
+        """Named numbers about the last step beside its terms, for the log."""
+        return {}
+
+    def save(self, folder: Path) -> None:  # noqa: B027  most have none
+        """Write modules that belong to the trained model into its folder."""
+
+
+class PerPairObjective(Objective):
+    """An objective whose one term, `contrastive`, is a mean over pairs: see `local_terms`.
 
     Subclasses give `name` and `loss`.
     """

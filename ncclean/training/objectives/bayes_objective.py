@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ncclean.errors import InputError
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, PairObjective, Phase, Terms
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
 from ncclean.training.objectives.bayes import (
     gibbs_sample,
     normalized_weights,
@@ -22,7 +22,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _OBSERVED = 64
 
 
-class Bayes(PairObjective):
+class Bayes(Objective):
     """Draws new weights in every step, independently for both directions."""
 
     name = "bayes"
@@ -112,7 +112,7 @@ class Bayes(PairObjective):
         return statistics
 
 
-class Decl(PairObjective):
+class Decl(Objective):
     """DeCL with a u per pair and direction, averaged over the steps that show it."""
 
     name = "decl"

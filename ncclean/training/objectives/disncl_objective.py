@@ -10,7 +10,7 @@ from torch import nn
 
 from ncclean.models.heads import Heads, HeadsConfig, write_heads
 from ncclean.models.text_tower import encode_text
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
 from ncclean.training.objectives.disncl import (
     DisnclOptions,
     control_terms,
@@ -25,7 +25,7 @@ from ncclean.training.objectives.disncl_reconstruction import Decoders
 WARM_UP, DISENTANGLING = "warm-up", "disentangling"
 
 
-class Disncl:
+class Disncl(Objective):
     """Phase one aligns all pairs; phase two filters, disentangles and aligns the clean ones."""
 
     name = "disncl"
@@ -40,6 +40,7 @@ class Disncl:
     ) -> None:
         """`learning_rate` is that of the heads; `epochs` those of phase two."""
         self.options = options
+        self.adversary_steps = options.discriminator_steps
         rates = {"heads": learning_rate}
         if not options.freeze_towers:
             rates |= dict.fromkeys(("image", "text"), options.tower_rate * learning_rate)
@@ -50,7 +51,7 @@ class Disncl:
             Phase(name=WARM_UP, epochs=options.warmup_epochs, learning_rates=first, warmup=warmup),
             Phase(name=DISENTANGLING, epochs=epochs, learning_rates=second, warmup=warmup),
         )
-        self.phases = tuple(phase for phase in phases if phase.epochs)
+        super().__init__(tuple(phase for phase in phases if phase.epochs))
         self._rate = options.discriminator_rate * learning_rate
         self._heads: Heads | None = None
         self._discriminators: Discriminators | None = None
@@ -108,11 +109,6 @@ class Disncl:
             return control_terms(embeddings, self._decoders, self.options)
         self._discriminators.eval()  # no power iteration: they must not change in this step
         return encoder_terms(embeddings, self._discriminators, self.options)
-
-    @property
-    def adversary_steps(self) -> int:
-        """Steps of the discriminators before each step of the heads."""
-        return self.options.discriminator_steps
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
         """The discriminators, in phase two."""

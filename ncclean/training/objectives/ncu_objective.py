@@ -10,7 +10,7 @@ from torch import nn
 
 from ncclean.errors import InputError
 from ncclean.models.text_tower import encode_text
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
 from ncclean.training.objectives.ncu import (
     NcuOptions,
     forget_split,
@@ -35,7 +35,7 @@ def start_tokens(tokenizer: Tokenizer) -> int:
     return int(first == second)
 
 
-class Ncu:
+class Ncu(Objective):
     """Phase HN learns the negative text with the image tower frozen; phase UL unlearns with it."""
 
     name = "ncu"
@@ -75,7 +75,7 @@ class Ncu:
                 **schedule,
             ),
         )
-        self.phases = tuple(phase for phase in phases if phase.epochs)
+        super().__init__(tuple(phase for phase in phases if phase.epochs))
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         """The negative prompt; nothing to train with prefixes, or without negative texts.

@@ -7,7 +7,7 @@ heavy: `--help` reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Options
@@ -24,6 +24,7 @@ Method = Literal[
     "rince",
     "decl",
 ]
+METHODS: tuple[str, ...] = get_args(Method)
 
 # paper: weights drawn from s = e^cos, as the paper defines s; the loss is on the scaled logits.
 # strict: the scaled logits in both, the degenerate control. proper_prior: as paper, with prior
@@ -58,7 +59,7 @@ class NcuOptions(Options):
     forget_percent: Annotated[
         float,
         Option(
-            "Share of a batch to forget (ncu, gradient_ascent).",
+            "share of a batch to forget.",
             low=0,
             high=100,
             methods=("ncu", "gradient_ascent"),
@@ -67,57 +68,55 @@ class NcuOptions(Options):
     split: Annotated[
         Literal["model", "table"],
         Option(
-            "Who is forgotten: `model` (as it trains) or `table` (selection).",
+            "who is forgotten: by the `model` as it trains, or by the `table` of the selection.",
             methods=("ncu", "gradient_ascent"),
         ),
     ] = "model"
     gamma: Annotated[
-        float, Option("Share of ncu's targets that transport decides.", low=0, high=1)
+        float, Option("share of the targets that transport decides.", low=0, high=1)
     ] = 0.7
     negative: Annotated[
         Literal["prompt", "prefixes", "none"],
         Option(
-            "ncu's negative text: a learnt `prompt`, fixed `prefixes`, or `none`: forgotten pairs "
-            "are matched anew."
+            "negative text: a learnt `prompt`, fixed `prefixes`, or `none`: forgotten pairs are "
+            "matched anew."
         ),
     ] = "prompt"
     relation: Annotated[
         Literal["cross", "intra", "distance"],
-        Option("ncu's relation of negatives: `cross`, `intra` or `distance`."),
+        Option("relation of negatives: `cross`, `intra` or `distance`."),
     ] = "cross"
     unlearn: Annotated[
-        Unlearn, Option("What ncu unlearns: `both`, `false_negatives` or `false_positives`.")
+        Unlearn, Option("what is unlearnt: `both`, `false_negatives` or `false_positives`.")
     ] = "both"
     last_column: Annotated[
-        LastColumn, Option("Mass of ncu's negatives: `uniform` or `forget_share`.")
+        LastColumn, Option("mass of the negatives: `uniform` or `forget_share`.")
     ] = "uniform"
     prompt_length: Annotated[
-        int, Option("ncu: learnable vectors of the prompt.", low=1, is_listed=False)
+        int, Option("learnable vectors of the prompt.", low=1, is_listed=False)
     ] = 8
     alpha: Annotated[
         float,
         Option(
-            "ncu: lower bound of the cosine of a caption and its opposite.",
+            "lower bound of the cosine of a caption and its opposite.",
             low=-1,
             high=1,
             is_listed=False,
         ),
     ] = -0.7
     beta: Annotated[
-        float, Option("ncu: upper bound of that cosine.", low=-1, high=1, is_listed=False)
+        float, Option("upper bound of that cosine.", low=-1, high=1, is_listed=False)
     ] = -0.2
     negative_weight: Annotated[
         float,
-        Option("ncu: lambda, the weight of the separation and the relation.", is_listed=False),
+        Option("lambda, the weight of the separation and the relation.", is_listed=False),
     ] = 10.0
     epsilon: Annotated[
-        float, Option("ncu: entropy of the transport plan.", above=0, is_listed=False)
+        float, Option("entropy of the transport plan.", above=0, is_listed=False)
     ] = 0.03
-    max_iterations: Annotated[int, Option("ncu: Sinkhorn iterations.", low=1, is_listed=False)] = (
-        100
-    )
+    max_iterations: Annotated[int, Option("Sinkhorn iterations.", low=1, is_listed=False)] = 100
     tolerance: Annotated[
-        float, Option("ncu: where the Sinkhorn iterations may stop.", is_listed=False)
+        float, Option("where the Sinkhorn iterations may stop.", is_listed=False)
     ] = 1e-4
 
     def __post_init__(self) -> None:
@@ -148,7 +147,7 @@ class BayesOptions(Options):
     mode: Annotated[
         BayesMode,
         Option(
-            "bayes: draw the weights from `paper` (e^cos), `strict` (the logits, as the loss) or "
+            "draw the weights from `paper` (e^cos), `strict` (the logits, as the loss) or "
             "`proper_prior` (e^cos, priors of mean 1).",
             name="bayes_mode",
         ),
@@ -156,23 +155,22 @@ class BayesOptions(Options):
     moving_average: Annotated[
         float | None,
         Option(
-            "bayes, decl: share of a pair's u that is kept when it is drawn again (default: "
-            "none; decl 0.5).",
+            "share of a pair's u that is kept when it is drawn again (default: none; decl 0.5).",
             low=0,
             below=1,
             methods=("bayes", "decl"),
         ),
     ] = None
     a_pos: Annotated[
-        float, Option("bayes: shape of the positive weights' prior.", above=0, is_listed=False)
+        float, Option("shape of the positive weights' prior.", above=0, is_listed=False)
     ] = 5.0
     a_neg: Annotated[
-        float, Option("bayes: shape of the negative weights' prior.", above=0, is_listed=False)
+        float, Option("shape of the negative weights' prior.", above=0, is_listed=False)
     ] = 10.0
     b_pos: Annotated[
         float | None,
         Option(
-            "bayes: rate of the positive weights' prior (default: by the mode).",
+            "rate of the positive weights' prior (default: by the mode).",
             low=0,
             is_listed=False,
         ),
@@ -180,14 +178,14 @@ class BayesOptions(Options):
     b_neg: Annotated[
         float | None,
         Option(
-            "bayes: rate of the negative weights' prior (default: by the mode).",
+            "rate of the negative weights' prior (default: by the mode).",
             low=0,
             is_listed=False,
         ),
     ] = None
-    a_u: Annotated[float, Option("bayes: shape of the prior of u.", above=0, is_listed=False)] = 1.0
-    b_u: Annotated[float, Option("bayes: rate of the prior of u.", low=0, is_listed=False)] = 0.0
-    sweeps: Annotated[int, Option("bayes: Gibbs sweeps of a step.", low=1, is_listed=False)] = 2
+    a_u: Annotated[float, Option("shape of the prior of u.", above=0, is_listed=False)] = 1.0
+    b_u: Annotated[float, Option("rate of the prior of u.", low=0, is_listed=False)] = 0.0
+    sweeps: Annotated[int, Option("Gibbs sweeps of a step.", low=1, is_listed=False)] = 2
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -217,35 +215,31 @@ class DisnclOptions(Options):
 
     methods: ClassVar[tuple[str, ...]] = ("disncl",)
 
-    freeze_towers: Annotated[
-        bool, Option("disncl: train the heads alone, on features computed once.")
-    ] = False
+    freeze_towers: Annotated[bool, Option("train the heads alone, on features computed once.")] = (
+        False
+    )
     warmup_epochs: Annotated[
         int,
-        Option(
-            "disncl: passes of its first phase, which only aligns.", name="alignment_epochs", low=0
-        ),
+        Option("passes of the first phase, which only aligns.", name="alignment_epochs", low=0),
     ] = 5
     disentangle: Annotated[
         Literal["information", "reconstruction", "none"],
         Option(
-            "disncl: how halves are made: `information` (L_Dis and L_reg), `reconstruction` (the "
+            "how halves are made: `information` (L_Dis and L_reg), `reconstruction` (the "
             "paper's entangled control) or `none`."
         ),
     ] = "information"
     hidden_dim: Annotated[
-        int, Option("disncl: width of the heads and discriminators.", low=1, is_listed=False)
+        int, Option("width of the heads and discriminators.", low=1, is_listed=False)
     ] = 256
     dim: Annotated[
         int,
-        Option(
-            "disncl: dimensions of the shared and of the exclusive space.", low=1, is_listed=False
-        ),
+        Option("dimensions of the shared and of the exclusive space.", low=1, is_listed=False),
     ] = 512
     gamma: Annotated[
         float,
         Option(
-            "disncl: weight of the shared against the exclusive information.",
+            "weight of the shared against the exclusive information.",
             name="disncl_gamma",
             low=0,
             high=1,
@@ -254,72 +248,66 @@ class DisnclOptions(Options):
     ] = 0.5
     beta1: Annotated[
         float,
-        Option("disncl: weight of the divergence of the shared spaces.", low=0, is_listed=False),
+        Option("weight of the divergence of the shared spaces.", low=0, is_listed=False),
     ] = 0.1
     beta2: Annotated[
         float,
         Option(
-            "disncl: weight of what is exclusive but predicts the other modality.",
+            "weight of what is exclusive but predicts the other modality.",
             low=0,
             is_listed=False,
         ),
     ] = 0.1
     beta3: Annotated[
         float,
-        Option("disncl: share of the label in the soft targets.", low=0, high=1, is_listed=False),
+        Option("share of the label in the soft targets.", low=0, high=1, is_listed=False),
     ] = 0.5
     alpha: Annotated[
         float,
-        Option("disncl: the largest margin.", name="disncl_alpha", low=0, is_listed=False),
+        Option("the largest margin.", name="disncl_alpha", low=0, is_listed=False),
     ] = 0.2
     m: Annotated[
         float,
-        Option("disncl: how steeply the margin follows the similarity.", above=1, is_listed=False),
+        Option("how steeply the margin follows the similarity.", above=1, is_listed=False),
     ] = 10.0
     temperature: Annotated[
-        float, Option("disncl: of the soft targets.", above=0, is_listed=False)
+        float, Option("temperature of the soft targets.", above=0, is_listed=False)
     ] = 0.05
     reverse: Annotated[
-        bool, Option("disncl: the variant `reverse` of `--disncl-variant`.", is_listed=False)
+        bool, Option("the variant `reverse` of `--disncl-variant`.", is_listed=False)
     ] = False
     mask_noisy: Annotated[
-        bool, Option("disncl: the variant `mask-noisy` of `--disncl-variant`.", is_listed=False)
+        bool, Option("the variant `mask-noisy` of `--disncl-variant`.", is_listed=False)
     ] = False
     bounded_adversary: Annotated[
         bool,
-        Option("disncl: the variant `bounded-adversary` of `--disncl-variant`.", is_listed=False),
+        Option("the variant `bounded-adversary` of `--disncl-variant`.", is_listed=False),
     ] = False
-    soften: Annotated[bool, Option("disncl: with or without L_soft.", is_listed=False)] = True
-    regularize: Annotated[bool, Option("disncl: with or without L_reg.", is_listed=False)] = True
+    soften: Annotated[bool, Option("with or without L_soft.", is_listed=False)] = True
+    regularize: Annotated[bool, Option("with or without L_reg.", is_listed=False)] = True
     warmup_negatives: Annotated[
         Literal["all", "hardest"],
-        Option("disncl: negatives of the first phase, `all` or the `hardest`.", is_listed=False),
+        Option("negatives of the first phase, `all` or the `hardest`.", is_listed=False),
     ] = "all"
     discriminator_input: Annotated[
         Literal["directions", "raw"],
         Option(
-            "disncl: what its discriminators, decoders and compression see: `directions`, or `raw` "
+            "what the discriminators, decoders and compression see: `directions`, or `raw` "
             "features and halves (the paper's).",
             is_listed=False,
         ),
     ] = "directions"
     tower_rate: Annotated[
         float,
-        Option(
-            "disncl: the towers' learning rate as a share of the heads'.", above=0, is_listed=False
-        ),
+        Option("the towers' learning rate as a share of the heads'.", above=0, is_listed=False),
     ] = 0.05
     discriminator_rate: Annotated[
         float,
-        Option(
-            "disncl: rate of the discriminators, in units of the heads'.", above=0, is_listed=False
-        ),
+        Option("rate of the discriminators, in units of the heads'.", above=0, is_listed=False),
     ] = 10.0
     discriminator_steps: Annotated[
         int,
-        Option(
-            "disncl: steps of the discriminators for each of the heads.", low=1, is_listed=False
-        ),
+        Option("steps of the discriminators for each of the heads.", low=1, is_listed=False),
     ] = 1
 
 
@@ -344,16 +332,16 @@ class ObjectiveOptions(Options):
         Option("Share of a phase's steps over which the learning rate rises.", is_listed=False),
     ] = 0.1
     normalize_weights: Annotated[
-        bool, Option("Scale osa's weights to mean 1 in a batch.", methods=("osa",))
+        bool, Option("scale the weights to mean 1 in a batch.", methods=("osa",))
     ] = False
     prompt_epochs: Annotated[
         int,
-        Option("Passes of ncu's first phase, which learns the prompt.", low=0, methods=("ncu",)),
+        Option("passes of the first phase, which learns the prompt.", low=0, methods=("ncu",)),
     ] = 2
     softclip_temperature: Annotated[
         float,
         Option(
-            "softclip: temperature of the similarities that soften the targets.",
+            "temperature of the similarities that soften the targets.",
             above=0,
             methods=("softclip",),
         ),

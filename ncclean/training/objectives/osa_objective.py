@@ -12,7 +12,7 @@ from torch import nn
 
 from ncclean.models.open_clip_internals import model_attribute
 from ncclean.models.text_tower import encode_text
-from ncclean.training.objectives.base import Embeddings, GlobalBatch, PairObjective, Phase, Terms
+from ncclean.training.objectives.base import Embeddings, GlobalBatch, Objective, Phase, Terms
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.similarity import normalized, paired_cosines
 
@@ -77,7 +77,7 @@ class StartEstimator(nn.Module):
         return scale.exp()
 
 
-class ReleasedOsa(PairObjective):
+class ReleasedOsa(Objective):
     """OSA's loss with the weights that a frozen copy of the start gives each batch."""
 
     name = "osa"

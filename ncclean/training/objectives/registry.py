@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast, get_args
+from typing import cast
 
 import torch
 
@@ -12,7 +12,6 @@ from ncclean.training.objectives.base import (
     Embeddings,
     GlobalBatch,
     Objective,
-    PairObjective,
     PerPairObjective,
     Phase,
     Terms,
@@ -25,7 +24,7 @@ from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
-from ncclean.training.objectives.options import Method, NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.options import METHODS, Method, NcuOptions, ObjectiveOptions
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.osa_objective import ReleasedOsa
 from ncclean.training.objectives.rince import rince_loss
@@ -70,7 +69,7 @@ class Osa(PerPairObjective):
         return osa_loss(image, text, scale, batch.weights, self._normalize, rows)
 
 
-class GradientAscent(PairObjective):
+class GradientAscent(Objective):
     """Minus the CLIP loss of the forget set, the smoothed CLIP loss of the rest."""
 
     name = "gradient_ascent"
@@ -93,7 +92,7 @@ class GradientAscent(PairObjective):
         return {"forget": forgotten, "retain": retained}
 
 
-class SoftClip(PairObjective):
+class SoftClip(Objective):
     """Cross-entropy to targets softened by the similarities within a modality."""
 
     name = "softclip"
@@ -110,7 +109,7 @@ class SoftClip(PairObjective):
         return {"contrastive": softclip_loss(image, text, scale, temperature=self._temperature)}
 
 
-class CyClip(PairObjective):
+class CyClip(Objective):
     """The CLIP objective with both consistencies, a quarter each."""
 
     name = "cyclip"
@@ -127,7 +126,7 @@ class CyClip(PairObjective):
         }
 
 
-class Rince(PairObjective):
+class Rince(Objective):
     """Saturates on pairs that cannot be fitted; at the scale that the model has."""
 
     name = "rince"
@@ -184,7 +183,6 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
     "rince": lambda options, _: Rince(_phases(options, train_scale=False)),
     "decl": lambda options, _: Decl(_phases(options), options.bayes.moving_average),
 }
-METHODS = get_args(Method)
 
 
 def make_objective(
