@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybod
 # No test cuts the power: waiting for the disk, some ten times for each small table, tells nothing.
 os.fsync = os.fstat  # which refuses what is no open file, as fsync does
 
+import open_clip
 import pytest
 import torch
 from hypothesis import settings
@@ -24,6 +26,9 @@ from safetensors.torch import save_file
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+
+# Its vocabulary is unpacked anew for each model.
+open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)
