@@ -88,7 +88,6 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "breaks": Figure(("breaks",), reliability.breaks_table),
-    "captions": Figure(("captions",), tables.benchmark_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
