@@ -40,7 +40,7 @@ test: install
 	  --no-loadscope-reorder
 
 test-slow: install
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: test test-slow
 

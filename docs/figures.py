@@ -88,9 +88,7 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "breaks": Figure(("breaks",), reliability.breaks_table),
-    "captions": Figure(("captions",), tables.benchmark_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
-    "cost-of-noise": Figure(("cost",), repair),
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
     "disentanglement-compression": Figure(
@@ -113,7 +111,7 @@ FIGURES = {
     "human-rates": Figure(("cifar10n",), audit_tables.human_rate_table),
     "human-repair": Figure(("cifar10n",), audit_tables.human_repair_table),
     "human-scores": Figure(("cifar10n",), audit_tables.human_scores_table),
-    "joins": Figure(("joins", "joins-limited", "joins-100m"), tables.join_table),
+    "joins": Figure(("joins", "joins-limited"), tables.join_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
@@ -144,7 +142,6 @@ FIGURES = {
     "selection": Figure(("selection",), tables.selection_table),
     "training-steps": Figure(("training",), tables.training_table),
     "training-ways": Figure(("training-ways",), tables.benchmark_table),
-    "variants": Figure(("variants",), repair),
     "weak-rate": Figure(("weak-estimators",), tables.weak_rate_table),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many workers as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["NCCLEAN_CACHE"] = ""  # nothing is kept between tests, nor in anybody's home
+# No test cuts the power: waiting for the disk, some ten times for each small table, tells nothing.
+os.fsync = os.fstat  # which refuses what is no open file, as fsync does
 
+import open_clip
 import pytest
 import torch
 from hypothesis import settings
@@ -22,6 +26,9 @@ from safetensors.torch import save_file
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+
+# Its vocabulary is unpacked anew for each model.
+open_clip.get_tokenizer = functools.cache(open_clip.get_tokenizer)
 
 # An example may take as long as a busy machine makes it.
 settings.register_profile("ncclean", deadline=None)

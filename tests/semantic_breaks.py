@@ -36,6 +36,7 @@ from records import CODE_VERSION, make_record, write_record  # noqa: E402
 
 BREAKS = TESTS / "semantic_breaks.yaml"
 _USAGE_ERROR = 4  # of pytest: a test that has another name now
+SETS = ("planted", "reviewed", "later")
 CAUGHT, MISSED, SLOW, GONE = "caught", "not noticed", "too slow", "no longer applies"
 
 
@@ -173,9 +174,7 @@ def try_all(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="part of the paths to break")
-    parser.add_argument(
-        "--set", choices=["planted", "reviewed", "later"], help="breaks of one origin"
-    )
+    parser.add_argument("--set", choices=SETS, help="breaks of one origin")
     parser.add_argument("--missed", action="store_true", help="those that the record has as missed")
     parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one break")
     parser.add_argument("--record", type=Path, help="a record to begin or to go on with")

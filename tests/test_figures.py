@@ -57,6 +57,7 @@ UNMEASURED = {
     ("noise.md", "| option | effect |"),
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
+    ("recipes.md", "| | shows | runs with | run by us |"),
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),

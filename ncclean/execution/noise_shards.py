@@ -41,6 +41,8 @@ def write_shard(task: WriteTask) -> ShardRecord | str:
         source = open_tar(task.shard)
     except OSError as error:
         return stores.explain(task.shard.url, error, "read")
+    except ValueError as error:  # packed in a way that is not read
+        return f"cannot be read: {error}"
     try:
         with (
             source,

@@ -41,7 +41,8 @@ _CLASSES = list(CLASS_NAMES)
 class Arm:
     """An objective on all pairs, or on those of a policy over the score table of a judge.
 
-    The judge is the estimator or the patient `itself`; `forget` is a percentage, for `ncu`.
+    The judge is the estimator or the patient `itself`; `forget` is a percentage, for `ncu`, and
+    `is_rematched` has it match what it forgets anew, without a negative text.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Arm:
     policy: Policy | Literal["audited"] | None = None
     judge: Literal["estimator", "itself"] = "estimator"
     forget: float | None = None
+    is_rematched: bool = False
 
 
 _SELECTED = Policy(method="noise-probability")
@@ -60,6 +62,8 @@ ARMS = (
     Arm(name="clip, selected by itself", policy=_SELECTED, judge="itself"),
     Arm(name="osa", method="osa", policy=_WEIGHTED),
     Arm(name="ncu, forget 40 %", method="ncu", forget=40.0),
+    Arm(name="ncu, rematched, forget 40 %", method="ncu", forget=40.0, is_rematched=True),
+    Arm(name="ncu, rematched, nothing to forget", method="ncu", forget=0.0, is_rematched=True),
     Arm(name="rince", method="rince"),
     Arm(name="bayes", method="bayes"),
     Arm(name="ncu, nothing to forget", method="ncu", forget=0.0),
@@ -179,7 +183,10 @@ def _trained(
     seed: int,
 ) -> str:
     run = out / "arms" / f"{_file_name(arm)}-{seed}"
-    ncu = {} if arm.forget is None else {"ncu": NcuOptions(forget_percent=arm.forget)}
+    ncu = {}
+    if arm.forget is not None:
+        negative = {"negative": "none"} if arm.is_rematched else {}
+        ncu = {"ncu": NcuOptions(forget_percent=arm.forget, **negative)}  # type: ignore[arg-type]
     Finetune(
         method=arm.method,
         shards=[str(shards)],

@@ -95,12 +95,17 @@ def _attacked(name: str, rows: Sequence[Row]) -> str:
 def breaks_table(record: Record) -> Iterator[str]:
     """How many breaks of meaning the tests notice, by package."""
     yield from heading("breaks of", "breaks", "noticed at first", "noticed now")
-    planted = [row for row in record["rows"] if row["set"] == "planted"]
+    by_set = {
+        name: [row for row in record["rows"] if row["set"] == name]
+        for name in ("planted", "reviewed", "later")
+    }
+    planted = by_set["planted"]
     for name in sorted({_package(row) for row in planted}):
         yield _noticed(f"`{name}`", [row for row in planted if _package(row) == name])
     yield _noticed("**all**", planted)
-    reviewed = [row for row in record["rows"] if row["set"] == "reviewed"]
-    yield _noticed("found unnoticed by a review", reviewed)
+    yield _noticed("found unnoticed by a review", by_set["reviewed"])
+    if by_set["later"]:
+        yield _noticed("planted in the code of one day", by_set["later"])
 
 
 def _package(row: Row) -> str:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.data import inject
 from ncclean.data.inject import ImageSource, PairEdit, write_noisy
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import resolve_shards
@@ -140,3 +141,14 @@ def test_pairs_without_an_edit_are_copied_byte_for_byte(tmp_path_factory, captio
             assert after == captions[pair].encode()
         elif not name.endswith("json"):
             assert after == before
+
+
+def test_zeros_behind_a_shard_end_but_not_what_they_separate(monkeypatch):
+    """They are counted in one piece: holes of less than the bound are copied with what follows."""
+    monkeypatch.setattr(inject, "_MOST_PADDING", 4096)
+    monkeypatch.setattr(inject, "_CHUNK", 1024)
+    pieces = (bytes(3072) + b"x" * 1024) * 3
+    for rest, copied in ((pieces, len(pieces)), (bytes(9000), 4096)):
+        sink = io.BytesIO()
+        inject._Copier(io.BytesIO(rest), sink).copy_rest()
+        assert sink.getvalue() == rest[:copied]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclean.data import tar_walk
 from ncclean.data.tar_walk import TAR_ERRORS, TarWalk, ordinary_header, pax_records
 from tests import attacks
 
@@ -71,3 +72,31 @@ def test_a_header_with_a_wrong_checksum_is_not_ordinary():
     assert ordinary_header(bytes(block)) is None
     with pytest.raises(TAR_ERRORS, match="checksum"):
         list(TarWalk(io.BytesIO(bytes(block) + attacks.END)))
+
+
+def test_a_long_name_is_that_of_its_own_member_alone():
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        link = tarfile.TarInfo("l" * 150)
+        link.type, link.linkname = tarfile.SYMTYPE, "a.jpg"
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("b.jpg"))
+    (member,) = TarWalk(io.BytesIO(buffer.getvalue()))
+    assert member.name == "b.jpg"
+    assert member.begin == member.header
+
+
+def test_a_sparse_member_is_called_by_its_own_name():
+    """GNU tar gives the place of its map as the path."""
+    records = {"path": "GNUSparseFile.7/a.jpg", "GNU.sparse.name": "a.jpg", "GNU.sparse.major": "1"}
+    data = attacks.pax(records) + attacks.packed([("GNUSparseFile.7/a.jpg", b"0\n")])
+    (member,) = TarWalk(io.BytesIO(data + attacks.END))
+    assert (member.name, member.is_sparse) == ("a.jpg", True)
+
+
+def test_zeros_behind_the_end_are_counted_from_there(monkeypatch):
+    monkeypatch.setattr(tar_walk, "_MOST_PADDING", 4096)
+    data = attacks.packed([("a.jpg", b"x" * 9000)]) + attacks.END
+    assert len(list(TarWalk(io.BytesIO(data + bytes(3000))))) == 1
+    with pytest.raises(TAR_ERRORS, match="far more zeros"):
+        list(TarWalk(io.BytesIO(data + bytes(5000))))

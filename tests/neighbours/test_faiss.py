@@ -118,7 +118,7 @@ def test_neighbours_are_those_of_faiss(done, direction):
 def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
     threshold = 0.8 if whiten else 0.96
     work, found = searched(
-        tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
+        tmp_path, memory_bytes=1 << 20, whiten=whiten, linkage=linkage, image_threshold=threshold
     )
     vectors = vectors_of(work, "image")
     space = Whitening.of(work.load("learnt"), "image_space_")

@@ -192,6 +192,16 @@ def test_requests_are_checked_before_anything_is_loaded(heldout, tmp_path):
         on(EvaluateZeroshot, nobody, data=[lacking]).run()
 
 
+def test_a_file_of_somebody_elses_in_the_folder_is_found_before_it_is_replaced(heldout, tmp_path):
+    again = on(EvaluateZeroshot, "demo", data=[heldout / "zeroshot-count"], out=str(tmp_path))
+    again.run()
+    (result,) = tmp_path.glob("*.json")
+    result.write_text('{"a": 1}')
+    with pytest.raises(InputError, match="is in the way"):
+        again.run()
+    assert result.read_text() == '{"a": 1}'
+
+
 def test_broken_images_are_counted(heldout, tmp_path):
     folder = tmp_path / "set"
     (folder / "test").mkdir(parents=True)

@@ -19,7 +19,7 @@ from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError, ResumeError
 from ncclean.execution import inject_noise as module
-from tests import object_store
+from tests import command_line, object_store
 from tests.pipelines.noisy_shards import RATES, digests, inject, samples
 
 
@@ -163,6 +163,17 @@ def test_compressed_shards(clean, tmp_path):
         packed = tmp_path / "packed" / f"{path.name}.gz"
         assert gzip.decompress(packed.read_bytes()) == (tmp_path / "plain" / path.name).read_bytes()
     assert [p.name for p in (tmp_path / "packed" / "_work").iterdir()] == ["manifest.jsonl"]
+
+
+def test_a_shard_that_is_packed_in_another_way_is_named(clean, tmp_path):
+    (tmp_path / "in").mkdir()
+    os.link(clean / "00000.tar", tmp_path / "in" / "00000.tar")
+    (tmp_path / "in" / "other.tar").write_bytes(b"\x28\xb5\x2f\xfd" * 9)
+    found = command_line.run("inject-noise", tmp_path / "in", "--out", tmp_path / "out",
+                             "--noise", "ncr=0.2", "--workers", 1)  # fmt: skip
+    assert found.returncode == 1
+    assert "failed: other: cannot be read: it is packed with Zstandard" in found.stdout
+    assert list(digests(tmp_path / "out")) == ["00000.tar"]
 
 
 def test_shards_of_one_name_keep_apart(clean, tmp_path):

@@ -75,3 +75,29 @@ def test_an_image_of_several_captions_counts_once_among_the_means(of):
     for found, means in ((known.image_means, image_means), (known.caption_means, caption_means)):
         assert found.size == len(means)
         assert found.mean == pytest.approx(means.mean().item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "of", [known_mismatches, lambda c, i, t: BlockStatistics.of(c, 1.0, i, t).mismatches]
+)
+def test_equal_captions_of_two_images_are_no_mismatches_of_either(of):
+    """Images by row, captions by column; the first two captions are equal, and count once."""
+    cosines = torch.tensor(
+        [[0.9, 0.8, 0.1, 0.3], [0.7, 0.9, 0.2, 0.4], [0.0, 0.4, 0.7, 0.2], [-0.3, 0.1, 0.5, 0.6]]
+    )
+    known = of(cosines, None, torch.tensor([0, 0, 1, 2]))
+    assert known.mismatched.size == 10
+    image_means = torch.tensor([0.2, 0.3, 0.2, 0.1])
+    caption_means = torch.tensor([-0.15, 0.8 / 3, 0.3])
+    for found, means in ((known.image_means, image_means), (known.caption_means, caption_means)):
+        assert found.size == len(means)
+        assert found.mean == pytest.approx(means.mean().item(), abs=1e-4)
+
+
+def test_equal_captions_of_one_image_are_left_out_once():
+    cosines = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).mul(0.2).clamp(-1, 1)
+    numbers = torch.tensor([0, 0, 1, 2, 3])
+    one_image = known_mismatches(cosines.clone(), numbers)
+    both = known_mismatches(cosines.clone(), numbers, numbers)
+    assert both.mismatched.size == one_image.mismatched.size == 18
+    assert both.image_means.mean == one_image.image_means.mean

@@ -1,11 +1,21 @@
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 
+from ncclean.estimates import Estimate
 from ncclean.scoring.blocks import BlockStatistics
-from ncclean.scoring.null import _CENTRES, BINS, Histogram, NullModel, _bandwidth, _variance
+from ncclean.scoring.null import (
+    _CENTRES,
+    BINS,
+    Histogram,
+    NullModel,
+    _bandwidth,
+    _overlap,
+    _variance,
+)
 
 
 def mixture(pairs, rate, seed=0):
@@ -204,3 +214,29 @@ def test_means_of_few_independent_mismatches_do_not_widen_the_interval():
     both = NullModel.fit(own, means, (means, means))
     assert both.noise_rate.low == pytest.approx(alone.noise_rate.low, abs=1e-3)
     assert both.noise_rate.high == pytest.approx(alone.noise_rate.high, abs=1e-3)
+
+
+def test_overlap_by_hand():
+    """Two bins, f0 = (.8, .2), f1 = (.1, .9), half of the pairs mismatched: f = (.45, .55)."""
+    f0, f1 = np.array([0.8, 0.2]), np.array([0.1, 0.9])
+    observed = (f0 + f1) / 2
+    expected = min(0.4 * 0.8, 0.6 * 0.1) + min(0.4 * 0.2, 0.6 * 0.9)
+    assert _overlap(f0 / observed, 0.5, observed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agree"),
+    [
+        ((0.1, 0.2), (0.15, 0.4), True),
+        ((0.1, 0.2), (0.3, 0.4), False),
+        ((0.0, 1.0), (0.2, 0.3), True),
+    ],
+)
+def test_two_rates_agree_where_their_intervals_overlap(first, second, agree):
+    (cosines, null), _ = mixture(500, 0.3)
+    model = NullModel.fit(Histogram.of(cosines), Histogram.of(null))
+    one, other = (
+        dataclasses.replace(model, noise_rate=Estimate(model.noise_rate.value, low, high))
+        for low, high in (first, second)
+    )
+    assert one.agrees_with(other) == other.agrees_with(one) == agree

@@ -1,6 +1,6 @@
 """Counts of what went wrong add up, and keep the first reason."""
 
-from ncclean.scoring.stats import ColumnFailures, ShardStats
+from ncclean.scoring.stats import ColumnFailures, Distributions, ShardStats
 
 
 def failures(*reasons):
@@ -25,3 +25,13 @@ def test_statistics_are_read_as_they_are_written():
     assert again.ok == 4
     whole = ShardStats(1, {"ok": 1}, 0.5)
     assert ShardStats.from_json(whole.to_json()) == whole
+
+
+def test_pairs_without_a_label_are_a_group_apart_from_one_of_any_name():
+    groups = {None: Distributions(), "": Distributions(), "unlabelled": Distributions()}
+    for number, group in enumerate(groups.values()):
+        group.matched.units = number
+    again = Distributions.from_json(Distributions(groups=groups).to_json()).groups
+    assert {name: group.matched.units for name, group in again.items()} == {
+        None: 0, "": 1, "unlabelled": 2
+    }  # fmt: skip

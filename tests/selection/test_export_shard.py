@@ -85,3 +85,10 @@ def test_of_a_key_that_occurs_twice_the_first_row_has_the_scores(tmp_path):
     columns = ["similarity", "status"]
     export_shards(str(chosen), shards, UPath(tmp_path / "out"), scores=scores, columns=columns)
     assert [(r["similarity"], r["status"]) for r in records(tmp_path / "out")] == [(0.5, "ok")]
+
+
+def test_a_sample_that_lacks_counts_as_often_as_it_was_to_be_written(tmp_path):
+    shards = shard(tmp_path, list("ab"))
+    chosen = selection(tmp_path, list("abzz"))
+    summary = export_shards(chosen, shards, UPath(tmp_path / "out"))
+    assert (summary.samples, summary.missing) == (2, {"0": 2})

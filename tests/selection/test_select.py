@@ -14,7 +14,7 @@ from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.schema import SCORE_FACTS
 from ncclean.selection.policy import Policy
-from ncclean.selection.select import select
+from ncclean.selection.select import _raise_if_unknown, select
 from tests.selection.tables import run, table
 
 
@@ -264,3 +264,14 @@ def test_what_a_method_knows_nothing_about_is_dropped(tmp_path, method, column, 
     summary, selection = run(tmp_path, scores, method=method)
     assert selection["key"].to_pylist() == ["0000"]
     assert summary.dropped_by_reason == {method: 1}
+
+
+@pytest.mark.parametrize("order", [("audited", "vague"), ("vague", "audited")])
+def test_an_audit_vouches_for_its_own_table_alone(tmp_path, order):
+    ends = {"noise_rate_low": "0.0", "noise_rate_high": "1.0"}
+    for name, metadata in {"audited": {**ends, "audited": "{}"}, "vague": ends}.items():
+        table = pa.table({"uid": ["0"]}).replace_schema_metadata(metadata)
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    _raise_if_unknown([str(tmp_path / "audited.parquet")])
+    with pytest.raises(InputError, match=r"vague\.parquet: the estimator recognises next to no"):
+        _raise_if_unknown([str(tmp_path / f"{name}.parquet") for name in order])

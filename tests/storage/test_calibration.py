@@ -74,6 +74,14 @@ def test_pairs_of_a_group_have_probability_and_p_value_of_its_null():
     assert p_value[0] > 0.5 > p_value[1]
 
 
+def test_pairs_without_a_label_may_have_a_null_of_their_own():
+    probability, p_value = noise_columns(pairs(), calibration(groups={None: APART}))
+    cosines = torch.tensor([0.35, 0.35, 0.45])
+    for column, name in ((probability, "noise_probability"), (p_value, "p_value")):
+        assert column[1] == getattr(APART, name)(cosines)[1]
+        assert torch.equal(column[[0, 2]], getattr(ALL, name)(cosines[[0, 2]]))
+
+
 @pytest.mark.parametrize("groups", [{}, {"a": APART}])
 def test_an_audit_moves_the_probabilities_of_all(groups):
     before, p_value = noise_columns(pairs(), calibration(groups=groups))
