@@ -22,14 +22,12 @@ from ncclean.scoring.near_miss import NearMisses, counted_share
 from ncclean.scoring.null import GroupRate, NullModel
 from ncclean.scoring.osa import cleanliness_weight
 from ncclean.scoring.recalibration import Audited
+from ncclean.scoring.score_choice import better_score
 from ncclean.scoring.stats import Distributions, pack_histogram
 from ncclean.storage.manifest import Manifest, RunIdentity
 
 # A group of fewer pairs, or of fewer known mismatches, has the null of all.
 _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
-# By so many pairs fewer must `neg_clip_loss` be expected to be wrong to be taken: where the own
-# image of a wrong caption is not in the corpus, it may be worse than the cosine.
-_FEWER_WRONG = 1.0
 
 
 @dataclass(frozen=True)
@@ -125,9 +123,8 @@ def calibrate(
     """From the histograms of all parts, fit what depends on the whole corpus.
 
     `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
-    `calibrate_on` is the score of `noise_probability`. `auto` takes the cosine, and `neg_clip_loss`
-    where that tells matched from mismatched pairs better (see `NullModel.overlap`) by at least one
-    pair of the corpus, unless the two noise rates contradict.
+    `calibrate_on` is the score of `noise_probability`; `auto` takes the one that `better_score`
+    of `ncclean.scoring.score_choice` says.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
@@ -181,12 +178,7 @@ def fit_null(
         return scores[0], None
     if len(nulls) == 1:
         return next(iter(nulls.items()))
-    cosine, other = nulls["similarity"], nulls["neg_clip_loss"]
-    is_better = distributions.matched.size * (cosine.overlap - other.overlap) >= _FEWER_WRONG
-    # A rate that is wrong makes a score look better, so the two must agree on it.
-    best: CalibratedOn = (
-        "neg_clip_loss" if is_better and cosine.agrees_with(other) else "similarity"
-    )
+    best = better_score(distributions, nulls["similarity"], nulls["neg_clip_loss"])
     return best, nulls[best]
 
 

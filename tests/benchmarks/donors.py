@@ -1,9 +1,11 @@
 """Which score to calibrate on, where wrong captions come from outside of the corpus and where not.
 
-    python tests/benchmarks/donors.py --data FOLDER [--draws 20] [--record docs/records/donors.json]
+    python tests/benchmarks/donors.py --data FOLDER [--draws 20] [--pairs 1000]
+        [--kinds donor,permuted] [--record docs/records/donors.json]
 
-FOLDER holds `.npz` files of embeddings of matched pairs, as `real_clip.py` takes them. In each draw
-three fifths of the pairs are the corpus. A share of them gets another caption: one of the remaining
+FOLDER holds `.npz` files of embeddings of matched pairs, as `real_clip.py` takes them;
+`weak_estimators.py` makes further ones. In each draw three fifths of the pairs, or `--pairs`, are
+the corpus. A share of them gets another caption: one of the remaining
 pairs, whose image is then not among the rivals of `neg_clip_loss` (`donor`), or one of the corpus
 itself, whose image is (`permuted`). Near misses come beside them: two captions that are each
 other's nearest change places (`nearest`), or captions of one of 20 clusters (`cluster`).
@@ -23,6 +25,7 @@ from records import make_record, write_record
 from ncclean.config import CalibratedOn
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.columns import score_pairs
+from ncclean.scoring.score_choice import better_score
 from ncclean.storage.calibration import fit_null
 
 SHARES = (0.05, 0.2, 0.4)
@@ -78,15 +81,15 @@ def judged(image: np.ndarray, captions: np.ndarray, wrong: np.ndarray) -> dict[s
         torch.from_numpy(image), torch.from_numpy(captions),
         scale=100.0, shard="0", block_size=2048, forget_percent=10.0, seed=0,
     )  # fmt: skip
-    errors = {}
+    errors, nulls = {}, {}
     for score in get_args(CalibratedOn):
-        null = fit_null(found.distributions, score)[1]
+        null = nulls[score] = fit_null(found.distributions, score)[1]
         assert null is not None
-        values = torch.from_numpy(getattr(found, score))
+        values = torch.from_numpy(found.columns[score])
         kept = null.noise_probability(values if score == "similarity" else binned(values)) < 0.5
         errors[score] = int((kept.numpy() == wrong).sum())
-    taken, null = fit_null(found.distributions, "auto")
-    assert null is not None
+    taken = better_score(found.distributions, nulls["similarity"], nulls["neg_clip_loss"])
+    null = nulls[taken]
     is_covered = null.noise_rate.low <= wrong.mean() <= null.noise_rate.high
     return {
         "errors": errors, "taken": taken, "rate": null.noise_rate.value,
@@ -94,14 +97,16 @@ def judged(image: np.ndarray, captions: np.ndarray, wrong: np.ndarray) -> dict[s
     }  # fmt: skip
 
 
-def measure(file: Path, kind: str, share: float, draws: int) -> dict[str, Any]:
+def measure(
+    file: Path, kind: str, share: float, draws: int, pairs: int | None = None
+) -> dict[str, Any]:
     """One corpus and one kind of noise, over draws."""
     arrays = np.load(file)
     image, text = (arrays[side].astype(np.float32) for side in ("image", "text"))
     results, moved = [], []
     for seed in range(draws):
         order = np.random.default_rng(seed).permutation(len(image))
-        corpus, rest = np.split(order, [round(IN_CORPUS * len(image))])
+        corpus, rest = np.split(order, [pairs or round(IN_CORPUS * len(image))])
         captions, wrong = noisy(kind, text, corpus, rest, share, seed)
         results.append(judged(image[corpus], captions, wrong))
         moved.append(float(wrong.mean()))
@@ -129,14 +134,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--pairs", type=int, action="append", help="size of the corpus; repeatable")
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     arguments = parser.parse_args()
     rows = []
     for file in sorted(arguments.data.glob("*.npz")):
-        for kind in KINDS:
-            for share in SHARES:
-                rows.append(measure(file, kind, share, arguments.draws))
-                print(rows[-1], flush=True)
+        for pairs in arguments.pairs or [None]:
+            for kind in arguments.kinds.split(","):
+                for share in SHARES:
+                    rows.append(measure(file, kind, share, arguments.draws, pairs))
+                    print(rows[-1], flush=True)
     if arguments.record is not None:
         settings = {"shares": SHARES, "in_corpus": IN_CORPUS, "clusters": CLUSTERS, "scale": 100.0}
         write_record(

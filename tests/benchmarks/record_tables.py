@@ -53,7 +53,10 @@ _REAL_CORPORA = {
     "products-openai-b32": "product photographs, OpenAI ViT-B/32",
     "fashion-fashionclip": "fashion photographs, FashionCLIP",
     "fashion-marqo": "fashion photographs, Marqo-FashionCLIP",
+    "bundled-demo": "rendered, `demo`",
+    "bundled-demo-noisy": "rendered, `demo-noisy`",
 }
+_NEAR = 1.1
 
 
 def mean_and_deviation(figure: Mapping[str, float]) -> str:
@@ -128,8 +131,7 @@ def calibrated_on_table(*records: Record) -> Iterator[str]:
         "takes `neg_clip_loss`",
     )
     for row in (row for record in records for row in record["rows"] if row["share"]):
-        world, _, samples = row["corpus"].rpartition("-")
-        name = _REAL_CORPORA.get(row["corpus"]) or f"{world}, {int(samples):,}"
+        name = _corpus(row["corpus"])
         halves = row["at_half"]
         wrong = (halves[score]["error"] for score in ("similarity", "neg_clip_loss", "auto"))
         kept = (halves["auto"][figure] for figure in ("expected", "mismatched"))
@@ -141,24 +143,60 @@ def calibrated_on_table(*records: Record) -> Iterator[str]:
 def donors_table(record: Record) -> Iterator[str]:
     """`donors.py`: pairs on the wrong side of one half by score, captions from outside first."""
     yield from heading(
-        "wrong captions", "photographs, model", "share", "`similarity`: wrong pairs",
+        "wrong captions", "pairs, model", "pairs", "share", "`similarity`: wrong pairs",
         "`neg_clip_loss`: wrong pairs", "difference", "`auto`: wrong pairs",
-        "takes `neg_clip_loss`",
+        "takes `neg_clip_loss`", "rate covered",
     )  # fmt: skip
     names = {"donor": "from outside", "permuted": "of the corpus"}
     for kind, name in names.items():
-        for row in (row for row in record["rows"] if row["noise"] == kind):
+        rows = [row for row in record["rows"] if row["noise"] == kind]
+        for row in rows:
             wrong = row["wrong"]
             yield line(
                 name,
-                _REAL_CORPORA.get(row["corpus"], row["corpus"]),
+                _corpus(row["corpus"]),
+                f"{row['pairs']:,}",
                 percent(row["share"]),
                 f"{wrong['similarity']:.1f}",
                 f"{wrong['neg_clip_loss']:.1f}",
                 f"{row['difference']:+.1f} ± {row['difference_error']:.1f}",
                 f"{wrong['auto']:.1f}",
                 f"{row['takes_neg_clip_loss']} of {row['draws']}",
+                f"{row['covered']} of {row['draws']}",
             )
+        covered, draws = (sum(row[figure] for row in rows) for figure in ("covered", "draws"))
+        told = [row for row in rows if abs(row["difference"]) > 2 * row["difference_error"]]
+        near = sum(
+            row["wrong"]["auto"]
+            <= _NEAR * min(row["wrong"][score] for score in ("similarity", "neg_clip_loss"))
+            for row in told
+        )
+        what = f"{near} of {len(told)} with a difference of two errors within {_NEAR} of the better"
+        yield line(f"**all {name}**", "", "", "", "", "", "", what, "", f"{covered} of {draws}")
+
+
+def few_captions_table(record: Record) -> Iterator[str]:
+    """`few_captions.py`: intervals where captions are few, counted once in a block or at all."""
+    yield from heading(
+        "captions", "pairs", "mean error", "width", "covered", "if each counts once in the corpus"
+    )
+    for row in record["rows"]:
+        yield line(
+            f"{row['captions']:,}",
+            f"{row['pairs']:,}",
+            f"{100 * row['error']:+.2f}",
+            f"{100 * row['width']:.1f}",
+            f"{row['covered']} of {row['draws']}",
+            f"{row['covered_counted_once']} of {row['draws']}",
+        )
+
+
+def _corpus(name: str) -> str:
+    """A corpus of `real_clip.py` or `weak_estimators.py` in words."""
+    if name in _REAL_CORPORA:
+        return _REAL_CORPORA[name]
+    world, _, samples = name.rpartition("-")
+    return f"{world}, {int(samples):,}"
 
 
 def swaps_table(record: Record) -> Iterator[str]:

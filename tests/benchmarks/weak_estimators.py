@@ -6,7 +6,8 @@ A small CLIP is trained from random weights and embeds pairs that it never sees,
 its way: FOLDER gets a `rendered-SAMPLES.npz` each time. With `--photographs`, a folder with
 CIFAR-10's images as `train/IIIII.jpg` and `labels.parquet` (columns `file`, `split`, `clean`), it
 is trained on these instead, and the files are `photographs-SAMPLES.npz`; captions are templates and
-synonyms of the class.
+synonyms of the class. With `--bundled` nothing is trained: the two bundled estimators embed
+rendered pairs, and the files are `bundled-demo.npz` and `bundled-demo-noisy.npz`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copy
 import io
 import json
 import math
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +29,12 @@ import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 import train_demo
+from ncclean_pipelines.score import Score
 from open_clip.model import CLIP
 from PIL import Image
 
+from ncclean.config import ScoreOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.models.text_tower import encode_text, token_lengths
 
 HELD_OUT = 8_000
@@ -155,6 +160,24 @@ def write(model: CLIP, world: World, file: Path) -> None:
     model.train()
 
 
+def write_bundled(out: Path, seed: int) -> None:
+    """Rendered pairs as both bundled estimators embed them."""
+    with tempfile.TemporaryDirectory(prefix="ncclean-bundled-") as scratch:
+        shards = Path(scratch) / "shards"
+        write_corpus(shards, CorpusOptions(pairs=HELD_OUT, noise={}, duplicates=0.0, seed=seed))
+        for model in ("demo", "demo-noisy"):
+            folder = Path(scratch) / model
+            Score(
+                shards=[str(shards)], out=f"{folder}.parquet", model=model, pretrained=None,
+                shift=0.2, precision="fp32", options=ScoreOptions(embeddings=str(folder)),
+            ).run()  # fmt: skip
+            image, text = (
+                np.concatenate([np.load(file) for file in sorted((folder / side).iterdir())])
+                for side in ("img_emb", "text_emb")
+            )
+            np.savez(out / f"bundled-{model}.npz", image=image, text=text)
+
+
 def _pixels(data: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
@@ -164,10 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--photographs", type=Path, metavar="FOLDER")
+    parser.add_argument("--bundled", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.bundled:
+        write_bundled(arguments.out, arguments.seed)
+        return
     if arguments.photographs is not None:
         world = photographs(arguments.photographs)
     else:
