@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO, runtime_checkable
 
-from ncclean.visible_text import visible
+from ncclean.visible_text import message
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -79,7 +79,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S ") if self._with_time else ""
-        self._stream.write(f"{stamp}{visible(text)}\n")
+        self._stream.write(f"{stamp}{message(text)}\n")
         self._stream.flush()
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:

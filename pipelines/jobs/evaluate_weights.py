@@ -25,6 +25,7 @@ from ncclean.output_mark import check_free, mark
 from ncclean.storage.catalog import connect
 from ncclean.text_files import load_yaml, read_text
 from ncclean.training.block_weights import training_beliefs
+from ncclean.url_secrets import HIDDEN
 
 from ..command import build
 from ..evaluate_weights import EvaluateWeights
@@ -57,6 +58,10 @@ def compare(command: EvaluateWeights, progress: Progress) -> WeightReport:
     check_free([str(folder / BELIEFS)], command.name, command.overwrite)
     params = _params(folder / PARAMS)
     trained = build(Finetune, {**params, "out": str(folder)})
+    if command.shards is None and any(HIDDEN in shard for shard in trained.shards):
+        raise InputError(
+            f"{folder} does not keep the passwords of its --shards: name them again with --shards"
+        )
     progress.say("encoding the training pairs")
     uids, is_noisy, beliefs = _trained(command, trained)
     if command.scores:
