@@ -199,6 +199,11 @@ def _shards_at(place: str) -> list[str]:
         return [place]
     if urls := tars_in(place):
         return urls
+    if _is_arrow(place) or any(_is_arrow(entry.name) for entry in stores.listing(place)):
+        raise InputError(
+            f"{place} holds Arrow data, which is not read: write Parquet, for example by "
+            "`datasets.load_from_disk(FOLDER).to_parquet(FILE)`"
+        )
     if stores.is_url(place):
         raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
@@ -206,6 +211,10 @@ def _shards_at(place: str) -> list[str]:
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
+
+
+def _is_arrow(name: str) -> bool:
+    return name.endswith((".arrow", ".feather"))
 
 
 def is_tar(place: str) -> bool:
