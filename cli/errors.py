@@ -1,6 +1,7 @@
 """Exit codes, and errors as one sentence.
 
-0 done; 1 finished, but some shard failed; 2 wrong usage or input; 130 interrupted.
+0 done; 1 finished, but some shard failed, or no pair was scored or kept; 2 wrong usage or input;
+130 interrupted.
 """
 
 from __future__ import annotations
