@@ -97,7 +97,7 @@ def _run(command: Command, *, as_json: bool, is_quiet: bool, is_first: bool) -> 
         print_json(result)
     elif not is_quiet:
         print_shown(result)
-    if result.failures:
+    if result.failures or result.is_empty:
         raise typer.Exit(SOME_FAILED)
 
 

@@ -1,6 +1,7 @@
 """Exit codes, and errors as one sentence.
 
-0 done; 1 finished, but some shard failed; 2 wrong usage or input; 130 interrupted.
+0 done; 1 finished, but some shard failed, or no pair was scored or kept; 2 wrong usage or input;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from ncclean.visible_text import visible
+from ncclean.visible_text import MessageFormatter, message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +51,7 @@ def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], C
                 raise
             except Exception as error:
                 if logging.getLogger("ncclean").isEnabledFor(logging.DEBUG):
-                    traceback.print_exc()
+                    print(message(traceback.format_exc()), end="", file=sys.stderr)
                 _say(_sentence(error))
                 raise typer.Exit(USAGE) from None
 
@@ -75,12 +76,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"ncclean: {visible(text)}", file=sys.stderr, flush=True)
-
-
-class _VisibleFormatter(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return visible(super().formatMessage(record))
+    print(f"ncclean: {message(text)}", file=sys.stderr, flush=True)
 
 
 def set_up_logging(debug: bool) -> None:
@@ -88,6 +84,6 @@ def set_up_logging(debug: bool) -> None:
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     level = logging.DEBUG if debug else logging.WARNING
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_VisibleFormatter("%(levelname)s %(message)s"))
+    handler.setFormatter(MessageFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("ncclean").setLevel(level)

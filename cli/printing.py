@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ncclean.visible_text import visible
+from ncclean.visible_text import message, visible
 
 if TYPE_CHECKING:
     from ncclean_pipelines.command import Result
@@ -43,13 +43,13 @@ def print_shown(result: Result[Any]) -> None:
                 console.print()
             _print_table(console, output)
         elif isinstance(output, Note):
-            text = visible(output.text)
+            text = message(output.text)
             console.print(text, style=_STYLES[output.kind], soft_wrap=True, markup=False)
         else:
             typer.echo(visible(output))
         after_table = isinstance(output, Table)
     for name, reason in result.failures.items():
-        text = visible(f"failed: {name}: {reason}")
+        text = message(f"failed: {name}: {reason}")
         console.print(text, style="red", soft_wrap=True, markup=False)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ncclean_pipelines.progress import Lines, Pace, Progress, fact_text
 
-from ncclean.visible_text import visible
+from ncclean.visible_text import message
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -49,7 +49,7 @@ class Bar:
         self._bar.start()
 
     def say(self, text: str) -> None:
-        self._console.print(visible(text), style="dim", soft_wrap=True, markup=False)
+        self._console.print(message(text), style="dim", soft_wrap=True, markup=False)
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
         pace = self._pace.facts(done, total, unit)
@@ -57,7 +57,7 @@ class Bar:
         of = f"/{total:,}" if total else ""
         stage = facts.pop("stage", None)
         text = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, {**pace, **facts}.items())])
-        text = visible(text if stage is None else f"{stage}: {text}")
+        text = message(text if stage is None else f"{stage}: {text}")
         if self._task is not None and self._counted == (total, unit):
             self._bar.update(self._task, completed=done, facts=text)
             return

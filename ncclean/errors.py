@@ -1,11 +1,17 @@
 """The one family of exceptions that ncclean raises on purpose.
 
-The command line turns them into one sentence and exit code 2; everything else is a bug.
+The command line turns them into one sentence and exit code 2; everything else is a bug. No message
+repeats the secrets of a URL.
 """
+
+from ncclean.url_secrets import without_secrets
 
 
 class NccleanError(Exception):
     """Base class: the message names the file or option and says what to do."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(without_secrets(str(message)))
 
 
 class InputError(NccleanError):
@@ -24,7 +30,7 @@ class ResumeError(NccleanError):
 
     def __init__(self, difference: str, advice: str = "") -> None:
         super().__init__(f"{difference}{advice}")
-        self.difference = difference
+        self.difference = without_secrets(difference)
 
 
 class ShardError(NccleanError):
@@ -44,5 +50,5 @@ class InfeasibleError(NccleanError, ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, or its class where it has none, as one line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """The message of an error on one line, without secrets of URLs; its class if it has none."""
+    return " ".join(without_secrets(str(error)).split())[:200] or type(error).__name__

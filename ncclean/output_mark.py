@@ -1,9 +1,9 @@
 """Which command wrote a file: a mark inside it says so, in any format.
 
 One rule for the files that commands write without a record of the run: what the same command wrote
-is replaced, anything else is refused unless a person says `--overwrite`. The mark is a few words
-among the metadata that each format has, near its beginning or its end: it is whole where the file
-is, and goes with it when it is moved or copied.
+is replaced, anything else is refused unless a person says `--overwrite`. The mark is a few words in
+the place that each format has for its author: it goes with the file when it is moved or copied. The
+same words anywhere else, as in a caption or a quotation, are no mark.
 """
 
 from __future__ import annotations
@@ -17,8 +17,19 @@ from upath import UPath
 from ncclean import stores
 from ncclean.errors import InputError
 
-# A page begins with it; the metadata of PDF stand at the end.
+# Metadata stand at the beginning, those of PDF at the end.
 _LOOKED_AT = 1 << 16
+# By the bytes that a format begins with: what stands around the mark, from there on. `%s` is the
+# mark; a match must end before what ends the metadata.
+_PLACES: dict[bytes, tuple[str, bytes | None]] = {
+    b"{": (r'\{\s*"made_by":\s*"%s"\s*[,}]', None),
+    b"<!DOCTYPE html>": (r'.*?<meta name="generator" content="ncclean [^"<>]*, %s">', b"<title"),
+    b"#": (r"# %s\r?\n", None),  # YAML
+    b"<?xml": (r".*?<dc:creator>\s*<cc:Agent>\s*<dc:title>%s</dc:title>", b"</metadata>"),
+    b"\x89PNG\r\n": (r".*?tEXtSoftware\0%s.{4}", b"IDAT"),
+    b"\x93NUMPY": (r"\x93NUMPY\x01\0..\{[^\n]*\}[ ,]*# %s *\n", None),
+    b"%PDF-": (r".* 0 obj\n<< /Creator \(%s\)\n/Producer \(Matplotlib [^\n]*>>\nendobj\n", None),
+}
 
 
 def mark(command: str) -> str:
@@ -31,13 +42,18 @@ def was_made_by(path: str, command: str) -> bool:
     place = stores.location(path)
     if not (stores.is_url(path) or os.path.isfile(path)):
         return False
-    if path.endswith(".parquet"):
-        return _metadata(place).get(b"made_by") == mark(command).encode()
     size = stores.ask("read", path, place.stat).st_size
-    ends = stores.read_range(path, 0, min(size, _LOOKED_AT))
-    if size > _LOOKED_AT:
-        ends += b"\n" + stores.read_range(path, max(size - _LOOKED_AT, _LOOKED_AT), size)
-    return re.search(re.escape(mark(command)).encode() + rb"(?![a-z-])", ends) is not None
+    begin = stores.read_range(path, 0, min(size, _LOOKED_AT))
+    if begin.startswith(b"PAR1"):
+        return _metadata(place).get(b"made_by") == mark(command).encode()
+    for first, (around, end) in _PLACES.items():
+        if begin.startswith(first):
+            if first == b"%PDF-":
+                begin = stores.read_range(path, max(size - _LOOKED_AT, 0), size)
+            metadata = begin.partition(end)[0] if end is not None else begin
+            written = (around % re.escape(mark(command))).encode("latin1")
+            return re.match(written, metadata, re.DOTALL) is not None
+    return False
 
 
 def _metadata(place: UPath) -> dict[bytes, bytes]:

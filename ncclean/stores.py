@@ -18,8 +18,8 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import fsspec
 from tenacity import (
+    RetryCallState,
     Retrying,
-    before_sleep_log,
     retry_if_exception,
     stop_after_delay,
     wait_random_exponential,
@@ -27,6 +27,7 @@ from tenacity import (
 from upath import UPath
 
 from ncclean.errors import InputError, one_line
+from ncclean.url_secrets import is_broken, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,11 @@ def is_url(path: str | UPath) -> bool:
     return "://" in str(path)
 
 
+def without_query(path: str) -> str:
+    """A URL of http without its query, which holds the signature of signed ones; others as is."""
+    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+
+
 def canonical(path: str) -> str:
     """One name for each file: links and relative paths resolved, URLs as they are."""
     return path if is_url(path) else os.path.realpath(path)
@@ -96,6 +102,10 @@ def location(path: str) -> UPath:
     if scheme not in _SCHEMES:
         raise InputError(
             f"{path} cannot be opened: {scheme} is none of {', '.join(sorted(_SCHEMES))}"
+        )
+    if is_broken(path):
+        raise InputError(
+            f"{path} cannot be opened: a `/`, `?` or `#` in a password is written %2F, %3F or %23"
         )
     try:
         place = UPath(path, use_listings_cache=False)
@@ -141,10 +151,17 @@ def patiently(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         retry=retry_if_exception(is_transient),
         wait=wait_random_exponential(multiplier=0.5, max=_LONGEST_PAUSE_SECONDS),
         stop=stop_after_delay(PATIENCE_SECONDS),
-        before_sleep=before_sleep_log(logger, logging.WARNING),
+        before_sleep=_log_retry,
         reraise=True,
     )
     return attempts(work, *args, **kwargs)
+
+
+def _log_retry(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    seconds = state.next_action.sleep if state.next_action else 0.0
+    what = getattr(state.fn, "__name__", "the access")
+    logger.warning("trying %s again in %.1f s: %s", what, seconds, without_secrets(repr(error)))
 
 
 def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -170,7 +187,8 @@ def is_full(folder: str | os.PathLike[str]) -> bool:
 
 
 def explain(path: object, error: BaseException, verb: str = "write") -> str:
-    """One sentence: what a failed access to `path` means and what to do."""
+    """One sentence: what a failed access to `path` means and what to do. Without secrets."""
+    path = without_secrets(str(path))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {path}; nothing is lost: make room and run the same command"
     names = {cls.__name__ for cls in type(error).__mro__}
@@ -179,12 +197,11 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
             f"cannot {verb} {path}: no credentials were found for the store (for s3:// set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role)"
         )
-    bucket = str(path).split("://", 1)[-1].split("/", 1)[0]
-    if is_url(str(path)):
+    if is_url(path):
         if isinstance(error, PermissionError):
             return f"cannot {verb} {path}: the store refuses these credentials ({one_line(error)})"
         if isinstance(error, FileNotFoundError):
-            return f"cannot {verb} {path}: there is no bucket {bucket}, or nothing at that path"
+            return f"cannot {verb} {path}: {_missing(path)}"
         if is_transient(error):
             return (
                 f"cannot {verb} {path}: the store does not answer ({one_line(error)}); nothing "
@@ -192,6 +209,13 @@ def explain(path: object, error: BaseException, verb: str = "write") -> str:
             )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
     return f"cannot {verb} {path}: {reason}"
+
+
+def _missing(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    if scheme in ("http", "https"):
+        return "there is nothing"
+    return f"there is no bucket {rest.partition('/')[0]}, or nothing at that path"
 
 
 _kept_listings: ContextVar[dict[str, list[Entry]] | None] = ContextVar("listings", default=None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+
+from ncclean.url_secrets import without_secrets
 
 # Direction embeddings, overrides and isolates reorder the text after them, even beyond its end;
 # the plain direction marks of Arabic and Hebrew do not. Escape codes rewrite a terminal. Other
@@ -16,3 +19,15 @@ _CONTROLS = re.compile(
 def visible(text: str) -> str:
     """The text with its control characters spelled out (`⟨U+202E⟩`), but for tabs and line ends."""
     return _CONTROLS.sub(lambda control: f"⟨U+{ord(control[0]):04X}⟩", text)
+
+
+def message(text: str) -> str:
+    """What ncclean says itself, as opposed to data that it prints: without secrets of URLs too."""
+    return visible(without_secrets(text))
+
+
+class MessageFormatter(logging.Formatter):
+    """Lines of a log as they may be printed; tracebacks keep their lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return message(super().format(record))

@@ -114,7 +114,8 @@ class Clean(Command):
         if self.dry_run:
             return planned(self, plan(loaded))
         summary = run(loaded, progress)
-        return replace(result_of(self, summary), shown=self._shown(summary))
+        is_empty = not summary.records["select"].result["kept"]
+        return replace(result_of(self, summary), shown=self._shown(summary), is_empty=is_empty)
 
     def _shown(self, summary: RunSummary) -> Iterator[Shown]:
         from ncclean.scoring.noise_rate import why_vague

@@ -50,6 +50,7 @@ class Result(Generic[S]):
     made: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     shown: Iterable[Shown] = ()
+    is_empty: bool = False  # nothing came of it, such as no pair with scores: exit code 1
 
     def __getitem__(self, name: str) -> Any:
         """One of the `values`."""
@@ -105,6 +106,7 @@ class Command(Options):
         made: Iterable[str] = (),
         values: Mapping[str, Any] | None = None,
         failures: Mapping[str, str] | None = None,
+        is_empty: bool = False,
     ) -> Result[S]:
         """Build the result; values and failures come from the summary unless they are given."""
         reported: Any = summary
@@ -116,7 +118,9 @@ class Command(Options):
             )
         if failures is None:
             failures = getattr(reported, "failed_shards", {})
-        return Result(self.name, summary, values, figures or {}, tuple(made), failures, shown)
+        return Result(
+            self.name, summary, values, figures or {}, tuple(made), failures, shown, is_empty
+        )
 
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:

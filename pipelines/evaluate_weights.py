@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads, Seed
+from ncclean.url_secrets import HIDDEN
 
 from .command import Command, Result, build
 from .display import Shown, Table, decimal
@@ -62,6 +63,11 @@ class EvaluateWeights(Command):
 
         folder = self.run_folder.removeprefix("local-dir:").rstrip("/")
         trained = _trained(folder)
+        if not self.shards and any(HIDDEN in shard for shard in trained.shards):
+            raise InputError(
+                f"{folder} does not keep the passwords of its --shards: name them again with "
+                "--shards"
+            )
         check_free([f"{folder}/{BELIEFS}"], self.name, self.overwrite)
         model = ModelRequest(
             model=f"local-dir:{folder}",

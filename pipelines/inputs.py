@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.options import Reads
+from ncclean.url_secrets import without_secrets
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
@@ -54,6 +55,7 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
 
     if reads in (Reads.SHARDS, Reads.SOURCE):
         for shard in _shards(reads, value):
+            shard = shard.recorded()
             yield " ".join((shard.url, *shard.files)), shard.size, shard.version
     elif reads in (Reads.TABLE, Reads.JOINED):
         for file in table_files([_table(reads, value)]):
@@ -63,7 +65,7 @@ def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
         # A folder that happens to be called `demo` is not the model of that name.
         is_name = reads is not Reads.PATH and "/" not in str(path) and not path.is_file()
         if stores.is_url(value) or not path.exists() or (is_name and str(path) == value):
-            yield value, 0, ""
+            yield without_secrets(value), 0, ""
         elif path.is_file():
             yield _stamp(str(path))
         else:
@@ -90,4 +92,4 @@ def _stamp(path: str) -> Stamp:
     filesystem, inside = stores.filesystem(path)
     info = stores.ask("read", path, filesystem.info, inside)
     version = info.get("ETag") or info.get("etag") or info.get("mtime")
-    return path, int(info.get("size") or 0), str(version or "")
+    return without_secrets(path), int(info.get("size") or 0), str(version or "")

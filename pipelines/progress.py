@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from ncclean.progress import SILENT, Progress
-from ncclean.visible_text import visible
+from ncclean.visible_text import message
 
 __all__ = ["SILENT", "Progress"]
 
@@ -61,7 +61,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S ") if self._with_time else ""
-        self._stream.write(f"{stamp}{visible(text)}\n")
+        self._stream.write(f"{stamp}{message(text)}\n")
         self._stream.flush()
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:

@@ -19,6 +19,9 @@ from .shared_options import Join, MemoryLimit, Scores
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
+
+_PRINTED_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,20 @@ class Query(Command):
 
         relation = query(self.sql, self.scores, self.memory_limit, joins=self.join)
         text = _csv_lines(relation) if self.csv else _table(relation, self.max_rows)
-        return self.result(relation, text, values=_Rows(relation), failures={})
+        return QueryResult(self.name, relation, _Rows(relation), shown=text)
+
+
+class QueryResult(Result["duckdb.DuckDBPyRelation"]):
+    """Rows that print as a table, with `to_arrow` and `to_pandas`."""
+
+    def to_arrow(self) -> pa.Table:
+        return self.summary.fetch_arrow_table()
+
+    def to_pandas(self) -> Any:  # a `pandas.DataFrame`
+        return self.summary.df()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, _table(self.summary, _PRINTED_ROWS)))
 
 
 class _Rows(Mapping[str, Any]):

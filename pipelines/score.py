@@ -243,7 +243,9 @@ def score_result(
     if scored.noise_rate.is_known:
         figures["noise rate"] = share(scored.noise_rate.value)
     files = [scored.out, *([embeddings] if embeddings is not None else [])]
-    return command.result(scored, _summary(scored), figures=figures, made=files)
+    return command.result(
+        scored, _summary(scored), figures=figures, made=files, is_empty=not scored.ok
+    )
 
 
 def _summary(scored: ScoreSummary) -> Iterator[Shown]:

@@ -94,7 +94,13 @@ class Select(Command):
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
         if selected.expected_mismatched_kept is not None:
             figures["expected mismatched"] = f"{selected.expected_mismatched_kept:,.0f}"
-        return self.result(selected, _summary(selected), figures=figures, made=[self.out])
+        return self.result(
+            selected,
+            _summary(selected),
+            figures=figures,
+            made=[self.out],
+            is_empty=not selected.kept,
+        )
 
     def _measured(self, selected: SelectionSummary) -> SelectionSummary:
         from ncclean.auditing.measure import measure

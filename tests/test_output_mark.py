@@ -63,6 +63,23 @@ def test_what_is_called_parquet_and_is_none_is_not_ours(tmp_path):
     assert not was_made_by(str(tmp_path / "t.parquet"), "select")
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_figure_of_somebody_that_says_the_words_is_not_ours(tmp_path, kind):
+    path = str(tmp_path / f"f{kind}")
+    figure = matplotlib.figure.Figure()
+    figure.suptitle(mark("evaluate noise"))
+    described = {"Title": mark("evaluate noise"), **({"Creator": None} if kind == ".svg" else {})}
+    figure.savefig(path, metadata=described)
+    assert mark("evaluate noise").encode() in UPath(path).read_bytes()
+    assert not was_made_by(path, "evaluate noise")
+
+
+def test_an_array_of_somebody_is_not_ours(tmp_path):
+    path = str(tmp_path / "u.npy")
+    np.save(path, np.array([f"# {mark('export')} \n".encode()]))
+    assert not was_made_by(path, "export")
+
+
 def test_uids_can_be_mapped_and_say_who_wrote_them(tmp_path):
     uids = [f"{n:032x}" for n in (3, 1, 2)]
     columns = {
@@ -83,21 +100,36 @@ def test_uids_can_be_mapped_and_say_who_wrote_them(tmp_path):
         assert (10 + int.from_bytes(header[8:], "little")) % 64 == 0
 
 
+def _page(command):
+    return (
+        f'<!DOCTYPE html>\n<html>\n<meta charset="utf-8">\n<meta name="generator" content="ncclean '
+        f'0.2.0, made by ncclean {command}">\n<title>made by ncclean</title>'
+    ).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "is_own"),
     [
-        (b"made by ncclean report", True),
-        (b"x" * (1 << 20) + b"made by ncclean report" + b"x" * 9, True),
-        (b"<i>made by ncclean report</i>", True),
-        (b"made by ncclean reporter", False),
-        (b"made by ncclean audit", False),
+        (_page("report"), True),
+        (_page("reporter"), False),
+        (_page("audit"), False),
+        (b"<!DOCTYPE html><title>On</title>" + _page("report"), False),
+        (b"made by ncclean report", False),
+        (b"<i>made by ncclean report</i>", False),
+        (b"name,made_by\na,made by ncclean report\n", False),
+        (b'{"made_by": "made by ncclean report"}', True),
+        (b'{"notes": {"made_by": "made by ncclean report"}}', False),
+        (b'["made_by", "made by ncclean report"]', False),
+        (b"# made by ncclean report\nstages: 1\n", True),
+        (b"# not made by ncclean report\n", False),
+        (b"a: 1\n# made by ncclean report\n", False),
         (b"", False),
         (b"my notes", False),
     ],
 )
 def test_anything_else_is_refused_unless_asked_for(tmp_path, content, is_own):
     path = tmp_path / "page.html"
-    path.write_bytes(content.replace(b"x" * 9, b"\n"))
+    path.write_bytes(content)
     if is_own:
         check_free([str(path)], "report")
     else:
@@ -120,7 +152,7 @@ def test_folders_and_devices_are_never_replaced(tmp_path):
 def test_objects_of_a_store():
     place = UPath("memory://marks/page.html")
     check_free([str(place)], "report")
-    place.write_text("<p>made by ncclean report</p>")
+    place.write_bytes(_page("report"))
     check_free([str(place)], "report")
     with pytest.raises(InputError, match="in the way"):
         check_free([str(place)], "audit")

@@ -28,6 +28,7 @@ from ncclean.options import MAX_PIXELS
 
 # Only formats that web crawls contain: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
 # become 6,720,000 x 224 px), so only the cropped window is resampled.
 _MAX_STRIP_RATIO = 3.0
@@ -195,13 +196,19 @@ def open_image(data: bytes, max_pixels: int) -> Image.Image:
         message = f"far more than {max_pixels} pixels"
         raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
     except Exception as error:
-        message = "not an image" if _is_unidentified(error) else one_line(error)
+        message = _unidentified(data) if _is_unidentified(error) else one_line(error)
         raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
     width, height = header.size
     if width * height > max_pixels:
         message = f"{width} x {height} pixels, the limit is {max_pixels}"
         raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message, width, height)
     return header
+
+
+def _unidentified(data: bytes) -> str:
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
+        return "HEIC, which is not read: convert it to JPEG or AVIF"
+    return "not an image"
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
+from ncclean.data.nested_fields import field_at
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     Group,
@@ -68,7 +69,7 @@ class Contents(Group):
         """Captions as they lie in the shard, a text or a list each, by the name asked for."""
         if self._caption_keys:
             return [
-                (key, self.members[key] if key in self.members else self.metadata.get(key))
+                (key, self.members[key] if key in self.members else field_at(self.metadata, key))
                 for key in self._caption_keys
             ]
         for extension in CAPTION_EXTENSIONS:

@@ -20,6 +20,7 @@ from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
 from ncclean.text_files import read_text
+from ncclean.url_secrets import name_without_secrets, without_secrets
 
 _READ_BUFFER = 1 << 20
 # Of an object store; one block is read while the next one is on its way.
@@ -62,6 +63,13 @@ class ShardRef:
         """The fields without those at their defaults: a record may list 100,000 shards."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name)}
+
+    def recorded(self) -> ShardRef:
+        """The same as a record has it, without secrets in its URLs."""
+        if not stores.is_url(self.url):
+            return self
+        files = tuple(map(without_secrets, self.files))
+        return dataclasses.replace(self, url=without_secrets(self.url), files=files)
 
     def absolute(self) -> ShardRef:
         """The same with paths that a worker, whose working folder is another one, resolves."""
@@ -168,7 +176,7 @@ def places(source: str) -> list[str]:
     Raises `InputError` for a glob that matches nothing.
     """
     is_url = stores.is_url(source)
-    has_pattern = any(char in source for char in "*?[")
+    has_pattern = any(char in stores.without_query(source) for char in "*?[")
     if not has_pattern or (not is_url and Path(source).exists()):
         return [source]
     if is_url:
@@ -187,10 +195,15 @@ def _expand_one(source: str) -> list[str]:
 
 def _shards_at(place: str) -> list[str]:
     """A shard, or those of a folder."""
-    if place.endswith(SUFFIXES) and (stores.is_url(place) or Path(place).is_file()):
+    if is_tar(place) and (stores.is_url(place) or Path(place).is_file()):
         return [place]
     if urls := tars_in(place):
         return urls
+    if _is_arrow(place) or any(_is_arrow(entry.name) for entry in stores.listing(place)):
+        raise InputError(
+            f"{place} holds Arrow data, which is not read: write Parquet, for example by "
+            "`datasets.load_from_disk(FOLDER).to_parquet(FILE)`"
+        )
     if stores.is_url(place):
         raise InputError(f"{place} matches no shard")
     if Path(place).is_dir():
@@ -198,6 +211,15 @@ def _shards_at(place: str) -> list[str]:
     if Path(place).exists():
         return [place]
     raise InputError(f"{place} does not exist")
+
+
+def _is_arrow(name: str) -> bool:
+    return name.endswith((".arrow", ".feather"))
+
+
+def is_tar(place: str) -> bool:
+    """By its name, and that of a URL before the query."""
+    return stores.without_query(place).endswith(SUFFIXES)
 
 
 def tars_in(folder: str) -> list[str]:
@@ -257,7 +279,7 @@ def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """File names without suffix, with as many folders in front as tell them apart."""
     pieces = []
     for url in urls:
-        stem = url.split("://", 1)[-1].replace(os.sep, "/")
+        stem = name_without_secrets(url).split("://", 1)[-1].replace(os.sep, "/")
         for suffix in suffixes:
             stem = stem.removesuffix(suffix)
         pieces.append([piece for piece in stem.split("/") if piece not in ("", ".", "..")])

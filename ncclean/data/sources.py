@@ -12,7 +12,7 @@ from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import has_images, resolve_images
 from ncclean.data.options import SourceFormat
 from ncclean.data.parquet_table import table_rows, vector_columns
-from ncclean.data.shards import SUFFIXES, ShardRef, expand, places, resolve_shards, tars_in
+from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
 from ncclean.errors import InputError, ShardError
 
 _FILES_LOOKED_AT = 100  # for one that can be read
@@ -69,10 +69,10 @@ def are_embeddings(shards: Sequence[ShardRef]) -> bool:
 
 def _kind(source: str) -> SourceFormat:
     """By the first file or folder that is meant: its name where that tells, else what is there."""
-    if source.endswith(SUFFIXES):  # a pattern of a million shards is listed once
+    if is_tar(source):  # a pattern of a million shards is listed once
         return "webdataset"
     first = next(iter(expand(source, places)), "")
-    if first.endswith(SUFFIXES) or tars_in(first):
+    if is_tar(first) or tars_in(first):
         return "webdataset"
     layout = layout_of(Source(first))
     if layout is not None and not layout.may_be_images:

@@ -86,7 +86,7 @@ class Evaluation:
             table = self.outcomes.replace_schema_metadata(made_by)
             pq.write_table(table, aside, compression="zstd")
         with published(path) as aside:
-            aside.write_text(json.dumps({**self.to_json(), **made_by}, indent=1) + "\n")
+            aside.write_text(json.dumps({**made_by, **self.to_json()}, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:

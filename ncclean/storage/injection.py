@@ -99,7 +99,8 @@ class Injection:
 
     def shard(self, shard: ShardRef) -> UPath:
         """Where the shard is written: under its own name."""
-        suffix = next((s for s in SUFFIXES[::-1] if shard.url.endswith(s)), ".tar")
+        url = stores.without_query(shard.url)
+        suffix = next((s for s in SUFFIXES[::-1] if url.endswith(s)), ".tar")
         return self.out / (shard.name + suffix)
 
     def pending(self) -> list[int]:

@@ -24,6 +24,8 @@ from ncclean.errors import InputError
 # crash loses them, and the work that they stand for is done again.
 _GATHER_SECONDS = 5.0
 _GATHER_RECORDS = 1000
+# A list of a million shards has fewer.
+_LONGEST_LINE = 1 << 28
 
 
 class Log(Protocol):
@@ -98,8 +100,8 @@ class _File:
         self._is_torn = False  # whether the last line has no end
 
     def records(self) -> Iterator[dict[str, Any]]:
-        with open(self._path, "rb") as lines:
-            for line in lines:
+        with open(self._path, "rb") as file:
+            for line in _lines(file):
                 # The next record must not join a line that a crash has cut short.
                 self._is_torn = not line.endswith(b"\n")
                 record = _parse(line)
@@ -211,10 +213,21 @@ def _objects(path: UPath) -> list[UPath]:
 def _records_in(file: BinaryIO) -> Iterator[dict[str, Any]]:
     """One at a time: those of 100,000 shards take more memory than their file."""
     with file:
-        for line in file:
+        for line in _lines(file):
             record = _parse(line)
             if record is not None:
                 yield record
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Raises `InputError` for a line that has no end in sight: it would not fit into memory."""
+    while line := file.readline(_LONGEST_LINE + 1):
+        if len(line) > _LONGEST_LINE:
+            raise InputError(
+                f"{file.name} is not a record of ncclean: a line is longer than "
+                f"{_LONGEST_LINE >> 20} MB. Choose another --out, or remove it with its output"
+            )
+        yield line
 
 
 def _records_of(pieces: list[UPath]) -> Iterator[dict[str, Any]]:

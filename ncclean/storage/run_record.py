@@ -27,6 +27,7 @@ from ncclean.errors import InputError
 from ncclean.storage.differences import check_same, differences
 from ncclean.storage.log import Log, exists, open_log, read_log
 from ncclean.storage.made_files import MadeFiles, OwnPlace, absolute, remove_with_leftovers
+from ncclean.url_secrets import values_without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class RunRecord:
         Raises `ResumeError` if the record is that of another run, and `InputError` if something
         is in the way, another process is writing to the record or it cannot be read.
         """
-        now = json.loads(json.dumps(identity))
+        now = values_without_secrets(json.loads(json.dumps(identity)))
         record = cls(path, command, now, base or path.parent, files)
         is_new = not exists(path)
         if is_new:
@@ -172,7 +173,7 @@ class RunRecord:
 
     def append(self, kind: str, /, **fields: Any) -> None:
         """Add an entry, on the disk when this returns; a store gathers a few seconds of them."""
-        self._open_log.append({"kind": kind, **fields})
+        self._open_log.append({"kind": kind, **values_without_secrets(fields)})
 
     def made(self, *paths: UPath | Path) -> None:
         """List files as made by this run; call it before they are published."""

@@ -1,7 +1,8 @@
 """The list of shards of a scoring run, which later commands may change.
 
 A record begins with the first list. A command over another one adds a line with what it changes, so
-that a corpus of 100,000 shards can grow by a few each day without a copy of the whole list.
+that a corpus of 100,000 shards can grow by a few each day without a copy of the whole list. Shards
+are compared without the secrets of their URLs, which a record does not have.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ShardList:
     def __init__(self, first: Sequence[ShardRef]) -> None:
         self.digits = len(str(max(len(first) - 1, 0)))
         self.left: dict[int, ShardRef] = {}
-        self._refs = dict(enumerate(first))  # by number, in order
+        self._refs = dict(enumerate(ref.recorded() for ref in first))  # by number, in order
         self._next = len(first)
 
     @property
@@ -90,7 +91,7 @@ class ShardList:
         numbers, names = self.numbers, {shard.name for shard in shards}
         missing = {s.url: s.name for s in self._refs.values() if s.name not in names}
         clauses = []
-        for shard in shards:
+        for shard in (shard.recorded() for shard in shards):
             if shard.name not in numbers and shard.url in missing:
                 clauses.append(
                     f"shard {missing.pop(shard.url)} is called {shard.name} now, since another "
@@ -112,6 +113,7 @@ class ShardList:
 
     def change_to(self, shards: Sequence[ShardRef]) -> ListChange | None:
         """What makes this list `shards`; None if it is that already."""
+        shards = [shard.recorded() for shard in shards]
         if shards == self.shards:
             return None
         numbers = self.numbers
@@ -132,7 +134,7 @@ class ShardList:
         self._next = max(self._next, *(number + 1 for number in refs)) if refs else self._next
 
     def share(self, shards: Sequence[ShardRef]) -> None:
-        """Hold these objects, equal to those of the list, so that there is one of each."""
+        """Hold these objects, equal to those of the list but for secrets in URLs."""
         self._refs = dict(zip(self._refs, shards, strict=True))
 
 

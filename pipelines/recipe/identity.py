@@ -9,6 +9,7 @@ from typing import Any
 
 import ncclean
 from ncclean.options import parameters
+from ncclean.url_secrets import values_without_secrets
 
 from ..inputs import stamps
 from .check import inputs_of
@@ -30,7 +31,7 @@ def stage_identity(stage: Stage, upstream: Mapping[str, str]) -> dict[str, Any]:
         "command": stage.command.name,
         "version": ncclean.__version__,
         "options": {
-            name: value
+            name: values_without_secrets(value)
             for name, value in sorted(stage.symbolic.items())
             if not declared[name].option.is_idle
         },

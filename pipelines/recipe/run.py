@@ -19,6 +19,8 @@ from ncclean.atomic import reported
 from ncclean.errors import InputError, NccleanError, ResumeError
 from ncclean.options import parameters
 from ncclean.output_mark import mark
+from ncclean.url_secrets import values_without_secrets
+from ncclean.visible_text import MessageFormatter
 
 from ..command import Command, Result
 from ..display import Table
@@ -173,7 +175,7 @@ def execute(command: Command, start: Start, progress: Progress) -> Result[Any]:
 
 def _write_start(recipe: Recipe, folder: RunFolder) -> None:
     """Record recipe and versions. Raises `InputError` for files of something else in the way."""
-    plain = json.loads(json.dumps(recipe.resolved()))
+    plain = values_without_secrets(json.loads(json.dumps(recipe.resolved())))
     resolved = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     ran_with = {"made_by": mark("run"), **versions()}
     folder.check_free()
@@ -185,7 +187,7 @@ def _write_start(recipe: Recipe, folder: RunFolder) -> None:
 def _library_log(stream: TextIO) -> Iterator[None]:
     """Messages of the library go into the log of the stage too."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(MessageFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ncclean")
     logger.addHandler(handler)
     try:

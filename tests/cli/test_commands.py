@@ -276,3 +276,15 @@ def test_demo(tmp_path):
     assert re.search(r"figure +demo-noisy +continued +selected +osa +ncu +oracle", again.stdout)
     assert again.stdout.count("$ ncclean query") == 3
     assert (tmp_path / "d" / "index.html").is_file()
+
+
+def test_nothing_scored_or_kept_is_a_failure(corpus, scored, tmp_path):
+    out = tmp_path / "s.parquet"
+    finished = run("score", corpus, "--caption-key", "nope", "--model", "demo", "--shift", "0.2",
+                   "--out", out)  # fmt: skip
+    assert finished.returncode == 1, finished.stderr
+    assert "no pair could be scored" in finished.stdout
+    table = scored / "scores.parquet"
+    finished = run("select", table, "--where", "similarity > 5", "--out", tmp_path / "k.parquet")
+    assert finished.returncode == 1
+    assert "nothing is kept" in finished.stdout

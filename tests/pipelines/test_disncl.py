@@ -17,6 +17,7 @@ from ncclean.models.heads import has_heads
 from ncclean.training.objectives.options import DisnclOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from ncclean.training.run_log import read_results
+from tests import command_line
 
 
 def request(corpus, out, **options):
@@ -65,17 +66,21 @@ def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_pat
 
 def test_evidence_and_beliefs(run, corpus, tmp_path):
     figure = tmp_path / "halves.png"
-    found = CliRunner().invoke(
-        app,
-        ["evaluate", "disentanglement", str(run), "--shards", str(corpus), "--pairs", "150",
-         "--plot", str(figure), "--json"],
-    )  # fmt: skip
+    drawn = ["evaluate", "disentanglement", str(run), "--shards", str(corpus), "--pairs", "150",
+             "--plot", str(figure), "--json"]  # fmt: skip
+    found = CliRunner().invoke(app, drawn)
     assert found.exit_code == 0, found.output
     report = json.loads(found.stdout)
     assert report["pairs"] == 150
     assert report["retrieval"]["invariant"] > report["retrieval"]["exclusive"]
     assert len(report["facts"]) == 11
     assert figure.stat().st_size > 10_000
+    for place, words in ((figure, drawn), (run / "beliefs.parquet", ["evaluate", "weights", run])):
+        place.write_text("mine: made by ncclean evaluate weights")
+        refused = command_line.run(*words)
+        assert (refused.returncode, place.read_bytes()[:4]) == (2, b"mine"), refused.stderr
+        assert command_line.run(*words, "--overwrite").returncode == 0
+        assert command_line.run(*words).returncode == 0
     found = CliRunner().invoke(app, ["evaluate", "weights", str(run), "--json"])
     assert found.exit_code == 0, found.output
     report = json.loads(found.stdout)

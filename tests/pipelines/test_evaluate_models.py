@@ -5,6 +5,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.evaluate_compare import EvaluateCompare
 from ncclean_pipelines.evaluate_models import (
     EvaluateLinearProbe,
     EvaluateRetrieval,
@@ -89,6 +90,17 @@ def test_figures_are_those_of_the_functions(evaluated, heldout, demo_estimator):
     )
 
 
+def check_replaces_its_own(run, place):
+    """It writes `place` again, but not over a file that quotes the mark, unless it is asked to."""
+    run()
+    run()
+    place.write_text(json.dumps({"note": place.read_bytes()[:300].decode("latin1")}))
+    with pytest.raises(InputError, match="is in the way: it was not written by"):
+        run()
+    run(overwrite=True)
+    run()
+
+
 def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
     before, after = (read_results(str(evaluated / name)) for name in ("demo-noisy", "demo"))
     found = compare_results(before, after, draws=300)
@@ -101,6 +113,16 @@ def test_the_clean_model_is_better_and_the_comparison_says_so(evaluated):
         assert metric.low < metric.difference < metric.high
     retrieval = by_set["retrieval"]
     assert retrieval["rsum"].low > 0
+    check_replaces_its_own(
+        lambda **options: EvaluateCompare(
+            a=str(evaluated / "demo-noisy"),
+            b=str(evaluated / "demo"),
+            draws=20,
+            out=str(evaluated / "compared.json"),
+            **options,
+        ).run(),
+        evaluated / "compared.json",
+    )
     # The figures compared are those that the files report.
     for results, side in ((before, "a"), (after, "b")):
         for result in results:
@@ -231,6 +253,11 @@ def test_similarities_before_and_after(heldout, tmp_path):
     shard = heldout / "retrieval" / "test" / "0.tar"
     (alone,) = on(EvaluateSimilarity, "demo", data=[shard]).run().summary
     assert alone.to_json() == after
+    options = {"data": [heldout / "retrieval"], "out": str(tmp_path / "s"), "plot": plot}
+    for place in (tmp_path / "s" / "similarity.json", tmp_path / "f.png"):
+        check_replaces_its_own(
+            lambda **more: on(EvaluateSimilarity, "demo", **options, **more).run(), place
+        )
     classes = on(EvaluateSimilarity, "demo", data=[heldout / "zeroshot-shape"])
     with pytest.raises(InputError, match="have no captions"):
         classes.run()

@@ -172,3 +172,13 @@ def test_objects_are_cleared_first_to_last(tmp_path, monkeypatch):
     log.clear()
     assert removed == [f"m-{number:06d}.jsonl" for number in range(3)]
     path.fs.store.clear()
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_LONGEST_LINE", 1 << 20)
+    path = UPath(tmp_path / "manifest.jsonl")
+    write(path, RECORDS[:1])
+    os.truncate(path, 1 << 40)
+    for read in (read_log, lambda place: open_log(place)[1]):
+        with pytest.raises(InputError, match="a line is longer than 1 MB"):
+            list(read(path))

@@ -14,6 +14,7 @@ from ncclean.data.images.rows import rows_of
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
+from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, may_be_caption, utf8
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
@@ -54,7 +55,8 @@ class TableSamples:
         if isinstance(row, BrokenRow):
             return _broken(number, place, row.what), None
         used = (*IMAGE_COLUMNS, *PATH_COLUMNS, *_KEY_COLUMNS)
-        for name in (*used, *(self._caption_keys or CAPTION_COLUMNS)):
+        captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
+        for name in (*used, *captions):
             if isinstance(value := row.get(name), LeftOut):
                 return _broken(number, place, value.what), None
         image, path = _image(row)
@@ -68,7 +70,7 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
         there = [name for name in CAPTION_COLUMNS if may_be_caption(row.get(name))]
         usual = next((name for name in there if row[name]), (*there, CAPTION_COLUMNS[0])[0])
-        named = [(name, row.get(name)) for name in self._caption_keys]
+        named = [(name, field_at(row, name)) for name in self._caption_keys]
         take_captions(sample, named or [(None, row.get(usual))])
         return sample, path if image is None else image
 

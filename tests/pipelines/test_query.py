@@ -1,0 +1,16 @@
+"""`query` from Python: rows that print, and go on as a frame."""
+
+import pytest
+
+import ncclean
+
+
+def test_the_rows_as_a_table_an_arrow_table_and_a_frame(scored):
+    rows = ncclean.query(
+        sql="SELECT key, row FROM scores ORDER BY shard, row LIMIT 3", scores=[str(scored)]
+    )
+    assert "│" in repr(rows)
+    assert rows.to_arrow().num_rows == len(rows["rows"]) == 3
+    assert rows.to_arrow()["row"].to_pylist() == [0, 1, 2]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(rows.to_pandas(), pandas.DataFrame)
