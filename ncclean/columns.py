@@ -67,7 +67,7 @@ F = TypeVar("F", bound=ColumnFunction)
 
 @dataclass(frozen=True)
 class Declared:
-    """What a function of `--columns` says about itself."""
+    """The columns and the version that a function of `--columns` declares."""
 
     types: Mapping[str, pa.DataType]
     version: str
@@ -91,5 +91,5 @@ def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
 
 
 def declared_columns(function: object) -> Declared | None:
-    """What `columns` declared of a function; None if it did not."""
+    """The declaration that `columns` attached to a function, None without one."""
     return getattr(function, _ATTRIBUTE, None)

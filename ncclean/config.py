@@ -30,7 +30,7 @@ RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(Options):
-    """What the parts phase of `score` computes. Raises `InputError` for a value out of range."""
+    """Options of the parts phase of `score`. Raises `InputError` for a value out of range."""
 
     caption_key: CaptionKeys = None
     batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
@@ -152,7 +152,7 @@ class ScoreOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(Options):
-    """Where the tasks of a command run. Raises `InputError` for options that do not go together."""
+    """The engine of a command's tasks. Raises `InputError` for options that do not go together."""
 
     engine: Annotated[
         Literal["auto", "local", "ray"],
@@ -196,7 +196,7 @@ class ClusterOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOptions:
-    """How a scored corpus is calibrated: OSA's boundary and weight, and the calibrated score."""
+    """Options of the calibration: OSA's boundary and weight, and the calibrated score."""
 
     shift: str | float = "auto"
     osa_function: WeightFunction = "high_degree"

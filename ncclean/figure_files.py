@@ -1,4 +1,4 @@
-"""How figures look, and how they are written."""
+"""The style of figures, and their files."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ncclean.errors import InputError
 
 
 class Reads(Enum):
-    """What an option that names an input expects there."""
+    """The kind of input that an option names."""
 
     SHARDS = "shards"
     SOURCE = "source"  # shards or embeddings
@@ -44,7 +44,7 @@ EXTRAS = {"plots": "matplotlib"}
 
 @dataclass(frozen=True)
 class Option:
-    """What the faces of a command need to know about a field, besides its type and default.
+    """The facts about a field that all faces of a command read, besides its type and default.
 
     `low` and `high` bound the value, `above` and `below` without the bound itself; of a list, each
     value. `inside` is its place in the folder of a recipe's stage: of `out` where it is left out,
@@ -105,12 +105,12 @@ class Parameter:
 
     @property
     def is_list(self) -> bool:
-        """Whether it takes several values."""
+        """True for an option that takes several values."""
         return any(typing.get_origin(kind) is list for kind in union_members(self.takes))
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it takes names with values."""
+        """True for an option that takes names with values."""
         return any(typing.get_origin(kind) is Mapping for kind in union_members(self.takes))
 
     @property

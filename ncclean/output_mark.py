@@ -57,7 +57,7 @@ def was_made_by(path: str, command: str) -> bool:
 
 
 def _metadata(place: UPath) -> dict[bytes, bytes]:
-    """Of a Parquet file, whose captions may hold any words; none of what is no such file."""
+    """The metadata of a Parquet file, apart from its captions; none of any other file."""
     import pyarrow
 
     try:

@@ -1,4 +1,4 @@
-"""How far work is: the protocol that the library reports to, whoever watches."""
+"""The protocol of progress: the library reports to it, whoever watches."""
 
 from __future__ import annotations
 

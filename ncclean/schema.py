@@ -17,7 +17,7 @@ SCHEMA_VERSION = "1"
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFacts:
-    """What it takes to sort pairs by a score, to cut it and to show it.
+    """The facts that sorting by a score, cutting it and showing it need.
 
     `range` holds every value that a threshold can have, both ends included; None has no bounds.
     `noise_threshold` is the operating point: a pair at or beyond it, on the noisy side, is flagged;

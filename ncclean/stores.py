@@ -231,7 +231,7 @@ class Entry(NamedTuple):
 
 
 def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
-    """What lies in a folder, by name; nothing if there is no such folder.
+    """List a folder by name; nothing if there is no such folder.
 
     With `is_there`, a folder that does not exist is an error as well. Links to folders count as
     files. Raises `InputError` if the folder cannot be listed.
@@ -289,7 +289,7 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """What changes when an object's bytes do, from what its store tells of it."""
+    """A version that changes when an object's bytes do, from the facts of its store."""
     names = ("ETag", "etag", "mtime", "LastModified")
     return str(next((info[name] for name in names if info.get(name)), ""))
 

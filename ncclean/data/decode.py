@@ -132,14 +132,14 @@ class ImageDecoder:
             return rejected
 
     def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
-        """What the header says about the image, or why the image cannot be used."""
+        """Open an image as far as its header, or say why the image cannot be used."""
         try:
             return open_image(data, self.max_pixels)
         except ImageRejected as rejected:
             return rejected
 
     def takes_fast_path(self, header: Image.Image) -> bool:
-        """Whether it is a plain JPEG, which need not pass through Pillow."""
+        """True for a plain JPEG, which need not pass through Pillow."""
         is_plain_jpeg = header.format == "JPEG" and header.mode in ("RGB", "L")
         return self.fast and is_plain_jpeg and not _is_strip(*header.size, self.preprocessing)
 

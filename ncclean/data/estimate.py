@@ -1,4 +1,4 @@
-"""How many pairs a list of shards holds, from the first samples of a few of them."""
+"""Estimates the pairs of a list of shards from the first samples of a few of them."""
 
 from __future__ import annotations
 

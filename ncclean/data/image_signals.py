@@ -1,4 +1,4 @@
-"""What an image says about itself: how blurred, bright and varied it is, and its hashes.
+"""Signals of an image: blur, brightness, entropy and hashes.
 
 As cleanvision computes them (0.3), so that its thresholds hold; on the pixels before they are
 resized for the model.

@@ -46,7 +46,7 @@ class ImageSource:
 
 @dataclass(frozen=True, slots=True)
 class PairEdit:
-    """What the noise changes about a pair: its kind, and a new caption or image."""
+    """The change to a pair: the kind of noise, and a new caption or image."""
 
     kind: str
     caption: str | None = None
@@ -55,7 +55,7 @@ class PairEdit:
 
 @dataclass
 class Rewritten:
-    """What else became of a shard's pairs.
+    """Counts of a shard's pairs that were left as they are.
 
     `already_noisy` counts the pairs that this injection left alone and whose json says `is_noisy`:
     they stay so. `json_replaced` counts jsons that could not be parsed.
@@ -118,7 +118,7 @@ class _Rewriter:
         return is_text or place in self._replaced or place in self._ends_without_json
 
     def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
-        """What is written for the member at `place`; `images` gives the next new image."""
+        """Yield the bytes to write for the member at `place`; `images` gives the next new image."""
         pair, role, _, _ = self._index.members[place].tolist()
         edit = self._edits.get(pair)
         if place in self._replaced:

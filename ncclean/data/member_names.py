@@ -1,4 +1,4 @@
-"""How the name of a tar member splits into the key of its sample and an extension."""
+"""Splits the name of a tar member into the key of its sample and an extension."""
 
 from __future__ import annotations
 

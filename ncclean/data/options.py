@@ -14,7 +14,7 @@ Captions = Literal["all", "best", "sample"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions(Options):
-    """How training batches are made. Raises `InputError` for a number out of range.
+    """Options of training batches. Raises `InputError` for a number out of range.
 
     `batch_size` is one rank's. `chunk` encoded samples are shuffled together; three times as many
     are held. Without `augment` images are cropped as an estimator sees them. Without `drop_last`

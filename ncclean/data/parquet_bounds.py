@@ -1,4 +1,4 @@
-"""What a Parquet file would take in memory, by what its footer tells, before it is read."""
+"""Bounds the memory of a Parquet file by its footer, before it is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def inflated_columns(file: Any, group: int) -> dict[str, str]:
 
 
 def rows_at_once(file: Any, group: int, most: int) -> int:
-    """How many rows of a group to read at a time: fewer where one value may be many megabytes.
+    """The number of rows to read at a time: fewer where one value may be many megabytes.
 
     A dictionary has each value once, so a batch may be as many times as large as its rows.
     """

@@ -21,7 +21,7 @@ from ncclean.errors import ShardError
 
 @dataclass
 class LoaderCounts:
-    """What was wrong with samples of this rank so far, by status.
+    """Counts of this rank's unusable samples so far, by status.
 
     Each was replaced by a second showing of another sample of its chunk, so that all ranks go on
     with full batches; `missing` were counted or selected and are not in their shard.
@@ -96,7 +96,7 @@ class RankSamples:
         yield from [None] * lacking  # ranks of a sample less than the others
 
     def _pieces(self, epoch: int, start: int) -> Iterator[_Piece]:
-        """What this rank reads of which shards, from its sample `start` on."""
+        """Yield the pieces of shards that this rank reads, from its sample `start` on."""
         names = list(self._sizes)
         if self._shuffle:
             names = [names[index] for index in self.rng(epoch, 0).permutation(len(names))]

@@ -29,7 +29,7 @@ class SkipReason(str, Enum):
 
 
 class Member(NamedTuple):
-    """Where a member lies in its uncompressed tar: `begin` of its headers, `end` of its padding."""
+    """The place of a member in its uncompressed tar: `begin` of headers, `end` of padding."""
 
     extension: str
     begin: int

@@ -27,7 +27,7 @@ FORGET = "forget"
 
 @dataclass(frozen=True)
 class SelectedSample:
-    """What the selection says of one pair.
+    """A pair of a selection: its weight, and whether it is to be forgotten.
 
     `caption` is the number of its caption, None where images have but one.
     """
@@ -44,7 +44,7 @@ class SelectedSample:
 
 
 class Selection(Protocol):
-    """What a loader needs from a selection: it may lie in a file or in memory."""
+    """The interface of a selection for loaders: it may lie in a file or in memory."""
 
     @property
     def captions(self) -> Captions:

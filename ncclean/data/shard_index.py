@@ -1,4 +1,4 @@
-"""What a shard holds and where: the pairs that can be scored, their captions and members.
+"""The index of a shard: its scorable pairs, their captions, and the places of their members.
 
 An index lets a shard be rewritten by copying bytes, without taking the tar apart again, and the
 image of any pair be fetched by its place.
@@ -27,7 +27,7 @@ from ncclean.errors import ShardError
 
 
 class Role(IntEnum):
-    """What a member is to its sample."""
+    """The role of a member in its sample."""
 
     OTHER = 0
     IMAGE = 1

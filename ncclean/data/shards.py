@@ -146,7 +146,7 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
 def expand(
     source: str, one: Callable[[str], list[str]], _around: tuple[str, ...] = ()
 ) -> list[str]:
-    """What `one` makes of a source, or of each that a list file or a brace range names.
+    """Apply `one` to a source, or to each that a list file or a brace range names.
 
     Raises `InputError` for a list that is not there or that names itself, and for a range of more
     than a million.
@@ -239,7 +239,7 @@ def _url(source: str, name: str) -> str:
 
 
 def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
-    """Of every file; of many objects in a folder by listing it, a thousand with each request."""
+    """The size and version of each file; many objects of one folder come from its listing."""
     if not any(map(stores.is_url, urls)):
         return [_size_and_version(url) for url in urls]
     listed = _listed(urls)
@@ -248,7 +248,7 @@ def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """What the listings of folders tell of their objects, where many of them are asked for."""
+    """Sizes and versions from listings, for folders of which many objects are asked for."""
     wanted = Counter(url.rpartition("/")[0] for url in urls if stores.is_url(url))
     return {
         f"{folder}/{entry.name}": (entry.size or 0, entry.version)

@@ -93,6 +93,6 @@ class TarSamples(MemberSamples):
 
 
 def reason_of(error: Exception) -> str:
-    """What is wrong with a tar, on one line."""
+    """The reason why a tar cannot be read, on one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__

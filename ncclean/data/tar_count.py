@@ -1,4 +1,4 @@
-"""How many samples a shard has, as cheaply as can be told."""
+"""Counts the samples of a shard as cheaply as possible."""
 
 from __future__ import annotations
 

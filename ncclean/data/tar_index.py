@@ -1,4 +1,4 @@
-"""Where the samples of a tar lie: byte ranges to copy or read without unpacking.
+"""The byte ranges of a tar's samples, to copy or read without unpacking.
 
 Which members make a sample is up to `ncclean.data.sample_groups`, as it is in scoring.
 """
@@ -30,7 +30,7 @@ _NO_PREFIX = "/."  # a name with it has no key
 
 
 class LocatedSample(Group):
-    """Where the members of one sample lie: `begin` of the headers and `end` of the padding of each.
+    """The places of a sample's members: `begin` of the headers, `end` of the padding of each.
 
     `members` has them by extension in the order of the tar; they need not lie side by side. Only a
     json that may hold the caption is read.

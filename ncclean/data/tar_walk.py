@@ -47,7 +47,7 @@ class TarMember(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Of its padding."""
+        """The end of its padding."""
         return self.content + self.size + -self.size % BLOCK
 
 

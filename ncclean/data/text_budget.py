@@ -1,4 +1,4 @@
-"""How much text the samples of a shard may have: no more than its bytes can account for.
+"""Bounds the text of a shard's samples: no more than its bytes can account for.
 
 The captions and fields of a shard are held until it is finished, its images are not. Text that is
 packed, or a json of empty lists, takes a thousand times the room that it has in the file.
@@ -27,7 +27,7 @@ def parsed_size(raw: object) -> int:
 
 
 class TextBudget:
-    """What is left for the samples of a shard of `size` bytes.
+    """The text that is left for the samples of a shard of `size` bytes.
 
     A quarter of a gigabyte and once its size, and beside the first caption of each image 20,000
     and one for every 64 bytes: a shard of images comes nowhere near.

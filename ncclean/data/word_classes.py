@@ -43,13 +43,13 @@ class WordClasses:
     @classmethod
     @functools.cache
     def bundled(cls) -> WordClasses:
-        """Those of `word_classes.txt`."""
+        """Load the classes of `word_classes.txt`."""
         text = resources.files("ncclean.data").joinpath("word_classes.txt").read_text("utf-8")
         return cls.of_lines(text.splitlines())
 
     @classmethod
     def load(cls, path: str) -> WordClasses:
-        """Those of a file of one's own. Raises `InputError` if it cannot be read or says nothing.
+        """Load the classes of a file. Raises `InputError` if it cannot be read or says nothing.
 
         A line `[name]` begins a class, each further line is a meaning: words apart by spaces, its
         forms (singular, plural) by slashes. `#` begins a comment.
@@ -70,7 +70,7 @@ class WordClasses:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> WordClasses:
-        """Those of the lines of such a file. Lines before the first class have no name for it."""
+        """Parse the lines of such a file. Lines before the first class have no name for it."""
         classes: dict[str, list[Meaning]] = {}
         name = ""
         for line in (line.strip() for line in lines):
@@ -105,7 +105,7 @@ class WordClasses:
         return places
 
     def others(self, place: Place) -> list[Sequence[str]]:
-        """What the word could be exchanged for: the words of each other meaning in its form."""
+        """The words that could replace it: those of each other meaning, in its form."""
         return [
             forms[place.form]
             for meaning, forms in enumerate(self.classes[place.word_class])

@@ -77,7 +77,7 @@ class BlockStatistics:
         images: torch.Tensor | None = None,
         captions: torch.Tensor | None = None,
     ) -> BlockStatistics:
-        """Of (N, N) float32 cosines, in few passes.
+        """Compute the statistics of (N, N) float32 cosines, in few passes.
 
         `images` and `captions` (N,) are numbers of the images and of the texts, None if all differ.
         Cosines that do not count are replaced.
@@ -125,7 +125,7 @@ def known_mismatches(
     images: torch.Tensor | None = None,
     captions: torch.Tensor | None = None,
 ) -> Distributions:
-    """Of (N, N) cosines S: the S_ij with i != j, and their means by image and by caption.
+    """Histograms of the S_ij with i != j of (N, N) cosines, and of their means by side.
 
     There are none of a single pair, nor of pairs that share an image or have equal captions: see
     `BlockStatistics.of`.

@@ -196,7 +196,7 @@ class _Shared:
         )
 
     def among(self, rows: Rows) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Those of some of the pairs."""
+        """The numbers of some of the pairs."""
         images, captions = (
             None if numbers is None else numbers[rows] for numbers in (self.images, self.captions)
         )

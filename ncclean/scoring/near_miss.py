@@ -1,4 +1,4 @@
-"""How well a caption fits beside what is almost the same: one word exchanged for another.
+"""Near misses: a caption against variants in which one word is exchanged for another.
 
 A caption that is almost right does not look like a random one, so its cosine says little against
 it. What the estimator knows of the words does: a caption is suspect if another word of the same
@@ -29,7 +29,7 @@ _RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
 
 @dataclass(frozen=True)
 class ExpectedSimilarity:
-    """What cosine a caption is to be expected to have with its own image, from the caption alone.
+    """A regression of the cosine of a pair on its caption alone.
 
     Ridge regression of the n cosines on the captions' embeddings, with the penalty that predicts
     best. No pair judges itself: its residual is e_i / (1 - h_ii), h the hat matrix of the fit.
@@ -78,7 +78,7 @@ class ExpectedSimilarity:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What the words of a caption could be exchanged for, with what each exchange seems to gain.
+    """The exchanges of a caption's words, with the gain that each one promises.
 
     The gain is v·e(other) - v·e(word), in units of cosine, with the image v and the words' own
     embeddings: a guess at what the whole caption would gain. `places` (c,) says which word of the
@@ -178,7 +178,7 @@ class NearMisses:
 
 
 def counted_share(cosines: Distributions, noise_rate: float) -> float:
-    """Of the pairs that are not mismatched, the share with a cosine that few mismatches reach.
+    """The share of the matched pairs with a cosine that few mismatches reach.
 
     Where many captions fit many images, as with a few classes, known mismatches have the cosines
     of matched pairs, and next to no pair stands out from them.

@@ -114,7 +114,7 @@ def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
 
 
 def _separation(counts: np.ndarray, rate: float) -> float:
-    """How often a matched pair is above a mismatched one.
+    """The probability that a matched pair is above a mismatched one.
 
     A pair as given is, by as much as its mismatched share is half of the time.
     """
@@ -169,7 +169,7 @@ def _summit(angles: np.ndarray, likelihood: np.ndarray) -> float:
 
 
 def _crossing(angles: np.ndarray, deviance: np.ndarray, inside: int, step: int) -> float:
-    """Where the deviance passes its limit, beside the outermost angle that is inside."""
+    """The angle at which the deviance passes its limit, beside the outermost one inside."""
     outside = inside + step
     if not 0 <= outside < len(angles):
         return float(angles[inside])
@@ -297,7 +297,7 @@ def _with_slopes(
 
 
 def _density(values: np.ndarray) -> np.ndarray:
-    """Of the standard normal distribution."""
+    """The density of the standard normal distribution."""
     density: np.ndarray = np.exp(-0.5 * values * values) / math.sqrt(2 * math.pi)
     return density
 

@@ -51,7 +51,7 @@ class Histogram:
 
     @classmethod
     def with_sums(cls, counts: torch.Tensor, sums: torch.Tensor) -> Histogram:
-        """Of (BINS,) counts, and numbers of any shape that add up to the sum of the values."""
+        """Build one from (BINS,) counts, and numbers that add up to the sum of the values."""
         units = round(float(doubled(sums).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
@@ -202,7 +202,7 @@ def _median_doubt(pairs: float, null: np.ndarray, means: Sequence[np.ndarray]) -
 
 
 def _variance(counts: np.ndarray) -> float:
-    """Of what a histogram holds."""
+    """The variance of the values in a histogram."""
     mean = (counts * _CENTRES).sum() / counts.sum()
     return float((counts * (_CENTRES - mean) ** 2).sum() / counts.sum())
 

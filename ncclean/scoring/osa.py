@@ -26,7 +26,7 @@ _STEP = 64
 
 
 class ShiftEstimator(Protocol):
-    """What `estimate_shift` needs of an estimator."""
+    """The interface of an estimator that `estimate_shift` needs."""
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ _CHUNK_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Rivals:
-    """Of n pairs, what they compete with: (n,) each.
+    """The rivals of n pairs, summed up: (n,) each.
 
     `i2t` is logsumexp_l(scale <v_i, t_l>) over the captions l of the pool, `t2i` the same of
     captions with its images, those of the pair's own sample left out. `in_pool` says which pairs
@@ -46,7 +46,7 @@ class Pool:
     def rivals(
         self, image: torch.Tensor, text: torch.Tensor, samples: np.ndarray, scale: float
     ) -> Rivals:
-        """Of n pairs with (n, d) float32 embeddings and (n,) samples; in bounded memory."""
+        """Sum up the rivals of n pairs, (n, d) float32 embeddings, in bounded memory."""
         rows, places = _same(samples, self.samples)
         in_pool = np.zeros(len(samples), dtype=bool)
         in_pool[rows] = True

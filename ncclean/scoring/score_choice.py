@@ -37,7 +37,7 @@ def better_score(distributions: Distributions, cosine: NullModel, other: NullMod
 
 
 def excess_below(cosine: Distributions, normalised: Distributions) -> float:
-    """How many more pairs than by the cosine have a `neg_clip_loss` as low as known mismatches.
+    """The excess of pairs with a `neg_clip_loss` as low as known mismatches, over the cosine's.
 
     Of the pairs as given, a twentieth of the mismatched ones lie below the known mismatches' lowest
     twentieth by either score, with about as many matched ones, and so on up to their median. The

@@ -124,11 +124,11 @@ class Distributions:
                 yield getattr(self, name).setdefault(key, Distributions()), theirs
 
     def group(self, name: str | None) -> Distributions:
-        """Those of a group, empty at first."""
+        """The distributions of a group, empty at first."""
         return self.groups.setdefault(name, Distributions())
 
     def score(self, name: str) -> Distributions:
-        """Those of a score, empty at first; of `similarity`, these."""
+        """The distributions of a score, empty at first; of `similarity`, these."""
         if name == "similarity":
             return self
         return self.scores.setdefault(name, Distributions())

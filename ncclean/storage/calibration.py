@@ -1,4 +1,4 @@
-"""What depends on the whole corpus: fitted to summed histograms, and filled into the columns."""
+"""The calibration of a corpus: fitted to summed histograms, and filled into the columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
 
 @dataclass(frozen=True)
 class Calibration:
-    """What depends on the whole corpus: shift, null and mixture, None where none can be fitted.
+    """The calibration of a corpus: shift, null and mixture, None where none can be fitted.
 
     `scale` is the estimator's, in which the losses of the mixture are. `null` is of the score
     `calibrated_on`, and so are `groups`, the nulls of the groups that have one of their own, and
@@ -149,7 +149,7 @@ def calibrate(
 
 
 def _near_misses(distributions: Distributions) -> NearMisses | None:
-    """Those of `--words`, if there are enough; what looks matched is a matter of the cosine."""
+    """Fit the near misses of `--words`, if there are enough; the cosine tells the matched."""
     scores = distributions.score("near_miss_score")
     if not scores.matched.size or not distributions.mismatched.size:
         return None

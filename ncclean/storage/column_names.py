@@ -1,4 +1,4 @@
-"""What the columns of joined tables are called.
+"""Names for the columns of joined tables.
 
 A column has its own name where no other has it, and `table.column` always. Case does not count.
 """
@@ -42,7 +42,7 @@ class JoinedFile:
 
 
 class Origin(NamedTuple):
-    """Where a column comes from: the table (0 is the score table) and its name there."""
+    """The origin of a column: the table (0 is the score table) and its name there."""
 
     table: int
     column: str

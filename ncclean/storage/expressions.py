@@ -189,7 +189,7 @@ def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
-    """What DuckDB says on one line; of a column that is not there, which there are."""
+    """DuckDB's message on one line; for a missing column, the columns that exist."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
@@ -200,7 +200,7 @@ def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
 
 
 def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
-    """What to do about a missing column that `ncclean neighbours` computes."""
+    """Advice about a missing column that `ncclean neighbours` computes."""
     for name in NEIGHBOURS.names:
         if name in text and name not in SCORES.names and name not in there:
             return (
@@ -211,7 +211,7 @@ def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
 
 
 def missing_column(name: str, there: Iterable[str]) -> str:
-    """That there is no such column, and what to do about it."""
+    """A message about a missing column, with advice."""
     columns = list(there)
     close = difflib.get_close_matches(name, columns, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""

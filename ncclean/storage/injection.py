@@ -1,4 +1,4 @@
-"""What a noise injection has done so far: its run record, and what only an unfinished run needs.
+"""The state of a noise injection: its run record, and files that only an unfinished run needs.
 
 The working folder `_work` of the output holds the record, which gains an entry for each finished
 shard, and, until all are finished, the indexes of the input's shards, the moving images of
@@ -46,7 +46,7 @@ class InjectionIdentity:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What was written of a shard: pairs, those noisy by this injection per kind, and the rest.
+    """Counts of a written shard: pairs, those made noisy by kind, and the rest.
 
     `unchanged` pairs were to change, by kind, but got an equal caption or image. The last three
     are those of `ncclean.data.inject.Rewritten`. `error` is why the shard is cut short, or "".
@@ -98,7 +98,7 @@ class Injection:
         return run
 
     def shard(self, shard: ShardRef) -> UPath:
-        """Where the shard is written: under its own name."""
+        """The path of the written shard, under its own name."""
         url = stores.without_query(shard.url)
         suffix = next((s for s in SUFFIXES[::-1] if url.endswith(s)), ".tar")
         return self.out / (shard.name + suffix)

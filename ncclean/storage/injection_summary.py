@@ -1,4 +1,4 @@
-"""What an injection of noise wrote, in numbers."""
+"""The summary of an injection of noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ncclean.storage.injection import Injection
 
 @dataclass(frozen=True)
 class NoiseSummary:
-    """What a finished injection wrote.
+    """Counts of a finished injection.
 
     Of `pairs` scorable pairs, `planned` were drawn per kind and `noisy` came out noisy: the rest
     were left in place by the permutation (`left_in_place`) or got a copy of what they had

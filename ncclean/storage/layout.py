@@ -1,4 +1,4 @@
-"""Where a score table and its working files lie.
+"""The places of a score table and its working files.
 
 `--out scores.parquet` is one file with its working folder `scores.parquet.work` beside it; any
 other path is a folder of one part per shard with the working folder `_work` inside. Working

@@ -20,7 +20,7 @@ from ncclean.atomic import remove_leftovers
 
 @dataclass(frozen=True)
 class OwnPlace:
-    """Where a run may remove files: at or below `base`, its output, and in the folder `work`."""
+    """The places where a run may remove files: below `base`, its output, and in `work`."""
 
     base: UPath
     work: UPath

@@ -1,4 +1,4 @@
-"""What a scoring run has done so far: its run record, with an entry for each finished shard.
+"""The manifest of a scoring run: its run record, with an entry for each finished shard.
 
 A shard's entry is appended after its part is in place, so every entry is true; a last one that a
 crash cut short is ignored and its shard done again. The list of shards may change: an entry says
@@ -153,7 +153,7 @@ class Manifest:
 
     @property
     def digits(self) -> int:
-        """How wide the numbers are written in the names of embedding files."""
+        """The number of digits in the names of embedding files."""
         return self._list.digits
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
@@ -195,7 +195,7 @@ class Manifest:
         ]
 
     def parts(self, names: Container[str]) -> Iterator[tuple[str, ShardStats, Distributions]]:
-        """What an earlier command recorded of the committed shards among `names`.
+        """Yield the records of the committed shards among `names`.
 
         It is read from the record again: the manifest keeps only sums. In the order of the record.
         """

@@ -104,7 +104,7 @@ def merge(
 
 
 def merged_identity(runs: Sequence[ScoredRun]) -> RunIdentity:
-    """What the merged run is made of. Raises as `merge` does for runs that do not go together."""
+    """The identity of the merged run. Raises as `merge` does for runs that do not go together."""
     if not runs:
         raise InputError("name at least one run to merge")
     first = runs[0].manifest.identity
@@ -140,7 +140,7 @@ def _compared(identity: RunIdentity) -> Mapping[str, Any]:
 
 
 def _options(identity: RunIdentity) -> dict[str, Any]:
-    """Where embeddings were written is the only option that no row depends on."""
+    """The options that rows depend on: all but the folder of the embeddings."""
     return {**identity.options, "embeddings": None}
 
 

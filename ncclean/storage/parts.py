@@ -38,7 +38,7 @@ def write_part(path: UPath, table: pa.Table) -> None:
 
 
 def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
-    """Where the embeddings of a shard lie in clip-retrieval's layout, by kind."""
+    """The paths of a shard's embeddings in clip-retrieval's layout, by kind."""
     return {
         kind: folder / kind / f"{kind}_{number}.{ending}"
         for kind, ending in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet"))

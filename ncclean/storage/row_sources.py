@@ -1,4 +1,4 @@
-"""Where the rows of each shard lie: in its part, or in the final table once the part is gone."""
+"""Finds the rows of each shard: in its part, or in the final table once the part is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a score table was made: the key-value metadata of its Parquet files."""
+"""The facts about a score table: the key-value metadata of its Parquet files."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def open_record(path: Path, command: str, run: dict[str, Any], *, overwrite: boo
 
 
 def finished(record: RunRecord) -> dict[str, Any] | None:
-    """What a run noted when it was done, None if it was interrupted."""
+    """The last entry of a finished run, None if it was interrupted."""
     return next((entry for entry in record.entries if entry["kind"] == "done"), None)
 
 

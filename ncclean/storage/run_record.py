@@ -1,4 +1,4 @@
-"""What a run is made of, how far it has come, and which files are its own.
+"""The record of a run: its identity, its progress, and the files that are its own.
 
 A record is a log (`ncclean.storage.log`) whose first line holds the command and the identity of
 the run: everything that its output depends on. One rule holds for every command whose output
@@ -271,7 +271,7 @@ class RunRecord:
             )
 
     def _listed(self, identity: Identity) -> Iterator[UPath]:
-        """What the record lists in its own place. Raises `InputError` for an odd identity."""
+        """Yield the files that the record lists in its place. Raises `InputError` if it is odd."""
         place = OwnPlace(self.base, self.path.parent)
         with self.reading():
             yield from filter(place.holds, self.files(identity))

@@ -44,7 +44,7 @@ def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None
 
 
 def _uids(shard: ShardRef) -> dict[str, str]:
-    """Those of the first samples by key, where the json has one."""
+    """The uids of the first samples by key, where the json has one."""
     uids: dict[str, str] = {}
     try:
         for sample in itertools.islice(read_samples(shard), _SAMPLES):

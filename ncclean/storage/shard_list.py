@@ -16,7 +16,7 @@ from ncclean.data.shards import ShardRef
 
 @dataclass(frozen=True)
 class ListChange:
-    """How a list of shards becomes another one.
+    """The change from a list of shards to another one.
 
     `refs` are the shards by number that are new or described anew, `new` the names of the new ones,
     `dropped` the numbers of those that leave, by name. `order` is the whole list as ranges of
@@ -29,7 +29,7 @@ class ListChange:
     order: Sequence[tuple[int, int]]
 
     def counts(self) -> str:
-        """What comes and goes, for people; empty if nothing does."""
+        """Describe the shards that come and go; empty if none do."""
         if not self.new and not self.dropped:
             return ""
         kept = sum(stop - first for first, stop in self.order) - len(self.new)
@@ -112,7 +112,7 @@ class ShardList:
         return clauses
 
     def change_to(self, shards: Sequence[ShardRef]) -> ListChange | None:
-        """What makes this list `shards`; None if it is that already."""
+        """The change that makes this list `shards`; None if it is that already."""
         shards = [shard.recorded() for shard in shards]
         if shards == self.shards:
             return None

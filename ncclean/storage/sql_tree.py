@@ -51,7 +51,7 @@ def own_tables(statement: Node) -> Iterator[str]:
 
 
 def is_expression(tree: Node) -> bool:
-    """That there is nothing but `SELECT expression`: DuckDB 1 lets a FROM after it pass."""
+    """True if there is nothing but `SELECT expression`: DuckDB 1 lets a FROM after it pass."""
     statements = [statement["node"] for statement in tree["statements"]]
     return len(statements) == 1 and (
         len(statements[0].get("select_list", ())) == 1

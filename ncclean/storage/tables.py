@@ -49,7 +49,7 @@ def tables_at(place: UPath) -> list[UPath]:
 
 
 def listed(folder: UPath, pattern: str) -> list[UPath]:
-    """What a folder holds, sorted by name; nothing if it is not there."""
+    """List the files of a folder by name; none if the folder does not exist."""
     try:
         return sorted(folder.glob(pattern), key=str) if folder.is_dir() else []
     except FileNotFoundError:

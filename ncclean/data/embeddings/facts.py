@@ -1,4 +1,4 @@
-"""What the metadata of embeddings says about each pair, in the types of the score table."""
+"""The facts that metadata of embeddings states about each pair, typed as in the score table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layout of embeddings states. A new one is a class here and its name in `registry.py`."""
+"""The base class of layouts of embeddings. A new one is a class here, named in `registry.py`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Vectors(NamedTuple):
 
 
 class EmbeddingLayout(ABC):
-    """How files hold the embeddings of pairs.
+    """A layout: how files hold the embeddings of pairs.
 
     The layouts are asked in the order of the registry: the first that `matches` reads a source.
     """

@@ -99,7 +99,7 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
 
 
 def _in_folder(place: str, root: str | None) -> Iterator[_Source]:
-    """What a folder and those in it hold; a table stands for the images below it."""
+    """Yield the sources in a folder and its subfolders; a table stands for the images below it."""
     waiting = [place]
     while waiting:
         folder = waiting.pop()

@@ -135,7 +135,7 @@ class Objective(ABC):
         return {"image": normalized(image), "text": normalized(text)}
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """What `encode` gives, from (B, d) embeddings of frozen towers before normalisation.
+        """The result of `encode`, from (B, d) embeddings of frozen towers before normalisation.
 
         Only where nothing but modules of the objective's own trains.
         """
