@@ -6,15 +6,16 @@ import pytest
 from ncclean.selection.soft_cap import draw_keys, soft_cap_draws
 
 
-def one_after_the_other(scores, size, penalty, seed):
-    rng = np.random.default_rng(seed)
-    left = np.array(scores, dtype=float)
-    counts = np.zeros(len(left), dtype=int)
+def one_after_the_other(scores, size, penalty, runs):
+    """(runs, n) how often each pair is drawn, in simulations side by side."""
+    rng = np.random.default_rng(0)
+    left = np.tile(np.array(scores, dtype=float), (runs, 1))
+    counts, run = np.zeros(left.shape, dtype=int), np.arange(runs)
     for _ in range(size):
-        weights = np.exp(left - left.max())
-        drawn = rng.choice(len(left), p=weights / weights.sum())
-        counts[drawn] += 1
-        left[drawn] -= penalty
+        weights = np.exp(left - left.max(axis=1, keepdims=True)).cumsum(axis=1)
+        drawn = (weights < rng.random((runs, 1)) * weights[:, -1:]).sum(axis=1)
+        counts[run, drawn] += 1
+        left[run, drawn] -= penalty
     return counts
 
 
@@ -26,7 +27,7 @@ def keys_of(count, seed):
 def test_the_same_distribution_as_drawing_one_after_the_other(penalty):
     scores = np.array([0.0, 0.5, 1.0, 2.0, 3.0, -1.0])
     size, runs = 30, 1500
-    plain = np.array([one_after_the_other(scores, size, penalty, seed) for seed in range(runs)])
+    plain = one_after_the_other(scores, size, penalty, runs)
     ours = np.array(
         [soft_cap_draws(scores, keys_of(6, seed), size, penalty) for seed in range(runs)]
     )
