@@ -8,8 +8,8 @@ import numpy as np
 
 from ncclean.auditing.measure import Audit
 from ncclean.errors import InputError
+from ncclean.scoring.calibration import Calibration, noise_columns
 from ncclean.scoring.recalibration import Audited, recalibrated
-from ncclean.storage.calibration import Calibration, noise_columns
 
 _FEWEST = 30  # answers
 

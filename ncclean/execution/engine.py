@@ -16,8 +16,8 @@ from ncclean.data.shards import ShardRef
 from ncclean.execution.encoder import OnProgress, Speed
 from ncclean.execution.finish_shard import ShardResult
 from ncclean.models.estimator import ModelIdentity
+from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.stats import Distributions, ShardStats
-from ncclean.storage.calibration import Calibration
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
 from ncclean.storage.parts import write_embeddings, write_part

@@ -23,8 +23,8 @@ from ncclean.execution.encoder import Completion, Encoder, OnProgress, Speed
 from ncclean.execution.engine import OnDone, PartWriter, ShardTask
 from ncclean.execution.finish_shard import ShardResult, ShardScoring, failed_result
 from ncclean.models.estimator import ModelIdentity
+from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.columns import MapBlocks
-from ncclean.storage.calibration import Calibration
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest

@@ -19,7 +19,8 @@ from ncclean.execution.ray_shards import ShardRun
 from ncclean.execution.ray_workers import WorkerPool
 from ncclean.models.estimator import ModelIdentity
 from ncclean.runners.ray_cluster import connect, get, worker_size
-from ncclean.storage.calibration import Calibration
+from ncclean.scoring.calibration import Calibration
+from ncclean.storage.calibration import final_metadata
 from ncclean.storage.finalize import finalize_file, finalize_parts, remove_parts
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest
@@ -95,7 +96,7 @@ class RayEngine:
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
         """Write the final table on the cluster: a folder by many workers, one file by one."""
-        shards, metadata = manifest.done_shards(), calibration.metadata(manifest)
+        shards, metadata = manifest.done_shards(), final_metadata(calibration, manifest)
         place = ScoreLayout(stores.location(absolute(str(layout.out))))
         # CPU tasks that Ray retries; each file is published whole, so doing one again is harmless.
         remote = ray.remote(num_cpus=1, max_retries=5)

@@ -28,7 +28,8 @@ from ncclean.execution.image_encoder import ImageRequest
 from ncclean.models.estimator import ModelIdentity
 from ncclean.models.request import ModelRequest
 from ncclean.progress import SILENT, Progress, counted
-from ncclean.storage.calibration import Calibration, asks_for_noise, calibrate
+from ncclean.scoring.calibration import Calibration
+from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.grouping import check_grouping
 from ncclean.storage.layout import ScoreLayout

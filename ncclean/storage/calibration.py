@@ -1,117 +1,18 @@
-"""The calibration of a corpus: fitted to summed histograms, and filled into the columns."""
+"""The calibration of a scoring run, from its manifest, and the metadata that records it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import torch
+from dataclasses import asdict
 
 from ncclean import schema
-from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
+from ncclean.config import CalibrateOn, WeightFunction
 from ncclean.errors import InputError
-from ncclean.estimates import UNKNOWN, Estimate, flattened
-from ncclean.scoring.clip_loss import binned
-from ncclean.scoring.mixture import LossMixture, pair_losses
-from ncclean.scoring.near_miss import NearMisses, counted_share
-from ncclean.scoring.null import GroupRate, NullModel
-from ncclean.scoring.osa import cleanliness_weight
-from ncclean.scoring.recalibration import Audited
-from ncclean.scoring.score_choice import better_score
-from ncclean.scoring.stats import Distributions, pack_histogram
+from ncclean.estimates import flattened
+from ncclean.scoring.calibration import Calibration
+from ncclean.scoring.stats import pack_histogram
 from ncclean.storage.manifest import Manifest, RunIdentity
-
-# A group of fewer pairs, or of fewer known mismatches, has the null of all.
-_FEWEST_PAIRS, _FEWEST_MISMATCHES = 2_000, 1_000
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The calibration of a corpus: shift, null and mixture, None where none can be fitted.
-
-    `scale` is the estimator's, in which the losses of the mixture are. `null` is of the score
-    `calibrated_on`, and so are `groups`, the nulls of the groups that have one of their own, and
-    `group_rates`, the noise of every group. `near_misses` are those of `--words`. `audited` moves
-    the noise probabilities of all of them to what people found.
-    """
-
-    shift: float
-    shift_source: str
-    null: NullModel | None
-    mixture: LossMixture | None
-    scale: float
-    osa_function: WeightFunction = "high_degree"
-    calibrated_on: CalibratedOn = "similarity"
-    groups: Mapping[str | None, NullModel] = field(default_factory=dict)
-    group_rates: Sequence[GroupRate] = ()
-    near_misses: NearMisses | None = None
-    audited: Audited | None = None
-
-    @property
-    def noise_rate(self) -> Estimate:
-        """The noise rate of the corpus, measured if there was an audit.
-
-        With groups, that of their sum.
-        """
-        if self.audited is not None:
-            return self.audited.noise_rate
-        if self.null is None:
-            return UNKNOWN
-        parts = [
-            (group.pairs, *group.noise_rate)
-            for group in self.group_rates
-            if group.noise_rate.is_known
-        ]
-        if not self.groups or not parts:
-            return self.null.noise_rate
-        pairs, rates, lows, highs = (
-            np.array(column, dtype=float) for column in zip(*parts, strict=True)
-        )
-        shares = pairs / pairs.sum()
-        rate = float(shares @ rates)
-        # The groups err independently of one another.
-        below, above = (
-            float(np.sqrt(np.square(shares * (ends - rates)).sum())) for ends in (lows, highs)
-        )
-        return Estimate(rate, max(rate - below, 0.0), min(rate + above, 1.0))
-
-    def metadata(self, manifest: Manifest) -> dict[str, str]:
-        """The key-value metadata of the final files."""
-        identity, distributions = manifest.identity, manifest.distributions
-        fields: dict[str, object] = {
-            **identity.model,
-            **{
-                name: json.dumps(value) if isinstance(value, dict | list) else value
-                for name, value in identity.options.items()
-                if value is not None
-            },
-            "shift": self.shift,
-            "shift_source": self.shift_source,
-            "osa_function": self.osa_function,
-            **self.noise_rate.fields("noise_rate"),
-            "calibrated_on": self.calibrated_on,
-            "separation": math.nan if self.null is None else self.null.separation,
-            # Readers of the table alone can draw the null, and fit it anew.
-            "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
-            "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
-            **self._group_metadata(),
-            **(self.near_misses.rate.fields("near_miss_rate") if self.near_misses else {}),
-            **({"audited": self.audited.to_json()} if self.audited is not None else {}),
-            "ncclean_version": identity.version,
-            "schema_version": schema.SCHEMA_VERSION,
-        }
-        return {name: str(value) for name, value in fields.items()}
-
-    def _group_metadata(self) -> dict[str, str]:
-        if not self.group_rates:
-            return {}
-        rates = [asdict(rate, dict_factory=flattened) for rate in self.group_rates]
-        return {"noise_rates_by_group": json.dumps(rates)}
 
 
 def calibrate(
@@ -120,94 +21,56 @@ def calibrate(
     osa_function: WeightFunction = "high_degree",
     calibrate_on: CalibrateOn = "auto",
 ) -> Calibration:
-    """From the histograms of all parts, fit what depends on the whole corpus.
-
-    `osa_function` is the one of `ncclean.scoring.osa.cleanliness_weight` that weighs the pairs.
-    `calibrate_on` is the score of `noise_probability`; `auto` takes the one that `better_score`
-    of `ncclean.scoring.score_choice` says.
+    """Fit the calibration to the histograms of all parts, see `Calibration.fit`.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
     """
-    score, null = fit_null(manifest.distributions, calibrate_on)
-    distributions = manifest.distributions.score(score)
     value, source = _shift(manifest, shift)
-    losses = manifest.distributions.losses
-    groups, rates = _groups(distributions, null)
-    return Calibration(
+    return Calibration.fit(
+        manifest.distributions,
         shift=value,
         shift_source=source,
-        osa_function=osa_function,
-        calibrated_on=score,
-        null=null,
-        mixture=LossMixture.fit_histogram(losses) if losses.size > 1 else None,
         scale=float(manifest.identity.model["scale"]),
-        groups=groups,
-        group_rates=rates,
-        near_misses=_near_misses(manifest.distributions),
+        osa_function=osa_function,
+        calibrate_on=calibrate_on,
     )
 
 
-def _near_misses(distributions: Distributions) -> NearMisses | None:
-    """Fit the near misses of `--words`, if there are enough; the cosine tells the matched."""
-    scores = distributions.score("near_miss_score")
-    if not scores.matched.size or not distributions.mismatched.size:
-        return None
-    null = NullModel.fit(distributions.matched, distributions.mismatched)
-    return NearMisses.fit(scores, counted_share(distributions, null.noise_rate.value))
+def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, str]:
+    """The key-value metadata of the final files."""
+    identity, distributions = manifest.identity, manifest.distributions
+    near_misses, audited = calibration.near_misses, calibration.audited
+    fields: dict[str, object] = {
+        **identity.model,
+        **{
+            name: json.dumps(value) if isinstance(value, dict | list) else value
+            for name, value in identity.options.items()
+            if value is not None
+        },
+        "shift": calibration.shift,
+        "shift_source": calibration.shift_source,
+        "osa_function": calibration.osa_function,
+        **calibration.noise_rate.fields("noise_rate"),
+        "calibrated_on": calibration.calibrated_on,
+        "separation": math.nan if calibration.null is None else calibration.null.separation,
+        # Readers of the table alone can draw the null, and fit it anew.
+        "matched_histogram": json.dumps(pack_histogram(distributions.matched)),
+        "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
+        **_group_metadata(calibration),
+        **(near_misses.rate.fields("near_miss_rate") if near_misses is not None else {}),
+        **({"audited": audited.to_json()} if audited is not None else {}),
+        "ncclean_version": identity.version,
+        "schema_version": schema.SCHEMA_VERSION,
+    }
+    return {name: str(value) for name, value in fields.items()}
 
 
-def fit_null(
-    distributions: Distributions, asked: CalibrateOn
-) -> tuple[CalibratedOn, NullModel | None]:
-    """The score to calibrate on, as `calibrate` says, and its null if there is one."""
-    scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
-    nulls: dict[CalibratedOn, NullModel] = {}
-    for score in scores:
-        of_score = distributions.score(score)
-        matched, mismatched = of_score.matched, of_score.mismatched
-        if matched.size and mismatched.size:
-            means = of_score.image_means, of_score.caption_means
-            nulls[score] = NullModel.fit(matched, mismatched, means)
-    if not nulls:
-        if asked == "neg_clip_loss" and distributions.mismatched.size:
-            raise InputError(
-                "--calibrate-on neg_clip_loss: the run is of an older version, which did not count "
-                "its known mismatches; score again"
-            )
-        return scores[0], None
-    if len(nulls) == 1:
-        return next(iter(nulls.items()))
-    best = better_score(distributions, nulls["similarity"], nulls["neg_clip_loss"])
-    return best, nulls[best]
-
-
-def _groups(
-    distributions: Distributions, pooled: NullModel | None
-) -> tuple[dict[str | None, NullModel], list[GroupRate]]:
-    """The nulls of the groups that are large enough, and the noise of every group.
-
-    Pairs without a label are a group, the last one, unless there is no other.
-    """
-    nulls: dict[str | None, NullModel] = {}
-    rates: list[GroupRate] = []
-    if set(distributions.groups) <= {None}:
-        return nulls, rates
-    for name in sorted(distributions.groups, key=lambda label: (label is None, label or "")):
-        group = distributions.groups[name]
-        pairs = group.matched.size
-        if not pairs:
-            continue
-        own = pairs >= _FEWEST_PAIRS and group.mismatched.size >= _FEWEST_MISMATCHES
-        model = None
-        if own:
-            means = group.image_means, group.caption_means
-            model = nulls[name] = NullModel.fit(group.matched, group.mismatched, means)
-        elif pooled is not None:
-            model = NullModel.fit(group.matched, distributions.mismatched)
-        rate = model.noise_rate if model is not None else UNKNOWN
-        rates.append(GroupRate(name, pairs, rate, own_null=own))
-    return nulls, rates
+def _group_metadata(calibration: Calibration) -> dict[str, str]:
+    if not calibration.group_rates:
+        return {}
+    rates = [asdict(rate, dict_factory=flattened) for rate in calibration.group_rates]
+    return {"noise_rates_by_group": json.dumps(rates)}
 
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
@@ -233,69 +96,3 @@ def _shift(manifest: Manifest, shift: str | float) -> tuple[float, str]:
         )
     # A corpus of one pair has no mismatches to take a shift from; the estimator's is the next best.
     return manifest.noise_shift, "noise"
-
-
-def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
-    """The table with the columns that depend on the whole corpus filled."""
-    similarity, mask = _scored(table, "similarity")
-    weight = cleanliness_weight(similarity, calibration.shift, calibration.osa_function)
-    values: dict[str, torch.Tensor | None] = {
-        "osa_weight": weight,
-        "osa_noisy": weight == 0,
-        "noise_probability": None,
-        "null_p_value": None,
-        "clean_posterior": None,
-    }
-    masks: dict[str, np.ndarray] = {}
-    if calibration.null is not None:
-        values["noise_probability"], values["null_p_value"] = noise_columns(table, calibration)
-    if calibration.mixture is not None:
-        losses = pair_losses(_scored(table, "neg_clip_loss")[0], calibration.scale)
-        values["clean_posterior"] = calibration.mixture.clean_posterior(losses)
-    near_misses = calibration.near_misses
-    if "near_miss_score" in table.column_names:
-        values["near_miss_probability"] = None
-        if near_misses and not near_misses.cannot_tell:
-            near, without = _scored(table, "near_miss_score")
-            values["near_miss_probability"] = near_misses.null.noise_probability(near)
-            masks["near_miss_probability"] = without
-    for name, filled in values.items():
-        kind = table.schema.field(name).type
-        array = (
-            pa.nulls(len(table), kind)
-            if filled is None
-            else pa.array(filled.numpy(), kind, mask=masks.get(name, mask))
-        )
-        table = table.set_column(table.schema.get_field_index(name), name, array)
-    return table
-
-
-def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) noise probabilities and p-values of a table; without meaning where it has no scores.
-
-    Reads the score that was calibrated on, and `calibration_group`. The calibration has a null.
-    """
-    assert calibration.null is not None
-    score, _ = _scored(table, calibration.calibrated_on)
-    if calibration.calibrated_on != "similarity":
-        score = binned(score)
-    probability = calibration.null.noise_probability(score)
-    p_value = calibration.null.p_value(score)
-    for group, null in calibration.groups.items():
-        labels = table.column("calibration_group")
-        of_group = (
-            pc.is_null(labels) if group is None else pc.fill_null(pc.equal(labels, group), False)
-        )
-        rows = torch.from_numpy(np.flatnonzero(of_group.to_numpy()))
-        probability[rows] = null.noise_probability(score[rows])
-        p_value[rows] = null.p_value(score[rows])
-    if calibration.audited is not None:
-        moved = calibration.audited.recalibration(probability.numpy())
-        probability = torch.from_numpy(moved).float()
-    return probability, p_value
-
-
-def _scored(table: pa.Table, name: str) -> tuple[torch.Tensor, np.ndarray]:
-    """A column as a tensor with 0 for null, and where it is null."""
-    column = table.column(name).combine_chunks()
-    return torch.from_numpy(column.fill_null(0.0).to_numpy().copy()), np.asarray(column.is_null())

@@ -15,7 +15,8 @@ import pyarrow as pa
 from ncclean import schema
 from ncclean.atomic import published, remove_leftovers
 from ncclean.data.shards import ShardRef
-from ncclean.storage.calibration import Calibration, fill_calibrated
+from ncclean.scoring.calibration import Calibration, fill_calibrated
+from ncclean.storage.calibration import final_metadata
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.made_files import remove_with_leftovers
 from ncclean.storage.manifest import Manifest
@@ -33,7 +34,7 @@ def finalize(layout: ScoreLayout, manifest: Manifest, calibration: Calibration) 
     be killed anywhere and run again.
     """
     shards = manifest.done_shards()
-    metadata = calibration.metadata(manifest)
+    metadata = final_metadata(calibration, manifest)
     if layout.is_single_file:
         rows = [manifest.done[shard.name].rows for shard in shards]
         finalize_file(layout, shards, rows, calibration, metadata)

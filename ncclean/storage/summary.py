@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ncclean.data.samples import SkipReason
 from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.scoring.calibration import Calibration
 from ncclean.scoring.null import GroupRate
 from ncclean.scoring.stats import ColumnFailures
-from ncclean.storage.calibration import Calibration
 from ncclean.storage.manifest import Manifest
 
 

@@ -23,10 +23,10 @@ import torch
 from records import make_record, write_record
 
 from ncclean.config import CalibratedOn
+from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.columns import score_pairs
 from ncclean.scoring.score_choice import better_score
-from ncclean.storage.calibration import fit_null
 
 SHARES = (0.05, 0.2, 0.4)
 IN_CORPUS = 0.6

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from records import make_record, write_record
 
+from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.columns import score_pairs
 from ncclean.scoring.null import NullModel
-from ncclean.storage.calibration import fit_null
 
 SHARE = 0.2
 DIMENSIONS = 64

@@ -12,9 +12,9 @@ from scipy.stats import norm
 
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
+from ncclean.scoring.calibration import fit_null
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
-from ncclean.storage.calibration import fit_null
 from tests.pipelines.test_calibrate_by import RATES, corpus
 
 ON = "neg_clip_loss"

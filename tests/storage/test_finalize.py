@@ -10,10 +10,11 @@ from upath import UPath
 from ncclean import schema
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.scoring.calibration import Calibration, fill_calibrated
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage import finalize as stage
-from ncclean.storage.calibration import Calibration, calibrate, fill_calibrated
+from ncclean.storage.calibration import calibrate
 from ncclean.storage.finalize import finalize
 from ncclean.storage.layout import ScoreLayout
 from ncclean.storage.manifest import Manifest, RunIdentity

@@ -7,10 +7,10 @@ import torch
 
 from ncclean import schema
 from ncclean.estimates import Estimate
+from ncclean.scoring.calibration import Calibration, fill_calibrated, noise_columns
 from ncclean.scoring.near_miss import NearMisses
 from ncclean.scoring.null import GroupRate, Histogram, NullModel
 from ncclean.scoring.recalibration import Audited, Recalibration
-from ncclean.storage.calibration import Calibration, fill_calibrated, noise_columns
 
 
 def null(centre, rate=0.5):
