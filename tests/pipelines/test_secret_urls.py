@@ -85,8 +85,9 @@ def test_no_face_repeats_a_secret(host, source, tmp_path, monkeypatch, rough_shi
     table, kept = "scores.parquet", "kept.parquet"
     recipe = tmp_path.parent / f"{tmp_path.name}.yaml"
     recipe.write_text(
-        f"data: {{source: '{signed(host, 5)}'}}\nstages:\n  score: {{shards: '${{data.source}}', "
-        "model: demo, shift: 0.2}\n  select: {scores: score, where: 'noise_probability < 0.5'}\n"
+        f"vars: {{source: '{signed(host, 5)}'}}\nstages:\n  score: {{shards: '${{source}}', "
+        "model: demo, shift: 0.2}\n"
+        "  select: {scores: '${score}', where: 'noise_probability < 0.5'}\n"
     )
     for words in (
         ("score", source, "--model", "demo", "--shift", "0.2", "--out", table, "--json"),
