@@ -123,6 +123,8 @@ FIGURES = {
     "prior": Figure(("prior",), repair),
     "ranged-reads": Figure(("ranged-reads",), scale_tables.ranged_reads_table),
     "donors": Figure(("donors",), tables.donors_table),
+    "donors-rendered": Figure(("donors-rendered",), tables.donors_table),
+    "few-captions": Figure(("few-captions",), tables.few_captions_table),
     "real-rate": Figure(("real-clip",), tables.real_rate_table),
     "swaps": Figure(("donors",), tables.swaps_table),
     "real-rules": Figure(("real-clip",), tables.real_rule_table),
