@@ -18,7 +18,7 @@ from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
     from ncclean.neighbours.plan import NeighboursPlan
-    from ncclean.neighbours.summary import NeighboursSummary
+    from ncclean.neighbours.table import NeighboursSummary
 
 
 @dataclass(frozen=True, kw_only=True)

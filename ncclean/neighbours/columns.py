@@ -6,8 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ncclean.neighbours.better_matches import BetterMatches, Held, count_better
-from ncclean.neighbours.block_tasks import SIDES, Direction
+from ncclean.neighbours.better_matches import (
+    BetterMatches,
+    CandidateCounts,
+    count_better,
+    count_better_among,
+)
+from ncclean.neighbours.block_tasks import SIDES, Direction, distinct_vectors
 from ncclean.neighbours.blocks import Block
 from ncclean.neighbours.chunked import (
     VALUES,
@@ -17,15 +22,23 @@ from ncclean.neighbours.chunked import (
     first_rows,
     take_places,
 )
-from ncclean.neighbours.column_tasks import agree_block, reference_block, rivals_block
+from ncclean.neighbours.copies import Distinct
 from ncclean.neighbours.corpus import Corpus, digests_of
-from ncclean.neighbours.duplicate_tasks import similarity_block
-from ncclean.neighbours.embedding_rows import EmbeddingMatrix
-from ncclean.neighbours.lemon import LemonParameters, lemon_score
+from ncclean.neighbours.inverted_lists import Vectors
+from ncclean.neighbours.knn import Nearest
+from ncclean.neighbours.lemon import LemonParameters, disagreement, lemon_score
+from ncclean.neighbours.near_duplicates import similarity_block
 from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.reference import CONTAMINATED, ReferenceMatches
+from ncclean.neighbours.result import (
+    CONTAMINATED,
+    REFERENCE_ROWS,
+    NearestReference,
+    ReferenceMatches,
+)
+from ncclean.neighbours.search_tasks import by_list, nearest_of
 from ncclean.neighbours.stages import Stages
-from ncclean.storage.array_files import Arrays
+from ncclean.neighbours.whitening import Whitening
+from ncclean.storage.array_files import ArrayFolder, Arrays
 
 
 def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
@@ -83,7 +96,7 @@ def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
             for side in SIDES:
                 groups = len(stages.work.load("groups")[side]) - 1
                 text = f"comparing with {side} neighbours"
-                names = stages.run(text, f"agree-{side}", agree_block, [(side, k)] * groups)
+                names = stages.run(text, f"lemon-{side}", lemon_block, [(side, k)] * groups)
                 stages.scattered(names, "terms", terms[side])
             with stages.writing("lemon", {"lemon": shape}) as scores:
                 for rows in chunks(len(corpus), VALUES):
@@ -97,10 +110,10 @@ def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction
     """(n,) better matches among the neighbours found in one direction."""
     name = f"better-{direction.name}"
     if not stages.has(name):
-        _write_held(stages, corpus, direction)
+        _write_candidate_counts(stages, corpus, direction)
         groups = len(stages.work.load("groups")[direction.index]) - 1
         names = stages.run(
-            "counting better matches", f"rivals-{direction.name}", rivals_block,
+            "counting better matches", f"better-{direction.name}", better_block,
             [(direction,)] * groups,
         )  # fmt: skip
         with stages.writing(name, {"counts": ((len(corpus),), np.int32)}) as arrays:
@@ -108,26 +121,28 @@ def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction
     return stages.work.load(name)["counts"]
 
 
-def _write_held(stages: Stages, corpus: Corpus, direction: Direction) -> None:
-    """Write the keys of `Held`, sorted: by candidate as its members are, then by group."""
-    name = f"held-{direction.name}"
+def _write_candidate_counts(stages: Stages, corpus: Corpus, direction: Direction) -> None:
+    """Write the keys of `CandidateCounts`: pairs in the order of candidates, sorted by group."""
+    name = f"candidates-{direction.name}"
     if stages.has(name):
         return
     group = stages.work.load("pair-groups")[direction.query]
     sizes = stages.work.load("sizes")[direction.query]
     candidates = corpus.distinct[direction.index]
     with stages.work.scratch({"place": ((len(corpus),), np.int64)}) as scratch:
-        place, held = scratch["place"], 0
+        place, candidate_counts = scratch["place"], 0
         for rows in chunks(len(corpus), VALUES):
             place[rows] = np.where(sizes[rows] > 1, sizes[rows], 0)
-            held += int(place[rows].sum())
+            candidate_counts += int(place[rows].sum())
         exclusive_sums(place, place)
-        with stages.writing(name, {"keys": ((held,), np.int64)}) as arrays:
+        with stages.writing(name, {"keys": ((candidate_counts,), np.int64)}) as arrays:
             for rows in chunks(len(corpus), VALUES):
                 pairs = candidates.members[rows]
                 pairs = pairs[sizes[group[pairs]] > 1]
                 if len(pairs):
-                    keys = Held.keys_of(group[pairs], candidates.labels[pairs], len(candidates))
+                    keys = CandidateCounts.keys_of(
+                        group[pairs], candidates.labels[pairs], len(candidates)
+                    )
                     arrays["keys"][take_places(group[pairs], place)] = keys
 
 
@@ -142,8 +157,8 @@ def better_of_all(stages: Stages, blocks: Sequence[Block], corpus: Corpus) -> Be
             here = slice(begin, begin + len(pairs.image))
             vectors["image"][here], vectors["text"][here] = pairs.image, pairs.text
             begin = here.stop
-        images, texts = (EmbeddingMatrix([vectors[side]]) for side in SIDES)
-        return count_better(images, texts, corpus.own, groups["image"], groups["text"])
+        both = vectors["image"], vectors["text"]
+        return count_better(*both, corpus.own, groups["image"], groups["text"])
 
 
 def distinct_columns(stages: Stages, corpus: Corpus, clusters: np.ndarray) -> Arrays:
@@ -195,3 +210,91 @@ def reference_matches(
     return ReferenceMatches(
         columns["similarity"], columns["nearest"], columns["contaminated"], limit
     )
+
+
+class PairRows:
+    """The vectors of pairs in one modality."""
+
+    def __init__(self, vectors: Vectors, labels: np.ndarray) -> None:
+        self._vectors, self._labels = vectors, labels
+        self.dim = vectors.dim
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self._vectors.take(self._labels[rows])
+
+
+def classes_of(work: ArrayFolder, side: str) -> Distinct:
+    """The distinct rows of a side."""
+    return Distinct.of(work.load(f"classes-{side}"))
+
+
+def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
+    """All pairs that have one of the distinct rows, row by row."""
+    begins, ends = distinct.starts[rows], distinct.starts[rows + 1]
+    sizes = ends - begins
+    offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+    pairs: np.ndarray = distinct.members[np.arange(int(sizes.sum())) + offsets]
+    return pairs
+
+
+def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
+    """LEMoN's term of one modality for the pairs whose vectors are in a group of lists."""
+    other = "text" if side == "image" else "image"
+    shared = work.load("pair-groups")
+    distinct = classes_of(work, side)
+    direction = Direction(side, side)
+    queries, nearest = nearest_of(work, direction, group)
+    # List by list, so that pairs that follow one another have neighbours in common.
+    pairs = pairs_of_rows(distinct, queries[by_list(work, direction, group)])
+    copies = [shared[name] for name in ("pair", "same_image") if name in shared]
+    theirs = PairRows(Vectors(work, other), classes_of(work, other).labels)
+    terms = disagreement(
+        pairs, queries, nearest, distinct, theirs, work.load("own")["own"], copies, k,
+        LemonParameters(k=k),
+    )  # fmt: skip
+    work.save(f"lemon-{side}-{group}", {"pairs": pairs, "terms": terms})
+
+
+def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
+    """Rivals of the pairs whose nearest list of the other modality is in a group."""
+    shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
+    keys = work.load(f"candidates-{direction.name}")["keys"]
+    queries, nearest = nearest_of(work, direction, group)
+    asking = classes_of(work, direction.query)
+    pairs = pairs_of_rows(asking, queries)
+    rows = np.searchsorted(queries, asking.labels[pairs])
+    counts = count_better_among(
+        pairs,
+        Nearest(nearest.cosines[rows], nearest.ids[rows]),
+        work.load("own")["own"],
+        shared[direction.query],
+        shared[direction.index],
+        CandidateCounts(keys, work.load("sizes")[direction.query], candidates),
+    )
+    work.save(f"better-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
+
+
+def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) -> None:
+    """The nearest of the reference for each distinct image of a block; whitened cosines too."""
+    vectors = distinct_vectors(work, number, block)["image"]
+    reference = work.load("reference")["image"]
+    space = Whitening.of(work.load("learnt"), "image_space_")
+    matches: dict[str, list[np.ndarray]] = {"similarity": [], "nearest": [], "compared": []}
+    for rows in chunks(len(vectors)):
+        queries = vectors[rows].astype(np.float32)
+        plain = NearestReference(queries)
+        whitened = NearestReference(space.apply(queries)) if whiten else plain
+        for piece in chunks(len(reference), REFERENCE_ROWS):
+            values = reference[piece].astype(np.float32)
+            plain.add(piece.start, values)
+            if whiten:
+                whitened.add(piece.start, space.apply(values))
+        matches["similarity"].append(plain.cosines)
+        matches["nearest"].append(plain.rows)
+        matches["compared"].append(whitened.cosines)
+    empty = np.empty(0, np.float32)
+    work.save(
+        f"reference-{number}",
+        {name: np.concatenate([empty.astype(several[0].dtype) if several else empty, *several])
+         for name, several in matches.items()},
+    )  # fmt: skip

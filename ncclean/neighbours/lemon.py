@@ -19,15 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from ncclean.neighbours.copies import Distinct
-from ncclean.neighbours.embedding_rows import Rows
 from ncclean.neighbours.knn import Nearest
-from ncclean.neighbours.matmul import single_products
+from ncclean.neighbours.matmul import inner_products
 
 _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
+
+
+class PairVectors(Protocol):
+    """The vectors of pairs in one modality."""
+
+    dim: int
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(m,) pairs -> (m, d) float32."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,7 @@ def disagreement(
     queries: np.ndarray,
     nearest: Nearest,
     distinct: Distinct,
-    other: Rows,
+    other: PairVectors,
     own: np.ndarray,
     copies: Sequence[np.ndarray],
     k: int,
@@ -89,7 +99,7 @@ def disagreement(
     return terms
 
 
-def _cosines(other: Rows, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
+def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
     """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
 
     Vectors that several of them ask for, as pairs that lie near one another do, are read once.
@@ -97,7 +107,7 @@ def _cosines(other: Rows, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
     rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
     vectors = other.take(rows)
     of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
-    cosines = single_products(vectors, of_pairs, vectors, place[len(pairs) :])
+    cosines = inner_products(vectors, of_pairs, vectors, place[len(pairs) :])
     return cosines.reshape(near.shape)
 
 

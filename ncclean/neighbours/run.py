@@ -20,11 +20,15 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
 from ncclean.execution.processes import processes_worth
 from ncclean.execution.tasks import open_runner
+from ncclean.neighbours.blocks import embedded_blocks, read_reference
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
-from ncclean.neighbours.sources import embedded_blocks, read_reference
-from ncclean.neighbours.summary import NeighboursSummary, neighbour_metadata, summarize
-from ncclean.neighbours.table import write_neighbours
+from ncclean.neighbours.table import (
+    NeighboursSummary,
+    neighbour_metadata,
+    summarize,
+    write_neighbours,
+)
 from ncclean.options import total_memory
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress

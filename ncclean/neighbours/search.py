@@ -8,13 +8,13 @@ files. The results depend neither on the memory, nor on how many tasks run at a 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from ncclean.neighbours.better_matches import BetterMatches
-from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, route_block
+from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, write_lists
 from ncclean.neighbours.blocks import ArrayBlock, Block
 from ncclean.neighbours.chunked import add_counts
 from ncclean.neighbours.columns import (
@@ -27,14 +27,19 @@ from ncclean.neighbours.columns import (
     reference_matches,
 )
 from ncclean.neighbours.corpus import Corpus, read_corpus
-from ncclean.neighbours.directions import recall, search
-from ncclean.neighbours.duplicate_tasks import GROUPING_EFFORT
-from ncclean.neighbours.grouping import group_side, join_single_images
+from ncclean.neighbours.knn import recall_by_value
+from ncclean.neighbours.near_duplicates import GROUPING_EFFORT, group_side, join_single_images
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.neighbours.scratch_arrays import release
+from ncclean.neighbours.search_tasks import (
+    merge_heaps,
+    nearest_of,
+    search_first_list,
+    search_other_lists,
+)
 from ncclean.neighbours.stages import Stages
-from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
+from ncclean.neighbours.training import Assignment, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
 from ncclean.runner import InProcess, Runner
@@ -75,8 +80,8 @@ def find_neighbours(
     exact = is_exact(options, len(corpus.own))
     queries = learn(stages, blocks, corpus.distinct, options, whiten=whiten, exact=exact)
     assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
-    arguments = [(block, assigned.probes, exact) for block in blocks]
-    stages.run("writing lists", "route", route_block, arguments)
+    arguments = [(block, assigned.nprobe, exact) for block in blocks]
+    stages.run("writing lists", "lists", write_lists, arguments)
     stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
 
     joins = whiten and options.image_threshold is None  # single images, by their plain cosines
@@ -88,7 +93,7 @@ def find_neighbours(
             "leaders-image" if joins and side == "image" else f"groups-{side}",
             thresholds[side],
             options.linkage,
-            assigned.probes[f"{side}-{side}"] if exact else GROUPING_EFFORT,
+            assigned.nprobe[f"{side}-{side}"] if exact else GROUPING_EFFORT,
         )
     k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
     for direction in WITHIN:
@@ -100,14 +105,14 @@ def find_neighbours(
     lemon = lemon_scores(stages, corpus, options.k)
     recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
     if exact:
-        rivals = better_of_all(stages, blocks, corpus)
+        better = better_of_all(stages, blocks, corpus)
     else:
         counts = []
         for direction in ACROSS:
             search(stages, blocks, direction, k[direction.name])
             recalls[direction.name] = recall(stages, direction, assigned, queries)
             counts.append(better_among_neighbours(stages, corpus, direction))
-        rivals = BetterMatches(*counts)
+        better = BetterMatches(*counts)
     columns = distinct_columns(stages, corpus, assigned.clusters)
     lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
 
@@ -120,7 +125,7 @@ def find_neighbours(
             sizes=sizes[here],
             members=sizes["images" if here == "image" else here],
             similarity=columns[here],
-            index=describe(within, across, assigned.probes, lists[here]),
+            index=describe(within, across, assigned.nprobe, lists[here]),
             recall=recalls[within.name],
             across_recall=recalls.get(across.name, 1.0),
             duplicate_recall=assigned.duplicate_recall[here],
@@ -133,7 +138,7 @@ def find_neighbours(
         is_exact=exact,
         pair_group=groups["pair"],
         pair_sizes=sizes["pair"],
-        rivals=rivals,
+        better=better,
         lemon=lemon,
         cluster=columns["cluster"],
         reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
@@ -162,7 +167,7 @@ def neighbours_of(
 
 
 def _groups(
-    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, workers: int
+    corpus: Corpus, assigned: Assignment, k: int, memory_bytes: int, workers: int
 ) -> dict[str, np.ndarray]:
     """By side, where each group of lists begins: as many rows as a task has room for.
 
@@ -171,7 +176,7 @@ def _groups(
     groups = {
         side: groups_of(
             _sizes_of_lists(lists),
-            row_bytes(k, max(assigned.visits(side)), _most_queries(corpus, side)),
+            row_bytes(k, max(assigned.nprobes(side)), _most_queries(corpus, side)),
             memory_bytes,
             workers,
         )
@@ -193,13 +198,13 @@ def _most_queries(corpus: Corpus, side: str) -> float:
     return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
 
 
-def row_bytes(k: int, visits: int, queries: float) -> int:
+def row_bytes(k: int, nprobes: int, queries: float) -> int:
     """What a task holds for each row of its lists, which so many queries visit.
 
     Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
     there are for each row.
     """
-    return round(queries * (32 * k + 4 * visits))
+    return round(queries * (32 * k + 4 * nprobes))
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
@@ -214,3 +219,37 @@ def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int)
     places = np.searchsorted(ends, rows * np.arange(1, wanted) / wanted)
     groups: np.ndarray = np.unique(np.concatenate([[0], places + 1, [len(sizes)]]))
     return groups
+
+
+def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
+    """The k nearest of every query, in files by group of lists."""
+    name = direction.name
+    groups = len(stages.work.load("groups")[direction.index]) - 1
+    if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
+        return
+    what = f"{direction.index} neighbours" if direction.is_within else (
+        f"{direction.index} by {direction.query}"
+    )  # fmt: skip
+    arguments = [(direction, k)] * groups
+    stages.run(f"searching {what}", f"first-{name}", search_first_list, arguments)
+    files = [f"lists-{number}" for number in range(len(blocks))]
+    stages.joined(f"first-lists-{name}", files, {"lists": f"{name}_first"})
+    stages.run(f"searching {what}, further lists", f"other-{name}", search_other_lists, arguments)
+    stages.run(f"merging {what}", f"near-{name}", merge_heaps, arguments)
+    stages.drop(f"first-{name}-", f"other-{name}-", f"first-lists-{name}")
+
+
+def recall(
+    stages: Stages, direction: Direction, assigned: Assignment, queries: Mapping[str, np.ndarray]
+) -> float:
+    """The share of the true neighbours of the sample that were found."""
+    exact = assigned.exact[direction.name]
+    if not exact.ids.size:
+        return 1.0
+    asked = queries[direction.query]
+    cosines = np.full(exact.cosines.shape, -np.inf, np.float32)
+    for group in range(len(stages.work.load("groups")[direction.index]) - 1):
+        rows, nearest = nearest_of(stages.work, direction, group)
+        chosen = np.flatnonzero(np.isin(asked, rows))
+        cosines[chosen] = nearest.cosines[np.searchsorted(rows, asked[chosen])]
+    return recall_by_value(cosines, exact.cosines)
