@@ -1,4 +1,4 @@
-"""`ncclean neighbours`: exported embeddings to near-duplicates, rivals and neighbour agreement."""
+"""`ncclean neighbours`: exported embeddings to near-duplicates, better matches and neighbour agreement."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ _BLOCK_TASKS, _GROUP_TASKS = 5, 19
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
 _OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 40_000, 4, 1.5
 _ROW_BYTES = 60  # of the table, without ids that compress
+_FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def plan_search(
         blocks=len(blocks),
         tasks=_BLOCK_TASKS * len(blocks) + _GROUP_TASKS * (len(groups) - 1),
         bytes_read=_PASSES * size,
-        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MAX_NPROBE, lists)),
+        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MAX_NPROBE, lists) + _FACTS),
         bytes_written=pairs * _ROW_BYTES,
         task_bytes=room,
         memory_bytes=processes * room + DRIVER_BYTES,
