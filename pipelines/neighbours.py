@@ -1,4 +1,4 @@
-"""`ncclean neighbours`: exported embeddings to near-duplicates, rivals and neighbour agreement."""
+"""`ncclean neighbours`: near-duplicates, better matches and agreement with the neighbours."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A caption of another pair that fits an image better than its own is what contrastive training
 takes for a negative although it matches: a false negative. For a mismatched pair there are
-thousands. Pairs that are near-duplicates of a pair, by image or by text, are no rivals of it: their
-captions are captions of the same image, or the same caption. Ties are no rivals either.
+thousands. Near-duplicates of a pair, by image or by text, are not counted: their captions are
+captions of the same image, or the same caption. Nor are ties.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def count_better(
 ) -> BetterMatches:
     """Compare every image with every caption; exact, n^2 d operations and little memory.
 
-    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) labels of
-    near-duplicates.
+    `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels
+    of near-duplicates.
     """
     captions, images = np.zeros(len(own), np.int32), np.zeros(len(own), np.int32)
     grouped = np.flatnonzero(_has_company(image_group) | _has_company(text_group))
@@ -78,11 +78,11 @@ def _within(rows: np.ndarray, block: slice) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Held:
+class CandidateCounts:
     """How often a near-duplicate group of queries holds a distinct candidate.
 
-    `keys` (h,) are `keys_of` the pairs in groups of more than one, ascending; `sizes` (n,) those of
-    the groups by their first pair.
+    `keys` (h,) are those of all pairs in groups of more than one, ascending; `sizes` (n,) are those
+    of the groups by their first pair.
     """
 
     keys: np.ndarray
@@ -112,22 +112,22 @@ def count_better_among(
     own: np.ndarray,
     query_group: np.ndarray,
     candidate_group: np.ndarray,
-    held: Held,
+    candidate_counts: CandidateCounts,
 ) -> np.ndarray:
-    """(p,) rivals of (p,) pairs among the candidates that a search returned: a lower bound.
+    """(p,) better matches of (p,) pairs among the candidates that a search returned: a lower bound.
 
     `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
     those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.
     """
-    candidates = held.candidates
+    candidates = candidate_counts.candidates
     counts = np.empty(len(pairs), dtype=np.int32)
     for rows in chunks(len(pairs), _COLUMN_ROWS):
         here = pairs[rows]
         ids = nearest.ids[rows]
         better = (nearest.cosines[rows] > own[here, None] + TIE) & (ids >= 0)
         better &= candidate_group[candidates.first[ids]] != candidate_group[here, None]
-        # Pairs of the query's own group that hold the candidate are no rivals.
+        # Pairs of the query's own group that hold the candidate are no better matches.
         sizes = candidates.starts[ids + 1] - candidates.starts[ids]
-        same_group = held.count(here, query_group[here], ids)
+        same_group = candidate_counts.count(here, query_group[here], ids)
         counts[rows] = (better * (sizes - same_group)).sum(axis=1)
     return counts

@@ -1,7 +1,7 @@
 """What a search does with each block of pairs: one task a block, in any order, on any machine.
 
 `read_block` hashes vectors and captions, `sample_block` draws vectors to learn from, `assign_block`
-finds the list of each vector and the exact neighbours of a sample, `route_block` writes the vectors
+finds the list of each vector and the exact neighbours of a sample, `write_lists` writes the vectors
 by list and tells which lists are searched for each. Each writes one file of arrays, whole or not at
 all, so that a search that was killed goes on with the blocks that lack theirs.
 """
@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from ncclean.neighbours.blocks import IDENTIFIERS, Block
 from ncclean.neighbours.chunked import chunks
-from ncclean.neighbours.coarse_quantizer import Centroids
+from ncclean.neighbours.coarse_quantizer import CoarseQuantizer
 from ncclean.neighbours.copies import caption_digests, digests, vector_digests
-from ncclean.neighbours.knn import Nearest, RisingNearest, order_of
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import fastest, widened
+from ncclean.neighbours.knn import Heaps, Nearest, order_of
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import fastest_matmul, to_float32
 from ncclean.neighbours.whitening import Whitening
 from ncclean.storage.array_files import ArrayFolder, Arrays
 
 SIDES = ("image", "text")
-# Lists that a search visits: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
-_MANY_PROBES, _SHARE_VISITED = 32, 1 / 96
-MOST_PROBES = 256  # with any recall
+# Lists that a search probes: a recall of .95 took up to 18 of 2,048, 33 of 4,096.
+_LIKELY_NPROBE, _SHARE_VISITED = 32, 1 / 96
+MAX_NPROBE = 256  # with any recall
 _FIRST_ROWS = 256  # or a few times the neighbours asked for
 
 
@@ -107,19 +107,19 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
     """The lists nearest to each distinct vector, its own first; the sample's true neighbours."""
     learnt, queries = work.load("learnt"), work.load("queries")
     vectors = distinct_vectors(work, number, block)
-    clusters = Centroids.of(learnt, "cluster_") if "cluster_lists" in learnt else None
+    clusters = CoarseQuantizer.of(learnt, "cluster_") if "cluster_lists" in learnt else None
     arrays: Arrays = {}
     for side in SIDES:
-        centroids = Centroids.of(learnt, f"{side}_")
+        quantizer = CoarseQuantizer.of(learnt, f"{side}_")
         space = Whitening.of(learnt, f"{side}_space_")
         own = vectors[side]
         begin, _ = range_of(work, side, number)
         lengths = np.empty(len(own), np.float32)
         whitened = f"{side}_whitened"
         for name in (*SIDES, whitened):
-            exact = _Exact(np.asarray(queries[name]), min(k + 1, len(own)), len(own))
-            for rows in _few_then_more(len(own), k):
-                chunk = widened(own[rows], "block in float32")
+            exact = SampleSearch(np.asarray(queries[name]), min(k + 1, len(own)), len(own))
+            for rows in _growing_chunks(len(own), k):
+                chunk = to_float32(own[rows], "block in float32")
                 if name == whitened:
                     chunk, lengths[rows] = space.unit_and_length(chunk)
                 exact.add(chunk, begin + rows.start)
@@ -127,18 +127,18 @@ def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
             arrays |= {
                 f"{side}_by_{name}_cosines": nearest.cosines, f"{side}_by_{name}_ids": nearest.ids
             }  # fmt: skip
-        routes = centroids.route(own, many_probes(len(centroids)))
+        probed = quantizer.assign(own, likely_nprobe(len(quantizer)))
         arrays |= {
-            f"{side}_routes": routes.astype(np.uint16 if len(centroids) <= 1 << 16 else np.int32),
+            f"{side}_probed": probed.astype(np.uint16 if len(quantizer) <= 1 << 16 else np.int32),
             f"{side}_length": lengths,
-            f"{side}_list": routes[:, 0],
+            f"{side}_list": probed[:, 0],
         }
         if clusters is not None and side == "image":
-            arrays["cluster"] = clusters.route(own, 1)[:, 0]
+            arrays["cluster"] = clusters.assign(own, 1)[:, 0]
     work.save(f"assign-{number}", arrays)
 
 
-def _few_then_more(count: int, k: int) -> Iterator[slice]:
+def _growing_chunks(count: int, k: int) -> Iterator[slice]:
     """Consecutive slices of rows: of the first ones all are taken, of later ones what is nearer."""
     first = min(max(_FIRST_ROWS, 4 * k), count)
     yield slice(0, first)
@@ -146,25 +146,25 @@ def _few_then_more(count: int, k: int) -> Iterator[slice]:
         yield slice(first + rows.start, first + rows.stop)
 
 
-def many_probes(lists: int) -> int:
-    """An upper estimate of how many of the lists a search visits; so many are kept by vector."""
-    return min(MOST_PROBES, max(_MANY_PROBES, round(_SHARE_VISITED * lists)))
+def likely_nprobe(lists: int) -> int:
+    """An upper estimate of how many of the lists a search probes; so many are kept by vector."""
+    return min(MAX_NPROBE, max(_LIKELY_NPROBE, round(_SHARE_VISITED * lists)))
 
 
-class _Exact:
+class SampleSearch:
     """The k nearest of (q, d) queries among `count` rows that come chunk by chunk."""
 
     def __init__(self, queries: np.ndarray, k: int, count: int) -> None:
         self._asked, self._k = np.arange(len(queries)), k
         take = functools.partial(np.take, queries, axis=0)
-        self._products = Products(take, fastest(len(queries) * count))
-        self._best = RisingNearest.unknown(len(queries), max(k, 1))
+        self._products = ListScanner(take, fastest_matmul(len(queries) * count))
+        self._best = Heaps.empty(len(queries), max(k, 1))
 
     def add(self, rows: np.ndarray, first: int) -> None:
         """Take (r, d) rows, whose ids begin with `first`."""
         ids = np.arange(first, first + len(rows), dtype=np.int32)
-        self._products.begin(rows)
-        reached = self._products.reaching(self._asked, self._best.floors(self._asked))
+        self._products.set_list(rows)
+        reached = self._products.range_search(self._asked, self._best.thresholds(self._asked))
         self._best.add(self._asked, reached, ids)
 
     def nearest(self) -> Nearest:
@@ -173,8 +173,8 @@ class _Exact:
         return Nearest(best.cosines[:, : self._k], best.ids[:, : self._k])
 
 
-def route_block(
-    work: ArrayFolder, number: int, block: Block, probes: dict[str, int], is_exact: bool
+def write_lists(
+    work: ArrayFolder, number: int, block: Block, nprobe: dict[str, int], is_exact: bool
 ) -> None:
     """The block's distinct vectors sorted by list, and by list the queries that visit it.
 
@@ -187,9 +187,9 @@ def route_block(
         begin, _ = range_of(work, side, number)
         own = vectors[side]
         ids = np.arange(begin, begin + len(own), dtype=np.int32)
-        nearest_lists = work.load(f"assign-{number}")[f"{side}_routes"]
+        nearest_lists = work.load(f"assign-{number}")[f"{side}_probed"]
         assigned = work.load(f"assign-{number}")[f"{side}_list"]
-        lists = len(Centroids.of(learnt, f"{side}_"))
+        lists = len(CoarseQuantizer.of(learnt, f"{side}_"))
         order = order_of(assigned, lists)
         place = np.empty(len(own), np.int32)
         place[order] = np.arange(len(own), dtype=np.int32)
@@ -200,19 +200,19 @@ def route_block(
             f"{side}_place": place,
         }
         for direction in (*WITHIN, *ACROSS):
-            if direction.query != side or direction.name not in probes:
+            if direction.query != side or direction.name not in nprobe:
                 continue
-            centroids = Centroids.of(learnt, f"{direction.index}_")
+            quantizer = CoarseQuantizer.of(learnt, f"{direction.index}_")
             if is_exact:
-                routes = _all_lists(assigned, len(centroids))
-            elif direction.is_within and probes[direction.name] <= nearest_lists.shape[1]:
-                routes = nearest_lists[:, : probes[direction.name]].astype(np.int32)
+                probed = _all_lists(assigned, len(quantizer))
+            elif direction.is_within and nprobe[direction.name] <= nearest_lists.shape[1]:
+                probed = nearest_lists[:, : nprobe[direction.name]].astype(np.int32)
             else:
-                routes = centroids.route(own, probes[direction.name])
+                probed = quantizer.assign(own, nprobe[direction.name])
                 if direction.is_within:
-                    _put_first(routes, assigned)
-            arrays |= _by_list(direction, ids, routes, len(centroids))
-    work.save(f"route-{number}", arrays)
+                    _own_list_first(probed, assigned)
+            arrays |= _by_list(direction, ids, probed, len(quantizer))
+    work.save(f"lists-{number}", arrays)
 
 
 def _all_lists(assigned: np.ndarray, lists: int) -> np.ndarray:
@@ -222,29 +222,29 @@ def _all_lists(assigned: np.ndarray, lists: int) -> np.ndarray:
     return np.concatenate([first, others + (others >= first)], axis=1)
 
 
-def _put_first(routes: np.ndarray, assigned: np.ndarray) -> None:
+def _own_list_first(probed: np.ndarray, assigned: np.ndarray) -> None:
     """Let each route begin with the row's own list.
 
     It does but for rounding, where the machine that assigned the row was another one.
     """
-    for row in np.flatnonzero(routes[:, 0] != assigned):
-        others = routes[row][routes[row] != assigned[row]]
-        routes[row, 0], routes[row, 1:] = assigned[row], others[: routes.shape[1] - 1]
+    for row in np.flatnonzero(probed[:, 0] != assigned):
+        others = probed[row][probed[row] != assigned[row]]
+        probed[row, 0], probed[row, 1:] = assigned[row], others[: probed.shape[1] - 1]
 
 
 def _by_list(
-    direction: Direction, ids: np.ndarray, routes: np.ndarray, lists: int
+    direction: Direction, ids: np.ndarray, probed: np.ndarray, lists: int
 ) -> dict[str, np.ndarray]:
     """The queries of each list in the order of their ids; which of their lists it is, from 0."""
-    order = order_of(routes.ravel(), lists)
-    width = max(routes.shape[1], 1)
+    order = order_of(probed.ravel(), lists)
+    width = max(probed.shape[1], 1)
     row = order // width
     name = direction.name
     return {
         f"{name}_queries": ids[row],
         f"{name}_rank": (order - row * width).astype(np.uint8),
-        f"{name}_starts": starts_of(routes.ravel(), lists),
-        f"{name}_home": routes[:, 0],
+        f"{name}_starts": starts_of(probed.ravel(), lists),
+        f"{name}_first": probed[:, 0],
     }
 
 

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.list_scanner import Largest
-from ncclean.neighbours.matmul import fastest, load_faiss, widened
+from ncclean.neighbours.list_scanner import TopK
+from ncclean.neighbours.matmul import fastest_matmul, load_faiss, to_float32
 
 TRAINING_ROWS_PER_LIST = 64
 _ITERATIONS = 10
 _ROUTED_VALUES, _ROUTED_ROWS = 1 << 24, 1 << 14  # 64 MB of products, at most
 
 
-def number_of_lists(vectors: int) -> int:
+def nlist_for(vectors: int) -> int:
     """A power of two near 2 sqrt(n), but not fewer than 32 vectors to a list."""
     wanted = min(2 * vectors**0.5, vectors / 32)
     return int(2 ** max(0, round(np.log2(max(wanted, 1)))))
 
 
 @dataclass(frozen=True)
-class Centroids:
+class CoarseQuantizer:
     """`lists` (L, d) unit vectors, those of a group one after another."""
 
     lists: np.ndarray
@@ -38,7 +38,7 @@ class Centroids:
         return len(self.lists)
 
     @classmethod
-    def train(cls, sample: np.ndarray, lists: int, seed: int) -> Centroids:
+    def train(cls, sample: np.ndarray, lists: int, seed: int) -> CoarseQuantizer:
         """At most `lists` lists by spherical k-means on (m, d) float32 unit vectors."""
         lists = min(lists, len(sample))
         groups = _kmeans(sample, max(1, round(lists**0.5)), seed)
@@ -54,7 +54,7 @@ class Centroids:
         return cls(np.concatenate(trained))
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Centroids:
+    def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> CoarseQuantizer:
         """Those that `arrays` holds under a name of this prefix."""
         return cls(np.asarray(arrays[prefix + "lists"]))
 
@@ -62,19 +62,19 @@ class Centroids:
         """The array by its name, for a file."""
         return {prefix + "lists": self.lists}
 
-    def route(self, vectors: np.ndarray, probes: int) -> np.ndarray:
+    def assign(self, vectors: np.ndarray, probes: int) -> np.ndarray:
         """(m, p) int32 numbers of the lists nearest to (m, d) unit vectors, nearest first.
 
         p is `probes`, or the number of lists where there are fewer.
         """
         probes = min(probes, len(self))
-        routed = np.empty((len(vectors), probes), np.int32)
-        nearest = Largest(self.lists, fastest(len(vectors) * len(self)))
+        assigned = np.empty((len(vectors), probes), np.int32)
+        nearest = TopK(self.lists, fastest_matmul(len(vectors) * len(self)))
         rows = min(max(_ROUTED_VALUES // len(self), 1), _ROUTED_ROWS)
         for start in range(0, len(vectors), rows):
-            chunk = widened(vectors[start : start + rows], "routed in float32")
-            routed[start : start + rows], _ = nearest.of(chunk, probes)
-        return routed
+            chunk = to_float32(vectors[start : start + rows], "routed in float32")
+            assigned[start : start + rows], _ = nearest.search(chunk, probes)
+        return assigned
 
 
 def _kmeans(sample: np.ndarray, count: int, seed: int) -> np.ndarray:

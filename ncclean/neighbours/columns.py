@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ncclean.neighbours.better_matches import BetterMatches, Held, count_better, count_better_among
+from ncclean.neighbours.better_matches import (
+    BetterMatches,
+    CandidateCounts,
+    count_better,
+    count_better_among,
+)
 from ncclean.neighbours.block_tasks import SIDES, Direction, distinct_vectors
 from ncclean.neighbours.blocks import Block
 from ncclean.neighbours.chunked import (
@@ -24,7 +29,7 @@ from ncclean.neighbours.knn import Nearest
 from ncclean.neighbours.lemon import LemonParameters, disagreement, lemon_score
 from ncclean.neighbours.near_duplicates import similarity_block
 from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.reference import (
+from ncclean.neighbours.result import (
     CONTAMINATED,
     REFERENCE_ROWS,
     NearestReference,
@@ -91,7 +96,7 @@ def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
             for side in SIDES:
                 groups = len(stages.work.load("groups")[side]) - 1
                 text = f"comparing with {side} neighbours"
-                names = stages.run(text, f"agree-{side}", agree_block, [(side, k)] * groups)
+                names = stages.run(text, f"lemon-{side}", lemon_block, [(side, k)] * groups)
                 stages.scattered(names, "terms", terms[side])
             with stages.writing("lemon", {"lemon": shape}) as scores:
                 for rows in chunks(len(corpus), VALUES):
@@ -105,10 +110,10 @@ def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction
     """(n,) better matches among the neighbours found in one direction."""
     name = f"better-{direction.name}"
     if not stages.has(name):
-        _write_held(stages, corpus, direction)
+        _write_candidate_counts(stages, corpus, direction)
         groups = len(stages.work.load("groups")[direction.index]) - 1
         names = stages.run(
-            "counting better matches", f"rivals-{direction.name}", rivals_block,
+            "counting better matches", f"better-{direction.name}", better_block,
             [(direction,)] * groups,
         )  # fmt: skip
         with stages.writing(name, {"counts": ((len(corpus),), np.int32)}) as arrays:
@@ -116,26 +121,28 @@ def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction
     return stages.work.load(name)["counts"]
 
 
-def _write_held(stages: Stages, corpus: Corpus, direction: Direction) -> None:
-    """Write the keys of `Held`, sorted: by candidate as its members are, then by group."""
-    name = f"held-{direction.name}"
+def _write_candidate_counts(stages: Stages, corpus: Corpus, direction: Direction) -> None:
+    """Write the keys of `CandidateCounts`: pairs in the order of candidates, sorted by group."""
+    name = f"candidates-{direction.name}"
     if stages.has(name):
         return
     group = stages.work.load("pair-groups")[direction.query]
     sizes = stages.work.load("sizes")[direction.query]
     candidates = corpus.distinct[direction.index]
     with stages.work.scratch({"place": ((len(corpus),), np.int64)}) as scratch:
-        place, held = scratch["place"], 0
+        place, candidate_counts = scratch["place"], 0
         for rows in chunks(len(corpus), VALUES):
             place[rows] = np.where(sizes[rows] > 1, sizes[rows], 0)
-            held += int(place[rows].sum())
+            candidate_counts += int(place[rows].sum())
         exclusive_sums(place, place)
-        with stages.writing(name, {"keys": ((held,), np.int64)}) as arrays:
+        with stages.writing(name, {"keys": ((candidate_counts,), np.int64)}) as arrays:
             for rows in chunks(len(corpus), VALUES):
                 pairs = candidates.members[rows]
                 pairs = pairs[sizes[group[pairs]] > 1]
                 if len(pairs):
-                    keys = Held.keys_of(group[pairs], candidates.labels[pairs], len(candidates))
+                    keys = CandidateCounts.keys_of(
+                        group[pairs], candidates.labels[pairs], len(candidates)
+                    )
                     arrays["keys"][take_places(group[pairs], place)] = keys
 
 
@@ -230,7 +237,7 @@ def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
     return pairs
 
 
-def agree_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
+def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
     """LEMoN's term of one modality for the pairs whose vectors are in a group of lists."""
     other = "text" if side == "image" else "image"
     shared = work.load("pair-groups")
@@ -245,13 +252,13 @@ def agree_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
         pairs, queries, nearest, distinct, theirs, work.load("own")["own"], copies, k,
         LemonParameters(k=k),
     )  # fmt: skip
-    work.save(f"agree-{side}-{group}", {"pairs": pairs, "terms": terms})
+    work.save(f"lemon-{side}-{group}", {"pairs": pairs, "terms": terms})
 
 
-def rivals_block(work: ArrayFolder, group: int, direction: Direction) -> None:
+def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
     """Rivals of the pairs whose nearest list of the other modality is in a group."""
     shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
-    keys = work.load(f"held-{direction.name}")["keys"]
+    keys = work.load(f"candidates-{direction.name}")["keys"]
     queries, nearest = nearest_of(work, direction, group)
     asking = classes_of(work, direction.query)
     pairs = pairs_of_rows(asking, queries)
@@ -262,9 +269,9 @@ def rivals_block(work: ArrayFolder, group: int, direction: Direction) -> None:
         work.load("own")["own"],
         shared[direction.query],
         shared[direction.index],
-        Held(keys, work.load("sizes")[direction.query], candidates),
+        CandidateCounts(keys, work.load("sizes")[direction.query], candidates),
     )
-    work.save(f"rivals-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
+    work.save(f"better-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
 
 
 def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) -> None:

@@ -21,7 +21,7 @@ from ncclean.neighbours.list_scanner import places_within
 from ncclean.storage.array_files import Arrays, Shapes
 
 # Earlier near-duplicates of a row that are kept in one round of `Leaders`.
-KEPT = 32
+MAX_PAIRS = 32
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Candidates:
 
 
 @dataclass
-class Gathering(ABC):
+class PairBuffer(ABC):
     """Gathers near-duplicate pairs, and drops those that cannot count before they are too many."""
 
     buffered: ClassVar[int] = 4_000_000
@@ -64,10 +64,10 @@ class Gathering(ABC):
 
     def result(self) -> Candidates:
         """Those of all that was added that count."""
-        return self.kept_of(Candidates.joined(self._held))
+        return self.reduced(Candidates.joined(self._held))
 
     @abstractmethod
-    def kept_of(self, candidates: Candidates) -> Candidates:
+    def reduced(self, candidates: Candidates) -> Candidates:
         """Those of some candidates that count, however often it is asked of what it returned."""
 
     def cut(self) -> np.ndarray:
@@ -76,18 +76,14 @@ class Gathering(ABC):
 
 
 @dataclass
-class DuplicatePairs(Gathering):
+class FirstPairs(PairBuffer):
     """Of each later row the first `keep` earlier ones; `by_similarity` the most similar ones."""
 
     keep: int
     by_similarity: bool
     _cut: list[np.ndarray] = field(default_factory=list)
 
-    @classmethod
-    def kept(cls, by_similarity: bool) -> DuplicatePairs:
-        return cls(1 if by_similarity else KEPT, by_similarity)
-
-    def kept_of(self, candidates: Candidates) -> Candidates:
+    def reduced(self, candidates: Candidates) -> Candidates:
         """The pairs kept, by later row."""
         keys = -candidates.cosines if self.by_similarity else candidates.ids
         candidates = candidates.at(np.lexsort((candidates.ids, keys, candidates.queries)))
@@ -99,13 +95,13 @@ class DuplicatePairs(Gathering):
         return np.unique(np.concatenate(self._cut)) if self._cut else np.empty(0, np.int32)
 
 
-class SpanningPairs(Gathering):
+class SpanningForest(PairBuffer):
     """As many pairs as connect the same rows: none that matters is dropped."""
 
     def add(self, candidates: Candidates) -> None:
         super().add(spanning(candidates))
 
-    def kept_of(self, candidates: Candidates) -> Candidates:
+    def reduced(self, candidates: Candidates) -> Candidates:
         return spanning(candidates)
 
 

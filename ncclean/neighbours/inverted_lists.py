@@ -12,8 +12,8 @@ import numpy as np
 from ncclean.neighbours.block_tasks import Direction
 from ncclean.neighbours.chunked import VALUES, chunks
 from ncclean.neighbours.knn import order_of
-from ncclean.neighbours.matmul import widened
-from ncclean.neighbours.scratch_arrays import kept
+from ncclean.neighbours.matmul import to_float32
+from ncclean.neighbours.scratch_arrays import scratch
 from ncclean.storage.array_files import ArrayFolder
 
 _ROWS = 1024  # read at a time, into the same memory
@@ -25,16 +25,16 @@ class Vectors:
     def __init__(self, work: ArrayFolder, side: str) -> None:
         self.side = side
         self.bounds = np.asarray(work.load("bounds")[side])
-        self.files = [work.load(f"route-{number}") for number in range(len(self.bounds) - 1)]
+        self.files = [work.load(f"lists-{number}") for number in range(len(self.bounds) - 1)]
         self.dim = int(self.files[0][f"{side}_vectors"].shape[1])
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """(m,) ids -> (m, d) float32."""
         return self._gather(ids, np.empty((len(ids), self.dim), np.float32))
 
-    def kept(self, ids: np.ndarray) -> np.ndarray:
+    def take_float16(self, ids: np.ndarray) -> np.ndarray:
         """(m,) ids -> (m, d) float16, in memory that the next call uses again."""
-        return self._gather(ids, kept("queries in float16", (len(ids), self.dim), np.float16))
+        return self._gather(ids, scratch("queries in float16", (len(ids), self.dim), np.float16))
 
     def _gather(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
         stored = np.empty((min(len(ids), _ROWS), self.dim), np.float16)
@@ -62,66 +62,66 @@ class Vectors:
         return np.concatenate(pieces)
 
 
-class Members:
+class InvertedList:
     """The (m,) ids of a list, ascending, and its vectors, which are read when asked for."""
 
     def __init__(self, index: Vectors, number: int, chosen: np.ndarray | None = None) -> None:
         self._index, self._number, self._chosen = index, number, chosen
         self.ids = self._read("ids")
 
-    def only(self, chosen: np.ndarray) -> Members:
+    def only(self, chosen: np.ndarray) -> InvertedList:
         """Those of the (m,) members that are chosen."""
-        return Members(self._index, self._number, chosen)
+        return InvertedList(self._index, self._number, chosen)
 
     @property
     def vectors(self) -> np.ndarray:
         """(m, d) float32, in memory that the next list uses again."""
-        return widened(self._read("vectors"), "members in float32")
+        return to_float32(self._read("vectors"), "members in float32")
 
     def _read(self, what: str) -> np.ndarray:
         array = self._index.of_list(self._index.side, what, self._number)
         return array if self._chosen is None else array[self._chosen]
 
 
-class Visitors(NamedTuple):
-    """The (q,) queries that visit a list, ascending by id; which of their lists it is, from 0."""
+class Probes(NamedTuple):
+    """The (q,) queries that probe a list, ascending by id; which of their lists it is, from 0."""
 
     ids: np.ndarray
     rank: np.ndarray
 
 
-def visits(
+def probed_lists(
     index: Vectors, queries: Vectors, direction: Direction, first: int, last: int
-) -> Iterator[tuple[Members, Visitors]]:
-    """Lists `first` to `last` of the index, and who visits each."""
+) -> Iterator[tuple[InvertedList, Probes]]:
+    """Lists `first` to `last` of the index, and the queries that probe each."""
     for number in range(first, last):
-        visiting = (queries.of_list(direction.name, what, number) for what in ("queries", "rank"))
-        yield Members(index, number), Visitors(*visiting)
+        probes = (queries.of_list(direction.name, what, number) for what in ("queries", "rank"))
+        yield InvertedList(index, number), Probes(*probes)
 
 
 _BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)
 
-Visit = tuple[Members, np.ndarray]  # a list, and the ascending ids of queries that visit it
+Probe = tuple[InvertedList, np.ndarray]  # a list, and the ascending ids of queries that visit it
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Visits, and the (q,) ascending ids of the queries in any of them."""
+    """Lists with the queries that probe them, and the (q,) ascending ids of all of these."""
 
-    visits: list[Visit]
+    probes: list[Probe]
     queries: np.ndarray
 
     @property
     def comparisons(self) -> int:
         """How many members queries are compared with, in all."""
-        return sum(len(members.ids) * len(asking) for members, asking in self.visits)
+        return sum(len(members.ids) * len(asking) for members, asking in self.probes)
 
 
-def batches(visits: Iterable[Visit], room: int, count: int) -> Iterator[Batch]:
-    """Visits with `room` distinct ones of `count` queries at a time."""
-    batch: list[Visit] = []
+def batches(probed_lists: Iterable[Probe], room: int, count: int) -> Iterator[Batch]:
+    """Probes with `room` distinct ones of `count` queries at a time."""
+    batch: list[Probe] = []
     seen = IdSet(count)
-    for members, ids in visits:
+    for members, ids in probed_lists:
         if not len(members.ids):
             continue
         for rows in chunks(len(ids), room):

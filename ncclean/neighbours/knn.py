@@ -1,9 +1,9 @@
 """The nearest members of lists, list by list, as matrix products.
 
-A query is compared with its nearest list first. The k-th cosine found there is a floor, which rises
-with each list (`rising`): only members that reach it can be among the k nearest, so few cosines
-are kept. All of this is exact for the lists visited, and the order is that of cosines, then of ids:
-the result depends neither on how lists are divided among tasks nor on the order of the tasks.
+A query is compared with its nearest list first. The k-th cosine found there is the top of the
+query's heap, which rises with each list: only members that reach it can be among the k nearest, so
+few cosines are kept. This is exact for the lists probed, and the order is that of cosines, then of
+ids: the result depends neither on how lists are divided among tasks nor on the order of the tasks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.neighbours.list_scanner import Largest, Reached, places_within
-from ncclean.neighbours.matmul import fastest
+from ncclean.neighbours.list_scanner import Hits, TopK, places_within
+from ncclean.neighbours.matmul import fastest_matmul
 
 # Cosines of float32 products that differ by less are ties.
 TIE = 1e-6
@@ -43,9 +43,9 @@ def nearest_in_list(
     width = count + (itself is not None)
     if not width or not len(queries):
         return Nearest(cosines, near)
-    largest = Largest(members, fastest(len(queries) * len(ids)))
+    top = TopK(members, fastest_matmul(len(queries) * len(ids)))
     for rows in query_blocks(len(queries), len(ids)):
-        places, values = largest.of(queries[rows], width)
+        places, values = top.search(queries[rows], width)
         if itself is not None:
             is_itself = ids[places] == itself[rows, None]
             at = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), count)
@@ -81,39 +81,39 @@ def recall_by_value(cosines: np.ndarray, exact: np.ndarray) -> float:
 
 
 # A cosine and an id in one integer, in the order of cosines, then of ids, the smaller id last. The
-# last bit tells what was known before. Where one is missing, the smallest.
+# last bit marks those of the first lists. Where one is missing, the smallest.
 _LARGEST_ID = np.int64(0x7FFFFFFF)
 _MISSING = np.int64(np.iinfo(np.int64).min | 1)
 _FEW = 6
 _ROWS = 1 << 14  # looked through at a time
 
 
-class RisingNearest:
-    """Holds the k nearest of (s,) queries; `known` (s, k) are `keys_of` those of their own lists.
+class Heaps:
+    """The k nearest of (s,) queries, while lists come one by one.
 
-    `known` is written to.
+    `keys` (s, k) are the `heap_keys` of those of their first lists, and are written to.
     """
 
     @classmethod
-    def unknown(cls, count: int, k: int) -> RisingNearest:
-        """Of so many queries of which no list has been seen."""
+    def empty(cls, count: int, k: int) -> Heaps:
+        """No neighbours yet for `count` queries."""
         return cls(np.full((count, k), _MISSING))
 
-    def __init__(self, known: np.ndarray) -> None:
-        self._keys = known
-        self._floors = _cosines(known[:, 0])
+    def __init__(self, keys: np.ndarray) -> None:
+        self._keys = keys
+        self._thresholds = _cosines(keys[:, 0])
 
-    def floors(self, rows: np.ndarray) -> np.ndarray:
+    def thresholds(self, rows: np.ndarray) -> np.ndarray:
         """(q,) cosines that a member must reach to be among the k nearest of these queries."""
-        floors: np.ndarray = self._floors[rows]
-        return floors
+        thresholds: np.ndarray = self._thresholds[rows]
+        return thresholds
 
-    def add(self, rows: np.ndarray, reached: Reached, ids: np.ndarray) -> None:
-        """Take what reached the floors of (q,) queries, by row, among the (m,) ids of a list."""
-        self.merge(rows[reached.rows], _keys(reached.cosines, ids[reached.places]))
+    def add(self, rows: np.ndarray, hits: Hits, ids: np.ndarray) -> None:
+        """Add what reached the thresholds of (q,) queries, by row, among the (m,) ids of a list."""
+        self.merge(rows[hits.rows], _keys(hits.cosines, ids[hits.places]))
 
     def merge(self, rows: np.ndarray, keys: np.ndarray) -> None:
-        """Take (c,) keys and whose they are, those of a row one after another."""
+        """Add (c,) keys to the heaps of (c,) rows, those of a row one after another."""
         if not len(rows):
             return
         begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
@@ -126,7 +126,7 @@ class RisingNearest:
         self._merge(rows[~is_few], counts[~is_few], keys[~of_few])
 
     def _merge(self, rows: np.ndarray, counts: np.ndarray, keys: np.ndarray) -> None:
-        """Take (c,) keys by row, so many of each of the (r,) rows."""
+        """Add (c,) keys by row, `counts` of them to each of the (r,) rows."""
         if not len(rows):
             return
         rank = places_within(counts)
@@ -136,15 +136,15 @@ class RisingNearest:
         merged[np.repeat(np.arange(len(rows)), counts), k + rank] = keys
         merged.partition(most, axis=1)
         self._keys[rows] = merged[:, most:]
-        self._floors[rows] = _cosines(merged[:, most])
+        self._thresholds[rows] = _cosines(merged[:, most])
 
     def nearest(self) -> Nearest:
-        """The (s, k) nearest so far, known and new."""
+        """The (s, k) nearest so far."""
         keys = np.sort(self._keys, axis=1)[:, ::-1]
         return Nearest(_cosines(keys), np.where(keys == _MISSING, np.int32(-1), _ids(keys)))
 
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
-        """(c,) rows and keys of what was not known before and is among the k nearest."""
+    def added(self) -> tuple[np.ndarray, np.ndarray]:
+        """(c,) rows and keys of the k nearest that were not in the first lists."""
         count, k = self._keys.shape
         rows, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for begin in range(0, count, _ROWS):
@@ -155,9 +155,9 @@ class RisingNearest:
         return np.concatenate(rows), np.concatenate(keys)
 
 
-def keys_of(known: Nearest) -> np.ndarray:
-    """(s, k) of each of the nearest that are known, the k-th first."""
-    keys = np.where(known.ids >= 0, _keys(known.cosines, known.ids) | 1, _MISSING)
+def heap_keys(nearest: Nearest) -> np.ndarray:
+    """(s, k) keys of the nearest in the first lists, the k-th first."""
+    keys = np.where(nearest.ids >= 0, _keys(nearest.cosines, nearest.ids) | 1, _MISSING)
     return keys[:, ::-1]
 
 

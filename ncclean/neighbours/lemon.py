@@ -25,7 +25,7 @@ import numpy as np
 
 from ncclean.neighbours.copies import Distinct
 from ncclean.neighbours.knn import Nearest
-from ncclean.neighbours.matmul import single_products
+from ncclean.neighbours.matmul import inner_products
 
 _BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
 
@@ -107,7 +107,7 @@ def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndar
     rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
     vectors = other.take(rows)
     of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
-    cosines = single_products(vectors, of_pairs, vectors, place[len(pairs) :])
+    cosines = inner_products(vectors, of_pairs, vectors, place[len(pairs) :])
     return cosines.reshape(near.shape)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.neighbours.scratch_arrays import kept
+from ncclean.neighbours.scratch_arrays import scratch
 
 if TYPE_CHECKING:
     import torch
@@ -29,83 +29,75 @@ _WORTH_TORCH, _WORTH_ROUNDING = 1e8, 1e5
 _SLABS = 16  # of wide rows, of which only the largest values are partitioned
 
 
-class Multiplied(ABC):
+@dataclass(frozen=True)
+class ProductMatrix:
     """(r, m) products of queries with members."""
 
-    @abstractmethod
-    def reaching(self, floors: np.ndarray) -> np.ndarray:
-        """(c,) places in the raveled products of those that reach (r,) floors. Asked for once."""
+    values: np.ndarray
 
-    @abstractmethod
-    def floors(self, count: int) -> np.ndarray:
+    def range_search(self, thresholds: np.ndarray) -> np.ndarray:
+        """(c,) places in the raveled products of those that reach (r,) thresholds. Asked once."""
+        return np.flatnonzero(self.values >= thresholds[:, None])
+
+    def thresholds(self, count: int) -> np.ndarray:
         """(r,) values that the `count` largest products of each row reach, and not many more."""
+        return thresholds_of(self.values, count)
 
 
-class Arithmetic(ABC):
+class Matmul(ABC):
     """A way to multiply. `error` times the lengths of two vectors bounds what it may be off."""
 
     error: float
 
     @abstractmethod
-    def hold(self, name: str, vectors: np.ndarray) -> Any:
+    def prepare(self, name: str, vectors: np.ndarray) -> Any:
         """(m, d) float32 vectors as they are multiplied, in memory kept under the name."""
 
     @abstractmethod
-    def multiply(self, queries: Any, members: Any, rows: int, count: int) -> Multiplied:
+    def multiply(self, queries: Any, members: Any, rows: int, count: int) -> ProductMatrix:
         """The products of the first `rows` queries with the first `count` members."""
 
 
-class Float32(Arithmetic):
+class Float32Matmul(Matmul):
     """Matrix products of NumPy."""
 
     # Sums of 512 products are off by at most half of it, those of more by less than it in all
     # likelihood: errors would have to add up.
     error = 2.0**-14
 
-    def hold(self, name: str, vectors: np.ndarray) -> np.ndarray:
+    def prepare(self, name: str, vectors: np.ndarray) -> np.ndarray:
         return vectors
 
     def multiply(
         self, queries: np.ndarray, members: np.ndarray, rows: int, count: int
-    ) -> Multiplied:
-        products = kept("products", (rows, count), np.float32)
+    ) -> ProductMatrix:
+        products = scratch("products", (rows, count), np.float32)
         np.matmul(queries[:rows], members[:count].T, out=products)
-        return _Values(products)
+        return ProductMatrix(products)
 
 
-@dataclass(frozen=True)
-class _Values(Multiplied):
-    values: np.ndarray
-
-    def reaching(self, floors: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(self.values >= floors[:, None])
-
-    def floors(self, count: int) -> np.ndarray:
-        return floors_of(self.values, count)
-
-
-class Bfloat16(Arithmetic):
+class Bfloat16Matmul(Matmul):
     """Matrix products of torch on a device."""
 
     # Each element is off by at most this share, so the product by twice that, by Cauchy-Schwarz; a
     # little is for sums in float32.
-    error = 2 * 2.0**-8 + 2.0**-16 + Float32.error
+    error = 2 * 2.0**-8 + 2.0**-16 + Float32Matmul.error
 
     def __init__(self, device: str) -> None:
         self._device = device
 
-    def hold(self, name: str, vectors: np.ndarray) -> torch.Tensor:
+    def prepare(self, name: str, vectors: np.ndarray) -> torch.Tensor:
         import torch
 
-        held = self._room(name, _filled(len(vectors)), vectors.shape[1])
+        prepared = self._room(name, _filled(len(vectors)), vectors.shape[1])
         # torch warns of arrays that cannot be written to, such as mapped files.
         vectors = vectors if vectors.flags.writeable else vectors.copy()
-        held[: len(vectors)].copy_(torch.from_numpy(vectors))
-        return held
+        prepared[: len(vectors)].copy_(torch.from_numpy(vectors))
+        return prepared
 
     def multiply(
         self, queries: torch.Tensor, members: torch.Tensor, rows: int, count: int
-    ) -> Multiplied:
+    ) -> ProductMatrix:
         import torch
 
         members = members[: _filled(count)]
@@ -113,52 +105,50 @@ class Bfloat16(Arithmetic):
         torch.mm(queries, members.T, out=products)
         # NumPy compares integers many times as fast as torch does.
         bits = products.view(torch.int16).cpu().numpy().view(np.uint16)
-        return _Bits(bits[:rows, :count])
+        return RoundedProducts(bits[:rows, :count])
 
     def _room(self, name: str, *shape: int) -> torch.Tensor:
         import torch
 
         if self._device == "cpu":
-            return torch.from_numpy(kept(name, shape, np.int16)).view(torch.bfloat16)
+            return torch.from_numpy(scratch(name, shape, np.int16)).view(torch.bfloat16)
         return torch.empty(shape, dtype=torch.bfloat16, device=self._device)
 
 
 @dataclass(frozen=True)
-class _Bits(Multiplied):
+class RoundedProducts(ProductMatrix):
     """Products rounded to bfloat16, as uint16: positive ones in their order, then negative ones
     from zero on downwards.
     """
 
-    bits: np.ndarray
-
-    def reaching(self, floors: np.ndarray) -> np.ndarray:
-        # Rounding keeps the order: a product that reaches a floor does so when both are rounded.
-        rounded = _rounded(floors)
+    def range_search(self, thresholds: np.ndarray) -> np.ndarray:
+        # Rounding keeps the order: what reaches a threshold does so when both are rounded.
+        rounded = _rounded(thresholds)
         is_low = (rounded >= 0x8000) | (rounded == 0)
         if not is_low.any():
-            return np.flatnonzero(self.bits.view(np.int16) >= rounded.view(np.int16)[:, None])
-        # What reaches a floor lies in one range of integers; a subtraction tells what does.
+            return np.flatnonzero(self.values.view(np.int16) >= rounded.view(np.int16)[:, None])
+        # What reaches a threshold lies in one range of integers; a subtraction tells what does.
         first = np.where(is_low, 0, rounded).astype(np.uint16)
         span = np.where(is_low, rounded | 0x8000, 0x7FFF - first).astype(np.uint16)
-        np.subtract(self.bits, first[:, None], out=self.bits)
-        return np.flatnonzero(self.bits <= span[:, None])
+        np.subtract(self.values, first[:, None], out=self.values)
+        return np.flatnonzero(self.values <= span[:, None])
 
-    def floors(self, count: int) -> np.ndarray:
-        bits = floors_of(self.bits.view(np.int16), count)  # in the order of those above zero
+    def thresholds(self, count: int) -> np.ndarray:
+        bits = thresholds_of(self.values.view(np.int16), count)  # in the order of those above zero
         values = (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        floors: np.ndarray = np.where(bits < 0, -np.inf, values * np.float32(1 - 2.0**-8))
-        return floors
+        thresholds: np.ndarray = np.where(bits < 0, -np.inf, values * np.float32(1 - 2.0**-8))
+        return thresholds
 
 
-def fastest(products: float) -> Arithmetic:
+def fastest_matmul(products: float) -> Matmul:
     """The way that takes so many products soonest on this machine."""
     if _has_gpu():
-        return Bfloat16("cuda")
+        return Bfloat16Matmul("cuda")
     is_worth = products >= (_WORTH_ROUNDING if "torch" in sys.modules else _WORTH_TORCH)
-    return Bfloat16("cpu") if is_worth and _has_tiles() else Float32()
+    return Bfloat16Matmul("cpu") if is_worth and _has_tiles() else Float32Matmul()
 
 
-def single_products(
+def inner_products(
     queries: np.ndarray, rows: np.ndarray, members: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
     """(c,) products in float32 of rows of queries with members at places."""
@@ -182,25 +172,25 @@ def longest(vectors: np.ndarray) -> float:
     return float(lengths(vectors).max(initial=0))
 
 
-def floors_of(values: np.ndarray, count: int) -> np.ndarray:
+def thresholds_of(values: np.ndarray, count: int) -> np.ndarray:
     """(m,) values that at least `count` of each row reach, and not many more.
 
     Of wide rows, the largest values of sets of `_SLABS` are partitioned, not all values: as many
-    sets as there are largest ones reach the floor.
+    sets as there are largest ones reach it.
     """
     sets = values.shape[1] // _SLABS
     if sets >= 2 * count:
         values = values[:, : sets * _SLABS].reshape(len(values), _SLABS, sets).max(axis=1)
     place = values.shape[1] - count
-    floors: np.ndarray = np.partition(values, place, axis=1)[:, place]
-    return floors
+    thresholds: np.ndarray = np.partition(values, place, axis=1)[:, place]
+    return thresholds
 
 
-def widened(stored: np.ndarray, name: str) -> np.ndarray:
+def to_float32(stored: np.ndarray, name: str) -> np.ndarray:
     """Vectors in float32: float16 ones in memory kept under the name, others as they are."""
     if stored.dtype == np.float32:
         return stored
-    wide = kept(name, stored.shape, np.float32)
+    wide = scratch(name, stored.shape, np.float32)
     if "torch" in sys.modules:  # in a quarter of the time
         import torch
 
@@ -210,11 +200,11 @@ def widened(stored: np.ndarray, name: str) -> np.ndarray:
     return wide
 
 
-def taken(stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def take_float32(stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """(r,) rows of float16 vectors in float32, in kept memory."""
-    narrow = kept("taken", (len(rows), stored.shape[1]), np.float16)
+    narrow = scratch("taken", (len(rows), stored.shape[1]), np.float16)
     np.take(stored, rows, axis=0, out=narrow, mode="clip")  # `raise` would copy `out`
-    return widened(narrow, "taken in float32")
+    return to_float32(narrow, "taken in float32")
 
 
 def _filled(count: int) -> int:

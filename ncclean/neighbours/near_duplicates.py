@@ -14,23 +14,27 @@ from functools import partial
 import numpy as np
 
 from ncclean.neighbours.block_tasks import Direction, range_of
-from ncclean.neighbours.chunked import (
-    DisjointSets,
-    add_counts,
-    chunks,
-)
+from ncclean.neighbours.chunked import DisjointSets, add_counts, chunks
 from ncclean.neighbours.corpus import Corpus
 from ncclean.neighbours.duplicate_groups import (
+    MAX_PAIRS,
     Candidates,
-    DuplicatePairs,
+    FirstPairs,
     Leaders,
-    SpanningPairs,
+    SpanningForest,
     join_single_rows,
 )
-from ncclean.neighbours.inverted_lists import Members, Vectors, Visit, Visitors, batches, visits
+from ncclean.neighbours.inverted_lists import (
+    InvertedList,
+    Probe,
+    Probes,
+    Vectors,
+    batches,
+    probed_lists,
+)
 from ncclean.neighbours.knn import TIE, block_rows
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import fastest, taken
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import fastest_matmul, take_float32
 from ncclean.neighbours.result import SAME_IMAGE_COSINE
 from ncclean.neighbours.search_tasks import groups_of_lists, nearest_of
 from ncclean.neighbours.stages import Stages
@@ -62,7 +66,7 @@ def group_side(
         arguments = [(side, threshold, number, linkage, effort)] * groups
         text = f"comparing {side} near-duplicates"
         return _pairs(
-            stages, stages.run(text, f"pairs-{side}-{number}", find_pairs, arguments), count
+            stages, stages.run(text, f"pairs-{side}-{number}", find_duplicates, arguments), count
         )
 
     def ask(number: int, by_similarity: bool) -> None:
@@ -148,7 +152,7 @@ GROUPING_EFFORT = 12
 _QUERY_ROWS = 512
 
 
-def find_pairs(
+def find_duplicates(
     work: ArrayFolder,
     group: int,
     side: str,
@@ -168,23 +172,25 @@ def find_pairs(
     lengths = work.load(f"lengths-{side}")["lengths"]
     chosen = work.load(f"round-{side}-{round_}") if round_ else None
     by_similarity = chosen is not None and bool(chosen["by_similarity"][0])
-    pairs: DuplicatePairs | SpanningPairs = DuplicatePairs.kept(by_similarity)
+    pairs: FirstPairs | SpanningForest = FirstPairs(
+        1 if by_similarity else MAX_PAIRS, by_similarity
+    )
     if linkage == "components":
-        pairs = SpanningPairs()
-    asked_for = _asked_for(visits(vectors, vectors, direction, first, last), effort, chosen)
+        pairs = SpanningForest()
+    asked_for = _compared(probed_lists(vectors, vectors, direction, first, last), effort, chosen)
     for batch in batches(asked_for, int(work.load("groups")["room"][0]), len(lengths)):
-        stored = vectors.kept(batch.queries)
-        products = Products(partial(_centred, stored, space), fastest(batch.comparisons))
-        for members, asking in batch.visits:
-            products.begin(space.dual(members.vectors))
+        stored = vectors.take_float16(batch.queries)
+        products = ListScanner(partial(_centred, stored, space), fastest_matmul(batch.comparisons))
+        for members, asking in batch.probes:
+            products.set_list(space.dual(members.vectors))
             asked = np.searchsorted(batch.queries, asking)
             # Small blocks: the fewer members after the first query of a block, the less for
             # nothing.
             for rows in chunks(len(asking), min(_QUERY_ROWS, block_rows(len(members.ids)))):
                 later = asking[rows]
-                floors = (threshold - TIE) * lengths[later]
+                thresholds = (threshold - TIE) * lengths[later]
                 earlier = int(np.searchsorted(members.ids, later[-1]))
-                near = products.reaching(asked[rows], floors, earlier)
+                near = products.range_search(asked[rows], thresholds, earlier)
                 found = Candidates(later[near.rows], members.ids[near.places], near.cosines)
                 found = found.at(np.flatnonzero(found.ids < found.queries))
                 cosines = found.cosines / lengths[found.queries]
@@ -203,20 +209,20 @@ def find_pairs(
 
 def _centred(stored: np.ndarray, space: Whitening, rows: np.ndarray) -> np.ndarray:
     """Rows of float16 vectors as they are multiplied with the members."""
-    return space.centred(taken(stored, rows))
+    return space.centred(take_float32(stored, rows))
 
 
-def _asked_for(
-    visits: Iterable[tuple[Members, Visitors]],
+def _compared(
+    probed_lists: Iterable[tuple[InvertedList, Probes]],
     effort: int,
     chosen: Mapping[str, np.ndarray] | None,
-) -> Iterator[Visit]:
+) -> Iterator[Probe]:
     """The members of lists and the rows after the first of them that visit the list.
 
     `chosen` names those that are compared, if not all are.
     """
-    for members, visiting in visits:
-        ids = visiting.ids[visiting.rank < effort]
+    for members, probes in probed_lists:
+        ids = probes.ids[probes.rank < effort]
         if chosen is not None:
             ids, is_asked = ids[chosen["queries"][ids]], chosen["members"][members.ids]
             members = members.only(is_asked)

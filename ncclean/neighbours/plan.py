@@ -13,16 +13,16 @@ from threadpoolctl import threadpool_limits
 from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.neighbours.block_tasks import MOST_PROBES, many_probes
+from ncclean.neighbours.block_tasks import MAX_NPROBE, likely_nprobe
+from ncclean.neighbours.blocks import embedded_blocks
 from ncclean.neighbours.copies import caption_digests, vector_digests
-from ncclean.neighbours.knn import QUERY_ROWS, RisingNearest, keys_of, nearest_in_list
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import Arithmetic, fastest, load_faiss, taken
+from ncclean.neighbours.knn import QUERY_ROWS, Heaps, heap_keys, nearest_in_list
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import Matmul, fastest_matmul, load_faiss, take_float32
 from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.run import DRIVER_BYTES, task_bytes
 from ncclean.neighbours.search import groups_of, row_bytes
-from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.training import is_exact, lists_of
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.process_runner import processes_worth
@@ -35,6 +35,7 @@ _BLOCK_TASKS, _GROUP_TASKS = 5, 19
 # compared with all lists, and what a comparison with a member costs, with all that is around it.
 _OF_A_PAIR, _OF_LISTS, _OF_MEMBERS = 40_000, 4, 1.5
 _ROW_BYTES = 60  # of the table, without ids that compress
+_FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,18 @@ def plan_search(
     lists = lists_of(pairs, exact)
     processes = processes_worth(tasks.workers, shards)
     room = task_bytes(memory_limit, tasks, processes)
-    of_a_row = row_bytes(k, min(many_probes(lists), lists), queries=1)
+    of_a_row = row_bytes(k, min(likely_nprobe(lists), lists), queries=1)
     groups = groups_of(np.full(lists, pairs // lists + 1), of_a_row, room, processes)
     members = round(pairs / lists)
     of_a_task = pairs * min(GROUPING_EFFORT, lists) * members / (len(groups) - 1)
     load_faiss()  # a limit holds for what is loaded
-    way = fastest(of_a_task)
+    matmul = fastest_matmul(of_a_task)
     with threadpool_limits(1):
-        speed = _comparisons_per_second(first.image, members, k, way)
+        speed = _comparisons_per_second(first.image, members, k, matmul)
     work = [
         _PASSES * reading * size / max(first_bytes, 1)
-        + pairs * _comparisons(visits, lists, pairs / lists, exact) / speed
-        for visits in (GROUPING_EFFORT, many_probes(lists))
+        + pairs * _comparisons(nprobe, lists, pairs / lists, exact) / speed
+        for nprobe in (GROUPING_EFFORT, likely_nprobe(lists))
     ]
     low, high = (round(seconds / 3600, 6) for seconds in work)
     return NeighboursPlan(
@@ -121,7 +122,7 @@ def plan_search(
         blocks=len(blocks),
         tasks=_BLOCK_TASKS * len(blocks) + _GROUP_TASKS * (len(groups) - 1),
         bytes_read=_PASSES * size,
-        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MOST_PROBES, lists)),
+        working_bytes=pairs * (4 * dim + 32 * k + 20 * min(MAX_NPROBE, lists) + _FACTS),
         bytes_written=pairs * _ROW_BYTES,
         task_bytes=room,
         memory_bytes=processes * room + DRIVER_BYTES,
@@ -134,13 +135,13 @@ def plan_search(
     )
 
 
-def _comparisons(visits: int, lists: int, members: float, exact: bool) -> float:
+def _comparisons(nprobe: int, lists: int, members: float, exact: bool) -> float:
     """What a pair costs in all searches: two within, two across; the latter one if `exact`."""
-    visited = 3 * lists if exact else 4 * min(visits, lists)
+    visited = 3 * lists if exact else 4 * min(nprobe, lists)
     return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
 
 
-def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, way: Arithmetic) -> float:
+def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, matmul: Matmul) -> float:
     """How many vectors a core compares with queries in a second, when the first are found."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
@@ -148,14 +149,14 @@ def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, way: Arit
         vectors[drawn].astype(np.float32), [QUERY_ROWS, QUERY_ROWS + _KNOWN]
     )
     ids, rows = np.arange(_KNOWN, dtype=np.int32), np.arange(QUERY_ROWS)
-    nearest = RisingNearest(keys_of(nearest_in_list(queries, near, ids, k, None)))
-    products = Products(partial(taken, queries.astype(np.float16)), way)
+    nearest = Heaps(heap_keys(nearest_in_list(queries, near, ids, k, None)))
+    products = ListScanner(partial(take_float32, queries.astype(np.float16)), matmul)
 
     def compare(number: int) -> None:
         first = _KNOWN + number * len(listed)
         ids = np.arange(first, first + len(listed), dtype=np.int32)
-        products.begin(listed)
-        nearest.add(rows, products.reaching(rows, nearest.floors(rows)), ids)
+        products.set_list(listed)
+        nearest.add(rows, products.range_search(rows, nearest.thresholds(rows)), ids)
 
     compare(0)  # libraries and memory are made ready
     begin = time.process_time()

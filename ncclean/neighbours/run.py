@@ -18,9 +18,9 @@ from ncclean.atomic import remove_leftovers
 from ncclean.config import TaskOptions
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
+from ncclean.neighbours.blocks import embedded_blocks, read_reference
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
-from ncclean.neighbours.sources import embedded_blocks, read_reference
 from ncclean.neighbours.table import (
     NeighboursSummary,
     neighbour_metadata,

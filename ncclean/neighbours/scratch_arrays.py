@@ -13,7 +13,7 @@ _ALIGNED = 64
 _held = threading.local()
 
 
-def kept(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array of any content in the memory of this thread's last one of that name.
 
     What the last one held is gone, so a name is for one use at a time.

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.neighbours.better_matches import BetterMatches
-from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, route_block
+from ncclean.neighbours.block_tasks import ACROSS, SIDES, WITHIN, Direction, write_lists
 from ncclean.neighbours.blocks import ArrayBlock, Block
 from ncclean.neighbours.chunked import add_counts
 from ncclean.neighbours.columns import (
@@ -33,13 +33,13 @@ from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import THRESHOLDS, CorpusNeighbours, Side
 from ncclean.neighbours.scratch_arrays import release
 from ncclean.neighbours.search_tasks import (
-    gather_nearest,
+    merge_heaps,
     nearest_of,
-    search_away,
-    search_home,
+    search_first_list,
+    search_other_lists,
 )
 from ncclean.neighbours.stages import Stages
-from ncclean.neighbours.training import Assigned, assign, describe, is_exact, learn
+from ncclean.neighbours.training import Assignment, assign, describe, is_exact, learn
 from ncclean.neighbours.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
@@ -80,8 +80,8 @@ def find_neighbours(
     exact = is_exact(options, len(corpus.own))
     queries = learn(stages, blocks, corpus.distinct, options, whiten=whiten, exact=exact)
     assigned = assign(stages, blocks, queries, options, exact=exact, thresholds=thresholds)
-    arguments = [(block, assigned.probes, exact) for block in blocks]
-    stages.run("writing lists", "route", route_block, arguments)
+    arguments = [(block, assigned.nprobe, exact) for block in blocks]
+    stages.run("writing lists", "lists", write_lists, arguments)
     stages.save("groups", **_groups(corpus, assigned, options.k, memory_bytes, runner.workers))
 
     joins = whiten and options.image_threshold is None  # single images, by their plain cosines
@@ -93,7 +93,7 @@ def find_neighbours(
             "leaders-image" if joins and side == "image" else f"groups-{side}",
             thresholds[side],
             options.linkage,
-            assigned.probes[f"{side}-{side}"] if exact else GROUPING_EFFORT,
+            assigned.nprobe[f"{side}-{side}"] if exact else GROUPING_EFFORT,
         )
     k = {one.name: corpus.width(one, options.k) for one in (*WITHIN, *ACROSS)}
     for direction in WITHIN:
@@ -105,14 +105,14 @@ def find_neighbours(
     lemon = lemon_scores(stages, corpus, options.k)
     recalls = {one.name: recall(stages, one, assigned, queries) for one in WITHIN}
     if exact:
-        rivals = better_of_all(stages, blocks, corpus)
+        better = better_of_all(stages, blocks, corpus)
     else:
         counts = []
         for direction in ACROSS:
             search(stages, blocks, direction, k[direction.name])
             recalls[direction.name] = recall(stages, direction, assigned, queries)
             counts.append(better_among_neighbours(stages, corpus, direction))
-        rivals = BetterMatches(*counts)
+        better = BetterMatches(*counts)
     columns = distinct_columns(stages, corpus, assigned.clusters)
     lists = {side: len(stages.work.load("learnt")[f"{side}_lists"]) for side in SIDES}
 
@@ -125,7 +125,7 @@ def find_neighbours(
             sizes=sizes[here],
             members=sizes["images" if here == "image" else here],
             similarity=columns[here],
-            index=describe(within, across, assigned.probes, lists[here]),
+            index=describe(within, across, assigned.nprobe, lists[here]),
             recall=recalls[within.name],
             across_recall=recalls.get(across.name, 1.0),
             duplicate_recall=assigned.duplicate_recall[here],
@@ -138,7 +138,7 @@ def find_neighbours(
         is_exact=exact,
         pair_group=groups["pair"],
         pair_sizes=sizes["pair"],
-        rivals=rivals,
+        better=better,
         lemon=lemon,
         cluster=columns["cluster"],
         reference=reference_matches(stages, blocks, corpus, reference, whiten, options),
@@ -167,7 +167,7 @@ def neighbours_of(
 
 
 def _groups(
-    corpus: Corpus, assigned: Assigned, k: int, memory_bytes: int, workers: int
+    corpus: Corpus, assigned: Assignment, k: int, memory_bytes: int, workers: int
 ) -> dict[str, np.ndarray]:
     """By side, where each group of lists begins: as many rows as a task has room for.
 
@@ -176,7 +176,7 @@ def _groups(
     groups = {
         side: groups_of(
             _sizes_of_lists(lists),
-            row_bytes(k, max(assigned.visits(side)), _most_queries(corpus, side)),
+            row_bytes(k, max(assigned.nprobes(side)), _most_queries(corpus, side)),
             memory_bytes,
             workers,
         )
@@ -198,13 +198,13 @@ def _most_queries(corpus: Corpus, side: str) -> float:
     return max(len(one) for one in corpus.distinct.values()) / len(corpus.distinct[side])
 
 
-def row_bytes(k: int, visits: int, queries: float) -> int:
+def row_bytes(k: int, nprobes: int, queries: float) -> int:
     """What a task holds for each row of its lists, which so many queries visit.
 
     Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
     there are for each row.
     """
-    return round(queries * (32 * k + 4 * visits))
+    return round(queries * (32 * k + 4 * nprobes))
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
@@ -231,16 +231,16 @@ def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int
         f"{direction.index} by {direction.query}"
     )  # fmt: skip
     arguments = [(direction, k)] * groups
-    stages.run(f"searching {what}", f"home-{name}", search_home, arguments)
-    routes = [f"route-{number}" for number in range(len(blocks))]
-    stages.joined(f"visits-{name}", routes, {"home": f"{name}_home"})
-    stages.run(f"searching {what}, further lists", f"away-{name}", search_away, arguments)
-    stages.run(f"merging {what}", f"near-{name}", gather_nearest, arguments)
-    stages.drop(f"home-{name}-", f"away-{name}-", f"visits-{name}")
+    stages.run(f"searching {what}", f"first-{name}", search_first_list, arguments)
+    files = [f"lists-{number}" for number in range(len(blocks))]
+    stages.joined(f"first-lists-{name}", files, {"lists": f"{name}_first"})
+    stages.run(f"searching {what}, further lists", f"other-{name}", search_other_lists, arguments)
+    stages.run(f"merging {what}", f"near-{name}", merge_heaps, arguments)
+    stages.drop(f"first-{name}-", f"other-{name}-", f"first-lists-{name}")
 
 
 def recall(
-    stages: Stages, direction: Direction, assigned: Assigned, queries: Mapping[str, np.ndarray]
+    stages: Stages, direction: Direction, assigned: Assignment, queries: Mapping[str, np.ndarray]
 ) -> float:
     """The share of the true neighbours of the sample that were found."""
     exact = assigned.exact[direction.name]

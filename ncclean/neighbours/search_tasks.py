@@ -1,30 +1,31 @@
 """The k nearest by list: one task for each group of consecutive lists.
 
-`search_home` compares queries with their nearest list, `search_away` with the others they visit,
-`gather_nearest` merges what was found of the queries whose nearest list is in the group.
+`search_first_list` compares queries with the list nearest to them, `search_other_lists` with the
+others they probe, `merge_heaps` merges both for the queries whose first list is in the group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from ncclean.neighbours.block_tasks import Direction, starts_of
 from ncclean.neighbours.chunked import chunks
-from ncclean.neighbours.inverted_lists import Vectors, batches, visits
+from ncclean.neighbours.inverted_lists import InvertedList, Probes, Vectors, batches, probed_lists
 from ncclean.neighbours.knn import (
+    Heaps,
     Nearest,
-    RisingNearest,
-    keys_of,
+    heap_keys,
     nearest_in_list,
     order_of,
     query_blocks,
 )
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import fastest, taken, widened
-from ncclean.neighbours.scratch_arrays import kept
-from ncclean.storage.array_files import ArrayFolder
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import fastest_matmul, take_float32, to_float32
+from ncclean.neighbours.scratch_arrays import scratch
+from ncclean.storage.array_files import ArrayFolder, Arrays
 
 _ROWS = 4096  # of queries, whose neighbours are looked up or merged at a time
 
@@ -34,80 +35,80 @@ def groups_of_lists(work: ArrayFolder, side: str) -> np.ndarray:
     return np.asarray(work.load("groups")[side])
 
 
-def search_home(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """Queries whose nearest list is in the group: the k nearest there, without themselves."""
+def _lists_of_group(
+    work: ArrayFolder, group: int, direction: Direction
+) -> tuple[Vectors, Iterator[tuple[int, InvertedList, Probes]]]:
+    """The vectors of all queries; the lists of a group, their numbers and the queries of each."""
     first, last = groups_of_lists(work, direction.index)[group : group + 2]
     index = Vectors(work, direction.index)
     queries = index if direction.is_within else Vectors(work, direction.query)
-    ids, lists = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    lists = enumerate(probed_lists(index, queries, direction, first, last), start=first)
+    return queries, ((number, members, probes) for number, (members, probes) in lists)
+
+
+def search_first_list(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
+    """Queries whose nearest list is in the group: the k nearest there, without themselves."""
+    queries, lists = _lists_of_group(work, group, direction)
+    ids, numbers = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     keys = [np.empty((0, k), np.int64)]
-    for number, (members, visiting) in enumerate(
-        visits(index, queries, direction, first, last), start=first
-    ):
-        own = visiting.ids[visiting.rank == 0]
+    for number, members, probes in lists:
+        own = probes.ids[probes.rank == 0]
         listed = members.vectors
         for rows in chunks(len(own), _ROWS):
             asked = own[rows]
-            vectors = listed[rows] if direction.is_within else widened(queries.kept(asked), "home")
-            nearest = nearest_in_list(
-                vectors, listed, members.ids, k, asked if direction.is_within else None
-            )
+            if direction.is_within:
+                nearest = nearest_in_list(listed[rows], listed, members.ids, k, asked)
+            else:
+                vectors = to_float32(queries.take_float16(asked), "queries of a list")
+                nearest = nearest_in_list(vectors, listed, members.ids, k, None)
             ids.append(asked)
-            lists.append(np.full(len(asked), number, np.int32))
-            keys.append(keys_of(nearest))
+            numbers.append(np.full(len(asked), number, np.int32))
+            keys.append(heap_keys(nearest))
     joined = np.concatenate(ids)
     order = np.argsort(joined)
-    work.save(
-        f"home-{direction.name}-{group}",
-        {
-            "queries": joined[order],
-            "lists": np.concatenate(lists)[order],
-            "keys": np.concatenate(keys)[order],
-        },
-    )
+    columns: Arrays = {
+        "queries": joined,
+        "lists": np.concatenate(numbers),
+        "keys": np.concatenate(keys),
+    }
+    ordered = {name: column[order] for name, column in columns.items()}
+    work.save(f"first-{direction.name}-{group}", ordered)
 
 
-def search_away(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """Queries whose nearest list is another one: what comes up to the k-th found so far."""
+def search_other_lists(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
+    """Queries whose nearest list is another one: what reaches the k-th of that list."""
     groups = groups_of_lists(work, direction.index)
-    first, last = groups[group : group + 2]
-    home = np.asarray(work.load(f"visits-{direction.name}")["home"])
-    index = Vectors(work, direction.index)
-    queries = index if direction.is_within else Vectors(work, direction.query)
-    away = (
-        (members, visiting.ids[visiting.rank > 0])
-        for members, visiting in visits(index, queries, direction, first, last)
-    )
-    found, keys = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-    for batch in batches(away, int(work.load("groups")["room"][0]), len(home)):
-        ids = batch.queries
-        products = Products(partial(taken, queries.kept(ids)), fastest(batch.comparisons))
-        best = RisingNearest(_found_at_home(work, direction, ids, groups, home, k))
-        for members, asking in batch.visits:
-            rows = np.searchsorted(ids, asking)
-            products.begin(members.vectors)
+    first_list = np.asarray(work.load(f"first-lists-{direction.name}")["lists"])
+    queries, lists = _lists_of_group(work, group, direction)
+    others = ((members, probes.ids[probes.rank > 0]) for _, members, probes in lists)
+    ids, keys = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    for batch in batches(others, int(work.load("groups")["room"][0]), len(first_list)):
+        scanner = ListScanner(
+            partial(take_float32, queries.take_float16(batch.queries)),
+            fastest_matmul(batch.comparisons),
+        )
+        heaps = Heaps(_first_list_keys(work, direction, batch.queries, groups, first_list, k))
+        for members, asking in batch.probes:
+            rows = np.searchsorted(batch.queries, asking)
+            scanner.set_list(members.vectors)
             for block in query_blocks(len(rows), len(members.ids)):
                 asked = rows[block]
-                best.add(asked, products.reaching(asked, best.floors(asked)), members.ids)
-        rows, new = best.found()
-        found.append(ids[rows])
+                hits = scanner.range_search(asked, heaps.thresholds(asked))
+                heaps.add(asked, hits, members.ids)
+        rows, new = heaps.added()
+        ids.append(batch.queries[rows])
         keys.append(new)
         del rows, new
-    asked, further = np.concatenate(found), np.concatenate(keys)
-    del found, keys
+    asked, further = np.concatenate(ids), np.concatenate(keys)
+    del ids, keys
     order = np.argsort(asked, kind="stable")
     asked, further = asked[order], further[order]
-    # By the group of the query's own list, where it is merged with what was found there.
-    of_query = _group_of(groups, home[asked])
+    # By the group of the query's first list, where it is merged with what that list has.
+    of_query = _group_of(groups, first_list[asked])
     order = order_of(of_query, len(groups))
-    work.save(
-        f"away-{direction.name}-{group}",
-        {
-            "queries": asked[order],
-            "keys": further[order],
-            "starts": starts_of(of_query, len(groups) - 1),
-        },
-    )
+    starts = starts_of(of_query, len(groups) - 1)
+    columns = {"queries": asked[order], "keys": further[order], "starts": starts}
+    work.save(f"other-{direction.name}-{group}", columns)
 
 
 def _group_of(groups: np.ndarray, lists: np.ndarray) -> np.ndarray:
@@ -117,70 +118,50 @@ def _group_of(groups: np.ndarray, lists: np.ndarray) -> np.ndarray:
     return of_each
 
 
-def _found_at_home(
-    work: ArrayFolder,
-    direction: Direction,
-    ids: np.ndarray,
-    groups: np.ndarray,
-    home: np.ndarray,
-    k: int,
-) -> np.ndarray:
-    """(q, k) `keys_of` what `search_home` found for ascending ids, by the list each is at home."""
-    of_query = _group_of(groups, home[ids])
-    keys = kept("keys", (len(ids), k), np.int64)
+def _first_list_keys(
+    work: ArrayFolder, direction: Direction, ids: np.ndarray, groups: np.ndarray,
+    first_list: np.ndarray, k: int,
+) -> np.ndarray:  # fmt: skip
+    """(q, k) heap keys that `search_first_list` wrote for ascending ids, by their first lists."""
+    of_query = _group_of(groups, first_list[ids])
+    keys = scratch("keys", (len(ids), k), np.int64)
     for group in np.unique(of_query):
-        at_home = work.load(f"home-{direction.name}-{group}")
+        first = work.load(f"first-{direction.name}-{group}")
         rows = np.flatnonzero(of_query == group)
         for piece in chunks(len(rows), _ROWS):
-            places = np.searchsorted(at_home["queries"], ids[rows[piece]])
-            keys[rows[piece]] = at_home["keys"][places]
+            places = np.searchsorted(first["queries"], ids[rows[piece]])
+            keys[rows[piece]] = first["keys"][places]
     return keys
 
 
-def gather_nearest(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
+def merge_heaps(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
     """The k nearest of each query whose nearest list is in the group."""
-    at_home = work.load(f"home-{direction.name}-{group}")
-    queries = np.asarray(at_home["queries"])
-    away = [
-        _found_away(work, group, direction, number)
-        for number in range(len(groups_of_lists(work, direction.index)) - 1)
-    ]
+    first = work.load(f"first-{direction.name}-{group}")
+    queries = np.asarray(first["queries"])
+    others = []
+    for number in range(len(groups_of_lists(work, direction.index)) - 1):
+        other = work.load(f"other-{direction.name}-{number}")
+        here = slice(*other["starts"][group : group + 2])
+        others.append((other["queries"][here], other["keys"][here]))
     shape = (len(queries), k)
     nearest = Nearest(np.empty(shape, np.float32), np.empty(shape, np.int32))
     for rows in chunks(len(queries), _ROWS):
-        best = RisingNearest(at_home["keys"][rows].copy())
-        here = [_between(found, *queries[rows][[0, -1]]) for found in away]
-        asked, keys = (np.concatenate(several) for several in zip(*here, strict=True))
+        heaps = Heaps(first["keys"][rows].copy())
+        pieces = [_between(*other, *queries[rows][[0, -1]]) for other in others]
+        asked, keys = (np.concatenate(several) for several in zip(*pieces, strict=True))
         asked = np.searchsorted(queries[rows], asked)
         order = order_of(asked, len(queries[rows]))
-        best.merge(asked[order], keys[order])
-        merged = best.nearest()
+        heaps.merge(asked[order], keys[order])
+        merged = heaps.nearest()
         nearest.cosines[rows], nearest.ids[rows] = merged.cosines, merged.ids
-    work.save(
-        f"near-{direction.name}-{group}",
-        {
-            "queries": queries,
-            "lists": at_home["lists"],
-            "cosines": nearest.cosines,
-            "ids": nearest.ids,
-        },
-    )
-
-
-def _found_away(
-    work: ArrayFolder, group: int, direction: Direction, number: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """What `search_away` found in a group of lists for queries of `group`: they ascend; keys."""
-    away = work.load(f"away-{direction.name}-{number}")
-    begin, end = away["starts"][group : group + 2]
-    return away["queries"][begin:end], away["keys"][begin:end]
+    columns = {"queries": queries, "lists": first["lists"], **vars(nearest)}
+    work.save(f"near-{direction.name}-{group}", columns)
 
 
 def _between(
-    found: tuple[np.ndarray, np.ndarray], first: int, last: int
+    queries: np.ndarray, keys: np.ndarray, first: int, last: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of what was found, that of the queries from the first to the last."""
-    queries, keys = found
+    """The ascending queries from the first to the last, and their keys."""
     begin, end = np.searchsorted(queries, first), np.searchsorted(queries, last, side="right")
     return queries[begin:end], keys[begin:end]
 
@@ -194,6 +175,4 @@ def by_list(work: ArrayFolder, direction: Direction, group: int) -> np.ndarray:
 def nearest_of(work: ArrayFolder, direction: Direction, group: int) -> tuple[np.ndarray, Nearest]:
     """The (q,) ascending queries of a group, and the k nearest of each."""
     file = work.load(f"near-{direction.name}-{group}")
-    return np.asarray(file["queries"]), Nearest(
-        np.asarray(file["cosines"]), np.asarray(file["ids"])
-    )
+    return np.asarray(file["queries"]), Nearest(file["cosines"], file["ids"])

@@ -17,8 +17,7 @@ from ncclean.atomic import published
 from ncclean.neighbours.chunked import VALUES, add_counts, chunks
 from ncclean.neighbours.lemon import LemonParameters
 from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.reference import ReferenceMatches
-from ncclean.neighbours.result import CorpusNeighbours
+from ncclean.neighbours.result import CorpusNeighbours, ReferenceMatches
 from ncclean.output_mark import mark
 from ncclean.storage.parts import ROW_GROUP_ROWS
 
@@ -70,9 +69,9 @@ class _Columns:
         group = result.pair_group[rows]
         columns |= {
             "pair_group": self._named(group, result.pair_sizes[group] == 1),
-            "better_captions": pa.array(result.rivals.captions[rows]),
-            "better_images": pa.array(result.rivals.images[rows]),
-            "mutual_nearest": pa.array(result.rivals.mutual_nearest(rows)),
+            "better_captions": pa.array(result.better.captions[rows]),
+            "better_images": pa.array(result.better.images[rows]),
+            "mutual_nearest": pa.array(result.better.mutual_nearest(rows)),
             "lemon_score": pa.array(lemon, pa.float32(), mask=np.isnan(lemon)),
             "cluster": pa.array(result.cluster[rows]),
             **_of_reference(len(pairs), rows, result.reference, self._reference),
@@ -175,7 +174,7 @@ def summarize(
         repeated_uids=result.repeated_uids,
         **counts,
         mutual_nearest=sum(
-            int(np.count_nonzero(result.rivals.mutual_nearest(rows)))
+            int(np.count_nonzero(result.better.mutual_nearest(rows)))
             for rows in chunks(pairs, VALUES)
         ),
         whitened=result.whiten,
@@ -193,7 +192,7 @@ def summarize(
         seconds=round(seconds, 2),
         out=out,
         clusters=_above(clusters, 0),
-        **_reference_figures(result, reference_images),
+        **_reference_counts(result, reference_images),
     )
 
 
@@ -202,7 +201,7 @@ def _above(values: np.ndarray, least: int) -> int:
     return sum(int(np.count_nonzero(values[rows] > least)) for rows in chunks(len(values), VALUES))
 
 
-def _reference_figures(result: CorpusNeighbours, images: int) -> dict[str, Any]:
+def _reference_counts(result: CorpusNeighbours, images: int) -> dict[str, Any]:
     if result.reference is None:
         return {}
     return {

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from ncclean.neighbours.block_tasks import (
     ACROSS,
-    MOST_PROBES,
+    MAX_NPROBE,
     SIDES,
     WITHIN,
     Direction,
@@ -20,8 +20,8 @@ from ncclean.neighbours.block_tasks import (
 from ncclean.neighbours.blocks import Block
 from ncclean.neighbours.coarse_quantizer import (
     TRAINING_ROWS_PER_LIST,
-    Centroids,
-    number_of_lists,
+    CoarseQuantizer,
+    nlist_for,
 )
 from ncclean.neighbours.copies import Distinct
 from ncclean.neighbours.matmul import load_faiss
@@ -39,7 +39,7 @@ _MOST_SAMPLED = 1 << 19
 
 
 @dataclass(frozen=True)
-class Exact:
+class SampleNeighbours:
     """The (q, k) cosines and ids of the nearest of a sample, by direction name."""
 
     cosines: np.ndarray
@@ -47,7 +47,7 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Assigned:
+class Assignment:
     """By side, (u,) `lists` of the distinct rows; (u,) `clusters` of the images.
 
     `exact` has the true neighbours of the sample; `probes` how many lists a search visits.
@@ -55,14 +55,14 @@ class Assigned:
 
     lists: dict[str, np.ndarray]
     clusters: np.ndarray
-    exact: dict[str, Exact]
-    probes: dict[str, int]
+    exact: dict[str, SampleNeighbours]
+    nprobe: dict[str, int]
     duplicate_recall: dict[str, float]
 
-    def visits(self, side: str) -> list[int]:
+    def nprobes(self, side: str) -> list[int]:
         """How many lists of the side a query visits, by direction."""
         names = (one.name for one in (*WITHIN, *ACROSS) if one.index == side)
-        return [self.probes[name] for name in names if name in self.probes]
+        return [self.nprobe[name] for name in names if name in self.nprobe]
 
 
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:
@@ -85,7 +85,7 @@ def learn(
     if stages.has("learnt", "queries"):
         return queries
     lists = {side: lists_of(len(distinct[side]), exact) for side in SIDES}
-    clusters = options.clusters or number_of_lists(len(distinct["image"]))
+    clusters = options.clusters or nlist_for(len(distinct["image"]))
     rows = {}
     for side in SIDES:
         most_lists = max(lists[side], clusters) if side == "image" else lists[side]
@@ -121,12 +121,12 @@ def lists_of(rows: int, exact: bool) -> int:
     """How many lists so many distinct rows are divided into."""
     if exact:
         return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST))
-    return number_of_lists(rows)
+    return nlist_for(rows)
 
 
-def _centroids(sample: np.ndarray, lists: int, seed: int) -> Centroids:
+def _centroids(sample: np.ndarray, lists: int, seed: int) -> CoarseQuantizer:
     chosen = _draw(len(sample), TRAINING_ROWS_PER_LIST * lists, np.random.default_rng(seed))
-    return Centroids.train(sample[chosen], lists, seed)
+    return CoarseQuantizer.train(sample[chosen], lists, seed)
 
 
 def _whitening(sample: np.ndarray, whiten: bool, seed: int) -> Whitening:
@@ -143,7 +143,7 @@ def assign(
     *,
     exact: bool,
     thresholds: Mapping[str, float],
-) -> Assigned:
+) -> Assignment:
     """The lists of all distinct rows, and how many lists reach the recall asked for."""
     arguments = [(block, options.k) for block in blocks]
     names = stages.run("assigning lists", "assign", assign_block, arguments)
@@ -155,32 +155,34 @@ def assign(
     for side in SIDES:
         stages.joined(f"lengths-{side}", names, {"lengths": f"{side}_length"})
     learnt, asked = stages.work.load("learnt"), stages.work.load("queries")
-    truths, probes, duplicate_recall = {}, {}, {}
+    truths, nprobe, duplicate_recall = {}, {}, {}
     for side in SIDES:
-        centroids = Centroids.of(learnt, f"{side}_")
+        quantizer = CoarseQuantizer.of(learnt, f"{side}_")
         for direction in (*WITHIN, *ACROSS):
             if direction.index != side or (exact and not direction.is_within):
                 continue
             truth = _merged(files, side, direction.query, options.k + 1)
             if direction.is_within:
                 truth = _without(truth, queries[side])
-            truth = Exact(truth.cosines[:, : options.k], truth.ids[:, : options.k])
+            truth = SampleNeighbours(truth.cosines[:, : options.k], truth.ids[:, : options.k])
             truths[direction.name] = truth
-            routes = centroids.route(np.asarray(asked[direction.query]), MOST_PROBES)
-            visits = _visits(truth, lists[side], routes, options.recall)
-            probes[direction.name] = len(centroids) if exact else visits
-        probes[f"{side}-{side}"] = min(
-            max(probes[f"{side}-{side}"], GROUPING_EFFORT), len(centroids)
+            probed = quantizer.assign(np.asarray(asked[direction.query]), MAX_NPROBE)
+            nprobes = _nprobe_of(truth, lists[side], probed, options.recall)
+            nprobe[direction.name] = len(quantizer) if exact else nprobes
+        nprobe[f"{side}-{side}"] = min(
+            max(nprobe[f"{side}-{side}"], GROUPING_EFFORT), len(quantizer)
         )
         pairs = _without(_merged(files, side, f"{side}_whitened", options.k + 1), queries[side])
-        routes = centroids.route(np.asarray(asked[side]), GROUPING_EFFORT)
+        probed = quantizer.assign(np.asarray(asked[side]), GROUPING_EFFORT)
         duplicate_recall[side] = (
-            1.0 if exact else _duplicate_recall(pairs, thresholds[side], lists[side], routes)
+            1.0 if exact else _duplicate_recall(pairs, thresholds[side], lists[side], probed)
         )
-    return Assigned(lists, clusters, truths, probes, duplicate_recall)
+    return Assignment(lists, clusters, truths, nprobe, duplicate_recall)
 
 
-def _merged(files: Sequence[Mapping[str, np.ndarray]], side: str, query: str, width: int) -> Exact:
+def _merged(
+    files: Sequence[Mapping[str, np.ndarray]], side: str, query: str, width: int
+) -> SampleNeighbours:
     """The nearest that exact search found in all blocks, nearest first."""
     name = f"{side}_by_{query}"
     nearest: tuple[np.ndarray, ...] = tuple(
@@ -192,30 +194,32 @@ def _merged(files: Sequence[Mapping[str, np.ndarray]], side: str, query: str, wi
         cosines = np.where(ids >= 0, cosines, -np.inf)
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :width]
         nearest = tuple(np.take_along_axis(array, order, axis=1) for array in (cosines, ids))
-    return Exact(*nearest)
+    return SampleNeighbours(*nearest)
 
 
-def _without(exact: Exact, queries: np.ndarray) -> Exact:
+def _without(exact: SampleNeighbours, queries: np.ndarray) -> SampleNeighbours:
     """The same without the queries themselves."""
     itself = exact.ids == queries[:, None]
     keep = np.argsort(itself, axis=1, kind="stable")[:, : max(exact.ids.shape[1] - 1, 0)]
-    kept = (np.take_along_axis(array, keep, axis=1) for array in (exact.cosines, exact.ids))
-    return Exact(*kept)
+    others = (np.take_along_axis(array, keep, axis=1) for array in (exact.cosines, exact.ids))
+    return SampleNeighbours(*others)
 
 
-def _visits(truth: Exact, lists: np.ndarray, routes: np.ndarray, recall: float) -> int:
+def _nprobe_of(
+    truth: SampleNeighbours, lists: np.ndarray, probed: np.ndarray, recall: float
+) -> int:
     """The fewest lists that hold the share `recall` of the true neighbours."""
     if not truth.ids.size:
         return 1
-    within = lists[truth.ids][:, :, None] == routes[:, None, :]
-    rank = np.where(within.any(axis=2), within.argmax(axis=2), routes.shape[1])
-    reached = np.cumsum(np.bincount(rank.ravel(), minlength=routes.shape[1] + 1)) / rank.size
-    enough = np.flatnonzero(reached[: routes.shape[1]] >= recall)
-    return int(enough[0]) + 1 if len(enough) else routes.shape[1]
+    within = lists[truth.ids][:, :, None] == probed[:, None, :]
+    rank = np.where(within.any(axis=2), within.argmax(axis=2), probed.shape[1])
+    reached = np.cumsum(np.bincount(rank.ravel(), minlength=probed.shape[1] + 1)) / rank.size
+    enough = np.flatnonzero(reached[: probed.shape[1]] >= recall)
+    return int(enough[0]) + 1 if len(enough) else probed.shape[1]
 
 
 def _duplicate_recall(
-    exact: Exact, threshold: float, lists: np.ndarray, routes: np.ndarray
+    exact: SampleNeighbours, threshold: float, lists: np.ndarray, probed: np.ndarray
 ) -> float:
     """The share of queries with a near-duplicate whose nearest one is in a list they visit."""
     if not exact.ids.shape[1]:
@@ -223,7 +227,7 @@ def _duplicate_recall(
     has_one = exact.cosines[:, 0] >= threshold
     if not has_one.any():
         return float("nan")
-    visited = (lists[exact.ids[:, 0]][:, None] == routes).any(axis=1)
+    visited = (lists[exact.ids[:, 0]][:, None] == probed).any(axis=1)
     return float(visited[has_one].mean())
 
 
@@ -231,8 +235,8 @@ def _draw(rows: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.choice(rows, min(wanted, rows), replace=False))
 
 
-def describe(direction: Direction, across: Direction, probes: Mapping[str, int], lists: int) -> str:
+def describe(direction: Direction, across: Direction, nprobe: Mapping[str, int], lists: int) -> str:
     """The lists of a side and how many of them are visited, for people and for metadata."""
-    if across.name not in probes:
+    if across.name not in nprobe:
         return "flat (exact)"
-    return f"ivf ({lists} lists, {probes[direction.name]} and {probes[across.name]} visited)"
+    return f"ivf ({lists} lists, {nprobe[direction.name]} and {nprobe[across.name]} visited)"

@@ -30,10 +30,10 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
+from ncclean.neighbours.blocks import embedded_blocks
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.result import SAME_IMAGE_COSINE, THRESHOLDS
 from ncclean.neighbours.search import neighbours_of
-from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.whitening import Whitening
 
 _DUPLICATES, _ALTERED = 0.05, 1000

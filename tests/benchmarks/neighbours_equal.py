@@ -31,12 +31,12 @@ from threadpoolctl import threadpool_limits
 
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.neighbours.block_tasks import ACROSS, WITHIN, Direction
-from ncclean.neighbours.coarse_quantizer import Centroids
+from ncclean.neighbours.blocks import embedded_blocks
+from ncclean.neighbours.coarse_quantizer import CoarseQuantizer
 from ncclean.neighbours.inverted_lists import Vectors
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
 from ncclean.neighbours.search_tasks import nearest_of
-from ncclean.neighbours.sources import embedded_blocks
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder
@@ -44,7 +44,7 @@ from ncclean.storage.array_files import ArrayFolder
 _K = 30
 _QUERIES = 20_000
 _CHUNK = 50_000
-_KILLED_AT = ("route-", "near-text-text-", "home-image-text-")  # when a file of this name is there
+_KILLED_AT = ("lists-", "near-text-text-", "first-image-text-")  # when a file of this name is there
 
 
 def main() -> None:
@@ -162,8 +162,8 @@ def _same(one: ArrayFolder, other: ArrayFolder, name: str) -> bool:
 def compared(work: ArrayFolder, direction: Direction, dim: int, clock: Clock) -> dict[str, object]:
     """How the neighbours of one direction differ from those of FAISS."""
     index_side, query_side = Vectors(work, direction.index), Vectors(work, direction.query)
-    lists = Centroids.of(work.load("learnt"), f"{direction.index}_")
-    probes = int(work.load("route-0")[f"{direction.name}_rank"].max()) + 1
+    lists = CoarseQuantizer.of(work.load("learnt"), f"{direction.index}_")
+    probes = int(work.load("lists-0")[f"{direction.name}_rank"].max()) + 1
     quantizer = faiss.IndexFlatIP(dim)
     quantizer.add(lists.lists)
     half = faiss.ScalarQuantizer.QT_fp16  # as the vectors are stored
@@ -174,7 +174,7 @@ def compared(work: ArrayFolder, direction: Direction, dim: int, clock: Clock) ->
     index.nprobe = probes
     count = int(index_side.bounds[-1])
     of_row = np.concatenate([
-        work.load(f"assign-{block}")[f"{direction.index}_routes"][:, 0]
+        work.load(f"assign-{block}")[f"{direction.index}_probed"][:, 0]
         for block in range(len(index_side.files))
     ]).astype(np.int64)  # fmt: skip
     for start in range(0, count, _CHUNK):
@@ -184,7 +184,7 @@ def compared(work: ArrayFolder, direction: Direction, dim: int, clock: Clock) ->
     total = int(query_side.bounds[-1])
     asked = np.sort(rng.choice(total, min(_QUERIES, total), replace=False))
     queries = query_side.take(asked)
-    routes = lists.route(queries, probes).astype(np.int64)
+    routes = lists.assign(queries, probes).astype(np.int64)
     coarse = np.take_along_axis(queries @ lists.lists.T, routes, axis=1).astype(np.float32)
     k = _K + direction.is_within
     expected, ids = search_preassigned(index, queries, k, routes, coarse)

@@ -57,6 +57,40 @@ def _extrapolated(small: Record, large: Record) -> str:
     )
 
 
+def plain_table(record: Record) -> Iterator[str]:
+    """`neighbours.py`: what a search takes where no matrix tiles are."""
+    yield from heading("pairs", "time", "processor time", "peak memory of all processes", "recalls")
+    row, recalls = record["rows"][0], ("image", "text", "image_to_text", "text_to_image")
+    yield line(
+        f"{record['settings']['pairs']:,}", f"{row['seconds'] / 60:.1f} minutes",
+        f"{row['processor_seconds'] / 60:.1f} minutes", f"{row['peak_gb_of_all']:.1f} GB",
+        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
+    )  # fmt: skip
+
+
+def driver_table(record: Record) -> Iterator[str]:
+    """`neighbours_memory.py`: what the process that runs a search holds, now and before."""
+    yield from heading("pairs", "version", "driver", "with mapped files", "largest of the workers")
+    for row in record["rows"]:
+        version = "this" if row["version"] == "this" else f"commit {row['version']}"
+        sizes = (row[name] for name in ("driver_mb", "driver_mb_with_files", "worker_mb"))
+        yield line(f"{row['pairs']:,}", version, *(f"{size:,.0f} MB" for size in sizes))
+
+
+def faiss_table(record: Record) -> Iterator[str]:
+    """`neighbours_equal.py`: processor time of the search by list and of FAISS."""
+    yield from heading(
+        "queries, searched", "lists", "probed", "here, with its files", "`IndexIVFFlat`",
+        "`knn`, list by list", "same neighbours",
+    )  # fmt: skip
+    for row in record["rows"]:
+        names = ("seconds", "faiss_ivf_flat_seconds", "faiss_knn_seconds")
+        yield line(
+            row["direction"].replace("-", ", "), f"{row['lists']:,}", str(row["probes"]),
+            *(f"{row[name]:.1f} s" for name in names), percent(row["same_neighbours"]),
+        )  # fmt: skip
+
+
 def equal_table(record: Record) -> Iterator[str]:
     """`neighbours_equal.py`: how far the search by list is from FAISS at the same probes."""
     yield from heading(

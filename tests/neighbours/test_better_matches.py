@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from ncclean.neighbours.embedding_rows import EmbeddingMatrix, pair_cosines
 
-from ncclean.neighbours.better_matches import Held, count_better, count_better_among
+from ncclean.neighbours.better_matches import CandidateCounts, count_better, count_better_among
+from ncclean.neighbours.block_tasks import pair_cosines
 from ncclean.neighbours.copies import vector_digests
 from ncclean.neighbours.knn import Nearest
 from tests.neighbours.simulated import clustered, distinct_of, unit
@@ -10,11 +10,10 @@ from tests.neighbours.simulated import clustered, distinct_of, unit
 
 def counted(image, text, image_group=None, text_group=None):
     alone = np.arange(len(image))
-    images, texts = EmbeddingMatrix([image]), EmbeddingMatrix([text])
-    own = pair_cosines(images, texts)
+    own = pair_cosines(image, text)
     return count_better(
-        images,
-        texts,
+        image,
+        text,
         own,
         alone if image_group is None else np.array(image_group),
         alone if text_group is None else np.array(text_group),
@@ -27,21 +26,21 @@ TEXT = np.array([[0.8, 0.6], [0, 1], [0.6, 0.8]], np.float32)
 
 
 def test_by_hand():
-    rivals = counted(IMAGE, TEXT)
+    better = counted(IMAGE, TEXT)
     # s = (.6, 0, 1); row 0: 1 and .8; row 1: .8 and .6; row 2: none.
-    assert rivals.captions.tolist() == [2, 2, 0]
+    assert better.captions.tolist() == [2, 2, 0]
     # Column 0: .8 and .96 over .6; column 1: 1 and .8 over 0; column 2: none over 1.
-    assert rivals.images.tolist() == [2, 2, 0]
-    assert rivals.mutual_nearest().tolist() == [False, False, True]
+    assert better.images.tolist() == [2, 2, 0]
+    assert better.mutual_nearest().tolist() == [False, False, True]
 
 
 def test_near_duplicates_are_no_rivals():
     # Pairs 0 and 2 show the same image: neither's caption counts for the other.
-    rivals = counted(IMAGE, TEXT, image_group=[0, 1, 0])
-    assert rivals.captions.tolist() == [1, 2, 0]
-    assert rivals.images.tolist() == [1, 2, 0]
-    rivals = counted(IMAGE, TEXT, text_group=[0, 0, 0])
-    assert rivals.mutual_nearest().all()
+    better = counted(IMAGE, TEXT, image_group=[0, 1, 0])
+    assert better.captions.tolist() == [1, 2, 0]
+    assert better.images.tolist() == [1, 2, 0]
+    better = counted(IMAGE, TEXT, text_group=[0, 0, 0])
+    assert better.mutual_nearest().all()
 
 
 def test_copies_of_a_pair_do_not_make_it_look_noisy():
@@ -55,8 +54,8 @@ def held_of(group, candidates):
     """By one sort of all pairs what the search sorts chunk by chunk."""
     sizes = np.bincount(group, minlength=len(group))
     pairs = np.flatnonzero(sizes[group] > 1)
-    keys = Held.keys_of(group[pairs], candidates.labels[pairs], len(candidates))
-    return Held(np.sort(keys), sizes, candidates)
+    keys = CandidateCounts.keys_of(group[pairs], candidates.labels[pairs], len(candidates))
+    return CandidateCounts(np.sort(keys), sizes, candidates)
 
 
 def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
@@ -64,8 +63,7 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
     image, text = clustered(60, 8, 1), clustered(60, 8, 2)
     text[rng.integers(0, 60, 30)] = text[0]  # a common caption
     image[50:] = image[:10]
-    images, texts = EmbeddingMatrix([image]), EmbeddingMatrix([text])
-    own = pair_cosines(images, texts)
+    own = pair_cosines(image, text)
     by_image, by_text = (distinct_of(vector_digests(side)[:, 0]) for side in (image, text))
     exact = counted(image, text, by_image.labels, by_text.labels)
 
@@ -74,16 +72,21 @@ def test_found_rivals_are_the_exact_ones_if_all_candidates_are_found():
         ids = np.argsort(-cosines, axis=1, kind="stable").astype(np.int32)
         return Nearest(np.take_along_axis(cosines, ids, axis=1), ids)
 
-    unique_images, unique_texts = images.take(by_image.first), texts.take(by_text.first)
+    unique_images, unique_texts = (
+        image[by_image.first].astype(np.float32),
+        text[by_text.first].astype(np.float32),
+    )
     first_image, first_text = by_image.first[by_image.labels], by_text.first[by_text.labels]
 
     def count(found, queries, candidates, query_group, candidate_group):
         pairs = np.random.default_rng(1).permutation(60)
         rows = queries.labels[pairs]
         nearest = Nearest(found.cosines[rows], found.ids[rows])
-        held = held_of(query_group, candidates)
+        candidate_counts = held_of(query_group, candidates)
         counts = np.empty(60, np.int32)
-        counts[pairs] = count_better_among(pairs, nearest, own, query_group, candidate_group, held)
+        counts[pairs] = count_better_among(
+            pairs, nearest, own, query_group, candidate_group, candidate_counts
+        )
         return counts
 
     captions = count(

@@ -6,9 +6,9 @@ from ncclean.neighbours import duplicate_groups
 from ncclean.neighbours.chunked import DisjointSets
 from ncclean.neighbours.duplicate_groups import (
     Candidates,
-    DuplicatePairs,
+    FirstPairs,
     Leaders,
-    SpanningPairs,
+    SpanningForest,
     join_single_rows,
     ranks,
     spanning,
@@ -44,7 +44,7 @@ def grouped(vectors, threshold, keep=32):
             leaders.decide(rows, pairs.at(np.flatnonzero(here)), cut_here)
 
     def found(by_similarity, *asked):
-        pairs = DuplicatePairs(1 if by_similarity else keep, by_similarity)
+        pairs = FirstPairs(1 if by_similarity else keep, by_similarity)
         pairs.add(near_pairs(vectors, threshold, *asked))
         return pairs.result(), pairs.cut()
 
@@ -115,7 +115,7 @@ def test_pairs_that_span_connect_the_same_rows(seed, count):
 
 
 def gathered(pairs):
-    spans = SpanningPairs()
+    spans = SpanningForest()
     for part in np.array_split(np.arange(len(pairs)), 4):
         spans.add(pairs.at(part))
     assert len(spans.cut()) == 0
@@ -123,16 +123,16 @@ def gathered(pairs):
 
 
 def test_pairs_beyond_those_kept_are_told(monkeypatch):
-    monkeypatch.setattr(duplicate_groups.DuplicatePairs, "buffered", 3)
-    pairs = DuplicatePairs(2, by_similarity=False)
+    monkeypatch.setattr(duplicate_groups.FirstPairs, "buffered", 3)
+    pairs = FirstPairs(2, by_similarity=False)
     for earlier in (5, 1, 4, 0, 3):
         one = np.array([9, 7], np.int32), np.array([earlier, 6], np.int32)
         count = 2 if earlier == 1 else 1
         pairs.add(Candidates(*(part[:count] for part in one), np.ones(count, np.float32)))
         assert sum(map(len, pairs._held)) <= 4
-    kept = pairs.result()
-    assert kept.queries.tolist() == [7, 9, 9]
-    assert kept.ids.tolist() == [6, 0, 1]
+    scratch = pairs.result()
+    assert scratch.queries.tolist() == [7, 9, 9]
+    assert scratch.ids.tolist() == [6, 0, 1]
     assert pairs.cut().tolist() == [9]
 
 

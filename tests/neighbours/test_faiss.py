@@ -7,17 +7,16 @@ from threadpoolctl import threadpool_limits
 from ncclean.neighbours import (
     block_tasks,
     coarse_quantizer,
-    duplicate_tasks,
-    heaps,
     knn,
+    near_duplicates,
     search_tasks,
     training,
 )
 from ncclean.neighbours.block_tasks import ACROSS, WITHIN
 from ncclean.neighbours.blocks import ArrayBlock
-from ncclean.neighbours.coarse_quantizer import Centroids
+from ncclean.neighbours.coarse_quantizer import CoarseQuantizer
 from ncclean.neighbours.inverted_lists import Vectors
-from ncclean.neighbours.matmul import Bfloat16, Float32
+from ncclean.neighbours.matmul import Bfloat16Matmul, Float32Matmul
 from ncclean.neighbours.near_duplicates import GROUPING_EFFORT
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours
@@ -57,7 +56,7 @@ def done(tmp_path_factory):
     """Of little memory, and few rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_tasks, "_ROWS", 50)
-        patch.setattr(heaps, "_ROWS", 60)
+        patch.setattr(knn, "_ROWS", 60)
         return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 18)
 
 
@@ -68,9 +67,9 @@ def vectors_of(work, side):
 
 def probes_of(work, direction, queries):
     learnt = work.load("learnt")
-    lists = Centroids.of(learnt, f"{direction.index}_")
-    visited = work.load("route-0")[f"{direction.name}_rank"].max() + 1
-    return lists, lists.route(queries, int(visited))
+    lists = CoarseQuantizer.of(learnt, f"{direction.index}_")
+    visited = work.load("lists-0")[f"{direction.name}_rank"].max() + 1
+    return lists, lists.assign(queries, int(visited))
 
 
 def test_several_groups_of_lists(done):
@@ -91,7 +90,7 @@ def test_neighbours_are_those_of_faiss(done, direction):
     quantizer.add(lists.lists)
     index = faiss.IndexIVFFlat(quantizer, 24, len(lists), faiss.METRIC_INNER_PRODUCT)
     index.is_trained = True
-    assigned = lists.route(members, 1)[:, 0].astype(np.int64)
+    assigned = lists.assign(members, 1)[:, 0].astype(np.int64)
     add_preassigned(index, members, assigned)
     index.nprobe = probes.shape[1]
     k = K + direction.is_within
@@ -118,7 +117,7 @@ def test_neighbours_are_those_of_faiss(done, direction):
 def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
     threshold = 0.8 if whiten else 0.96
     work, found = searched(
-        tmp_path, memory_bytes=1 << 20, whiten=whiten, linkage=linkage, image_threshold=threshold
+        tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
     )
     vectors = vectors_of(work, "image")
     space = Whitening.of(work.load("learnt"), "image_space_")
@@ -126,7 +125,7 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
     lists, routes = probes_of(work, WITHIN[0], vectors)
     visited = np.zeros((len(vectors), len(lists)), bool)
     np.put_along_axis(visited, routes[:, :GROUPING_EFFORT], True, axis=1)
-    assigned = lists.route(vectors, 1)[:, 0]
+    assigned = lists.assign(vectors, 1)[:, 0]
     near = (white @ white.T >= threshold) & visited[:, assigned]
     representative = np.arange(len(vectors))
     cosines = white @ white.T
@@ -154,7 +153,7 @@ def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
 def assert_same(found, expected):
     for name in ("pair_group", "lemon", "cluster"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    np.testing.assert_array_equal(found.rivals.captions, expected.rivals.captions)
+    np.testing.assert_array_equal(found.better.captions, expected.better.captions)
     np.testing.assert_array_equal(found.image.similarity, expected.image.similarity)
 
 
@@ -162,10 +161,12 @@ def test_results_depend_neither_on_memory_nor_on_blocks(done, tmp_path):
     assert_same(searched(tmp_path, blocks=1)[1], done[1])
 
 
-@pytest.mark.parametrize("way", [Float32(), Bfloat16("cpu")], ids=["float32", "bfloat16"])
-def test_results_do_not_depend_on_how_products_are_taken(done, tmp_path, monkeypatch, way):
-    for module in (block_tasks, coarse_quantizer, duplicate_tasks, knn, search_tasks):
-        monkeypatch.setattr(module, "fastest", lambda products: way)
+@pytest.mark.parametrize(
+    "matmul", [Float32Matmul(), Bfloat16Matmul("cpu")], ids=["float32", "bfloat16"]
+)
+def test_results_do_not_depend_on_how_products_are_taken(done, tmp_path, monkeypatch, matmul):
+    for module in (block_tasks, coarse_quantizer, near_duplicates, knn, search_tasks):
+        monkeypatch.setattr(module, "fastest_matmul", lambda products: matmul)
     assert_same(searched(tmp_path)[1], done[1])
 
 
@@ -228,7 +229,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     _, expected = searched(tmp_path / "again", blocks=2, memory_bytes=1 << 19)
     np.testing.assert_array_equal(found.lemon, expected.lemon)
     np.testing.assert_array_equal(found.pair_group, expected.pair_group)
-    assert isinstance(found.rivals.captions, np.ndarray)
+    assert isinstance(found.better.captions, np.ndarray)
 
 
 def test_what_is_learnt_does_not_depend_on_the_number_of_threads(tmp_path):

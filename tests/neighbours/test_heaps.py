@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.neighbours.knn import Nearest, RisingNearest, keys_of, nearest_in_list
-from ncclean.neighbours.list_scanner import Reached
+from ncclean.neighbours.knn import Heaps, Nearest, heap_keys, nearest_in_list
+from ncclean.neighbours.list_scanner import Hits
 from tests.neighbours.simulated import clustered
 
 
@@ -17,8 +17,8 @@ def brute_force(queries, members, ids, k):
 
 def add(rising, rows, products, ids):
     """All products of a list, of which those that reach the floors are taken."""
-    row, place = np.nonzero(products >= rising.floors(rows)[:, None])
-    rising.add(rows, Reached(row, place, products[row, place]), ids)
+    row, place = np.nonzero(products >= rising.thresholds(rows)[:, None])
+    rising.add(rows, Hits(row, place, products[row, place]), ids)
 
 
 @settings(max_examples=30, deadline=None)
@@ -35,7 +35,7 @@ def test_lists_one_by_one_give_the_nearest_of_all(seed, k, lists):
         here, there = home == number, of_list == number
         found = nearest_in_list(queries[here], members[there], ids[there], k, None)
         cosines[here], near[here] = found.cosines, found.ids
-    rising = RisingNearest(keys_of(Nearest(cosines, near)))
+    rising = Heaps(heap_keys(Nearest(cosines, near)))
     for number in rng.permutation(lists):
         away, there = np.flatnonzero(home != number), of_list == number
         add(rising, away, queries[away] @ members[there].T, ids[there])
@@ -48,11 +48,11 @@ def test_lists_one_by_one_give_the_nearest_of_all(seed, k, lists):
 
 def test_only_what_beats_the_known_is_found():
     known = Nearest(np.array([[0.5, -0.25]], np.float32), np.array([[7, 8]], np.int32))
-    rising = RisingNearest(keys_of(known))
+    rising = Heaps(heap_keys(known))
     add(rising, np.array([0]), np.array([[-0.5, 0.75, -0.3]], np.float32), np.array([1, 2, 3]))
-    rows, keys = rising.found()
+    rows, keys = rising.added()
     assert rows.tolist() == [0]
-    again = RisingNearest.unknown(1, 2)
+    again = Heaps.empty(1, 2)
     again.merge(rows, keys)
     assert again.nearest().ids.tolist() == [[2, -1]]
     assert again.nearest().cosines.tolist() == [[0.75, -np.inf]]
@@ -62,14 +62,14 @@ def test_only_what_beats_the_known_is_found():
 @pytest.mark.parametrize("order", [[5, 2, 9, 4], [9, 5, 4, 2], [2, 4, 5, 9]])
 def test_of_ties_the_smallest_ids_are_kept(order):
     known = Nearest(np.array([[0.5, -np.inf, -np.inf]], np.float32), np.array([[3, -1, -1]]))
-    rising = RisingNearest(keys_of(known))
+    rising = Heaps(heap_keys(known))
     for one in order:
         add(rising, np.array([0]), np.array([[0.5]], np.float32), np.array([one], np.int32))
     assert rising.nearest().ids.tolist() == [[2, 3, 4]]
 
 
 def test_negative_cosines_are_in_order():
-    rising = RisingNearest.unknown(1, 2)
+    rising = Heaps.empty(1, 2)
     values = np.array([[-0.5, -0.25, -0.75, -0.0]], np.float32)
     add(rising, np.array([0]), values, np.arange(4, dtype=np.int32))
     assert rising.nearest().cosines.tolist() == [[0, -0.25]]
@@ -83,11 +83,11 @@ def test_what_several_found_is_merged_with_what_is_known(seed, k, parts):
     products = rng.integers(-9, 9, (20, 60)).astype(np.float32) / 8
     ids = rng.permutation(60).astype(np.int32)
     own = nearest(products[:, :10], ids[:10], k)
-    whole = RisingNearest(keys_of(own))
+    whole = Heaps(heap_keys(own))
     for columns in np.array_split(np.arange(10, 60), parts):
-        rising = RisingNearest(keys_of(own))
+        rising = Heaps(heap_keys(own))
         add(rising, np.arange(20), products[:, columns], ids[columns])
-        whole.merge(*rising.found())
+        whole.merge(*rising.added())
     expected = nearest(products, ids, k)
     np.testing.assert_array_equal(whole.nearest().ids, expected.ids)
     np.testing.assert_array_equal(whole.nearest().cosines, expected.cosines)

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.neighbours.knn import (
+    Heaps,
     Nearest,
-    RisingNearest,
-    keys_of,
+    heap_keys,
     nearest_in_list,
     order_of,
     recall_by_value,
 )
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import Float32
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import Float32Matmul
 from tests.neighbours.simulated import clustered
 
 
@@ -42,12 +42,12 @@ def test_lists_together_give_the_exact_neighbours(seed, k, lists):
         here, there = home == number, of_list == number
         found = nearest_in_list(queries[here], members[there], ids[there], k, None)
         cosines[here], near[here] = found.cosines, found.ids
-    best = RisingNearest(keys_of(Nearest(cosines, near)))
+    best = Heaps(heap_keys(Nearest(cosines, near)))
     for number in rng.permutation(lists):
         away, there = np.flatnonzero(home != number), of_list == number
-        products = Products(partial(np.take, queries, axis=0), Float32())
-        products.begin(members[there])
-        best.add(away, products.reaching(away, best.floors(away)), ids[there])
+        products = ListScanner(partial(np.take, queries, axis=0), Float32Matmul())
+        products.set_list(members[there])
+        best.add(away, products.range_search(away, best.thresholds(away)), ids[there])
     best = best.nearest()
     expected, expected_ids = exact(queries, members, ids, k)
     np.testing.assert_allclose(best.cosines, expected, atol=1e-6)

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from ncclean.neighbours.embedding_rows import EmbeddingMatrix
 
 from ncclean.neighbours.knn import Nearest
 from ncclean.neighbours.lemon import (
@@ -12,6 +11,16 @@ from ncclean.neighbours.lemon import (
 from tests.neighbours.simulated import distinct_of
 
 PAPER = LemonParameters()
+
+
+class Captions:
+    """Vectors of pairs in an array."""
+
+    def __init__(self, vectors):
+        self.vectors, self.dim = vectors, vectors.shape[1]
+
+    def take(self, rows):
+        return self.vectors[rows]
 
 
 def terms_of(found, distinct, text, own, copies, k, pairs=None):
@@ -27,7 +36,7 @@ def test_defaults_are_the_papers_fixed_ones():
 
 
 def test_term_by_hand():
-    text = EmbeddingMatrix([np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)])
+    text = Captions(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32))
     own = np.array([0.9, 0.8, 0.5], np.float32)
     found = Nearest(
         np.array([[0.7, 0.4], [0.7, 0.2], [0.4, 0.2]], np.float32),
@@ -46,7 +55,7 @@ def test_term_by_hand():
 
 def test_copies_give_no_evidence():
     """A mismatched pair that is there twice must not be vouched for by its copy."""
-    text = EmbeddingMatrix([np.array([[1, 0], [1, 0], [0, 1]], np.float32)])
+    text = Captions(np.array([[1, 0], [1, 0], [0, 1]], np.float32))
     images = distinct_of(np.array([0, 0, 1]))
     found = Nearest(np.array([[0.9], [0.9]], np.float32), np.array([[1], [0]], np.int32))
     own = np.full(3, 0.5, np.float32)

@@ -9,20 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.neighbours import matmul
-from ncclean.neighbours.list_scanner import Products
-from ncclean.neighbours.matmul import Bfloat16, Float32, fastest
+from ncclean.neighbours.list_scanner import ListScanner
+from ncclean.neighbours.matmul import Bfloat16Matmul, Float32Matmul, fastest_matmul
 from tests.neighbours.simulated import clustered
 
 
-def reaching(products, rows, members, floors, first=None):
-    products.begin(members)
-    return products.reaching(rows, floors, first)
+def range_search(products, rows, members, thresholds, first=None):
+    products.set_list(members)
+    return products.range_search(rows, thresholds, first)
 
 
-def both(vectors, rows, members, floors, first=None):
+def both(vectors, rows, members, thresholds, first=None):
     return [
-        reaching(Products(partial(np.take, vectors, axis=0), way), rows, members, floors, first)
-        for way in (Float32(), Bfloat16("cpu"))
+        range_search(
+            ListScanner(partial(np.take, vectors, axis=0), matmul), rows, members, thresholds, first
+        )
+        for matmul in (Float32Matmul(), Bfloat16Matmul("cpu"))
     ]
 
 
@@ -46,8 +48,8 @@ def test_all_that_reach_their_floor_are_found(seed, dim, quantile, length):
     members = length * clustered(150, dim, seed).astype(np.float32) * rng.uniform(0.1, 1, (150, 1))
     members = members.astype(np.float32)
     rows = rng.permutation(120)[:70]
-    floors = np.quantile(vectors[rows] @ members.T, quantile, axis=1).astype(np.float32)
-    exact, coarse = both(vectors, rows, members, floors)
+    thresholds = np.quantile(vectors[rows] @ members.T, quantile, axis=1).astype(np.float32)
+    exact, coarse = both(vectors, rows, members, thresholds)
     assert_same(exact, coarse)
     assert (np.diff(coarse.rows) >= 0).all()
 
@@ -57,8 +59,8 @@ def test_rounding_that_moves_all_elements_the_same_way_is_within_the_bound():
     element = np.float32(1 + 2.0**-8 - 2.0**-20)
     vectors, members = np.full((1, 512), element), np.full((33, 512), -element)
     members[5] = element
-    floors = np.array([512 * element**2 * (1 - 1e-6)], np.float32)
-    exact, coarse = both(vectors, np.arange(1), members, floors)
+    thresholds = np.array([512 * element**2 * (1 - 1e-6)], np.float32)
+    exact, coarse = both(vectors, np.arange(1), members, thresholds)
     assert exact.places.tolist() == coarse.places.tolist() == [5]
 
 
@@ -67,14 +69,14 @@ def test_where_one_long_member_makes_the_bound_wide():
     vectors = clustered(60, 32).astype(np.float32)
     members = clustered(200, 32, 1).astype(np.float32)
     members[7] *= 1e3
-    floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
-    assert_same(*both(vectors, np.arange(60), members, floors))
+    thresholds = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
+    assert_same(*both(vectors, np.arange(60), members, thresholds))
 
 
 def test_all_that_there_is():
     vectors = clustered(20, 8).astype(np.float32)
-    floors = np.full(20, -np.inf, np.float32)
-    exact, coarse = both(vectors, np.arange(20), vectors, floors)
+    thresholds = np.full(20, -np.inf, np.float32)
+    exact, coarse = both(vectors, np.arange(20), vectors, thresholds)
     assert len(exact.rows) == 400
     assert_same(exact, coarse)
 
@@ -89,30 +91,32 @@ def test_nothing_is_found_of_nothing():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_is_used_where_there_is_one():
     vectors = clustered(120, 64).astype(np.float32)
-    floors = np.quantile(vectors @ vectors.T, 0.97, axis=1).astype(np.float32)
-    way = fastest(1)
-    assert type(way) is Bfloat16
+    thresholds = np.quantile(vectors @ vectors.T, 0.97, axis=1).astype(np.float32)
+    matmul = fastest_matmul(1)
+    assert type(matmul) is Bfloat16Matmul
     exact, coarse = (
-        reaching(Products(partial(np.take, vectors, axis=0), one), np.arange(120), vectors, floors)
-        for one in (Float32(), way)
+        range_search(
+            ListScanner(partial(np.take, vectors, axis=0), one), np.arange(120), vectors, thresholds
+        )
+        for one in (Float32Matmul(), matmul)
     )
     assert_same(exact, coarse)
 
 
 @pytest.mark.parametrize(("tiles", "count", "kind"), [
-    (False, 1e12, Float32), (True, 1e12, Bfloat16), (True, 10, Float32)
+    (False, 1e12, Float32Matmul), (True, 1e12, Bfloat16Matmul), (True, 10, Float32Matmul)
 ])  # fmt: skip
 def test_many_products_are_rounded_first_where_tiles_take_them(monkeypatch, tiles, count, kind):
     monkeypatch.setattr(matmul, "_has_gpu", lambda: False)
     monkeypatch.setattr(matmul, "_has_tiles", lambda: tiles)
-    assert type(fastest(count)) is kind
+    assert type(fastest_matmul(count)) is kind
 
 
 def test_the_first_members_alone():
     vectors = clustered(90, 32).astype(np.float32)
     members = clustered(200, 32, 1).astype(np.float32)
-    floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
-    exact, coarse = both(vectors, np.arange(90), members, floors, first=70)
+    thresholds = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
+    exact, coarse = both(vectors, np.arange(90), members, thresholds, first=70)
     assert_same(exact, coarse)
     assert 60 < coarse.places.max() < 70
 
@@ -122,8 +126,8 @@ def test_negative_floors():
     vectors = clustered(60, 32, 1).astype(np.float32) + np.float32(0.5)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     members = -vectors[::-1].copy()
-    floors = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
-    assert (floors < 0).all()
-    exact, coarse = both(vectors, np.arange(60), members, floors)
+    thresholds = np.quantile(vectors @ members.T, 0.97, axis=1).astype(np.float32)
+    assert (thresholds < 0).all()
+    exact, coarse = both(vectors, np.arange(60), members, thresholds)
     assert_same(exact, coarse)
     assert 60 < len(coarse.rows) < 300

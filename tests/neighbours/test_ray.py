@@ -19,7 +19,6 @@ from upath import UPath
 
 from ncclean.config import TaskOptions
 from ncclean.errors import ResumeError
-from ncclean.neighbours import sources
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.storage.parts import write_embeddings
 from tests import object_store
@@ -46,7 +45,7 @@ def embeddings(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(sources, "_LEAST_BLOCK_BYTES", 1000)
+    monkeypatch.setattr("ncclean.neighbours.blocks._LEAST_BLOCK_BYTES", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +132,7 @@ def test_the_driver_killed_again_and_again(two_nodes, embeddings, expected, tmp_
     words += ["--memory-limit", "3MB", "--ray-address", two_nodes.address]
     command = [sys.executable, "-c", COMMAND, *map(str, words)]
     work = tmp_path / "n.parquet.work"
-    for marker in ("route-", "pairs-text-", "near-text-text-"):
+    for marker in ("lists-", "pairs-text-", "near-text-text-"):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while not (work.is_dir() and any(name.startswith(marker) for name in os.listdir(work))):
             assert process.poll() is None
@@ -143,10 +142,12 @@ def test_the_driver_killed_again_and_again(two_nodes, embeddings, expected, tmp_
         time.sleep(0.5)
     with pytest.raises(ResumeError, match="--k was 6, is 5"):
         on(two_nodes, embeddings, out, options=NeighbourOptions(index="ivf", k=5)).run()
-    kept = {name: (work / name).stat().st_mtime_ns for name in os.listdir(work) if "read" in name}
+    scratch = {
+        name: (work / name).stat().st_mtime_ns for name in os.listdir(work) if "read" in name
+    }
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    assert len(kept) >= 1
+    assert len(scratch) >= 1
     assert pq.read_table(out).drop_columns([]).equals(expected)
     assert not work.exists()
 

@@ -1,3 +1,5 @@
+import mmap
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def test_tiny_corpora(index, pairs):
     rows = np.eye(4, dtype=np.float16)[:pairs]
     result = found(rows, rows, index=index)
     assert result.image.group.tolist() == list(range(pairs))
-    assert result.rivals.mutual_nearest().all()
+    assert result.better.mutual_nearest().all()
     assert np.isnan(result.lemon).tolist() == [pairs == 1] * pairs
 
 
@@ -28,7 +30,7 @@ def test_a_corpus_of_one_pair_again_and_again(index):
     rows = np.repeat(np.eye(4, dtype=np.float16)[:1], 200, axis=0)
     result = found(rows, rows, index=index)
     assert (result.pair_group == 0).all()
-    assert result.rivals.mutual_nearest().all()
+    assert result.better.mutual_nearest().all()
     assert np.isnan(result.lemon).all()  # copies are no evidence
 
 
@@ -87,5 +89,22 @@ def test_groups_of_lists_that_are_nearest_to_no_query(tmp_path):
     assert 0 in sizes
     whole, expected = searched(tmp_path / "whole", image, text, memory_bytes=1 << 30, k=7)
     assert len(whole.load("groups")["text"]) == 2
-    np.testing.assert_array_equal(found.rivals.captions, expected.rivals.captions)
+    np.testing.assert_array_equal(found.better.captions, expected.better.captions)
     np.testing.assert_array_equal(found.lemon, expected.lemon)
+
+
+def test_what_there_is_for_each_pair_lies_in_mapped_files(tmp_path):
+    """The memory of this process does not grow with the corpus."""
+    image, text = clustered(2000, 16), clustered(2000, 16, seed=1)
+    _, found = searched(tmp_path, image, text, memory_bytes=1 << 20, k=7)
+    arrays = [
+        found.pair_group, found.pair_sizes, found.lemon, found.cluster, found.better.captions,
+        found.better.images,
+        *(getattr(side, name) for side in (found.image, found.text)
+          for name in ("group", "sizes", "members", "similarity")),
+    ]  # fmt: skip
+    for array in arrays:
+        assert len(array) == 2000
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        assert isinstance(array.base, mmap.mmap)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ncclean.neighbours.inverted_lists import Members, batches
+from ncclean.neighbours.inverted_lists import InvertedList, batches
 from ncclean.neighbours.knn import order_of
 
 QUERIES = 300
@@ -20,27 +20,27 @@ class Ids:
         return np.arange(self.rows) + 10 * number
 
 
-def visits(seed=0):
+def probed_lists(seed=0):
     """Twelve lists, and who visits them."""
     rng = np.random.default_rng(seed)
     for number in range(12):
         ids = np.sort(rng.choice(QUERIES, rng.integers(0, 200), replace=False)).astype(np.int32)
         rows = rng.integers(0, 9)
-        yield Members(Ids(rows), number), ids[ids % 4 > 0]
+        yield InvertedList(Ids(rows), number), ids[ids % 4 > 0]
 
 
 @pytest.mark.parametrize("room", [1, 20, 90, QUERIES])
 def test_a_task_has_room_for_the_queries_of_a_batch(room):
     asked = {}
-    for batch in batches(visits(), room, QUERIES):
-        distinct = np.unique(np.concatenate([asking for _, asking in batch.visits]))
+    for batch in batches(probed_lists(), room, QUERIES):
+        distinct = np.unique(np.concatenate([asking for _, asking in batch.probes]))
         np.testing.assert_array_equal(batch.queries, distinct)
         assert len(distinct) <= room
-        assert batch.comparisons == sum(len(one.ids) * len(ids) for one, ids in batch.visits)
-        for members, asking in batch.visits:
+        assert batch.comparisons == sum(len(one.ids) * len(ids) for one, ids in batch.probes)
+        for members, asking in batch.probes:
             asked.setdefault(int(members.ids[0]), []).append(asking)
     expected = {}
-    for members, ids in visits():
+    for members, ids in probed_lists():
         if len(members.ids) and len(ids):
             expected[int(members.ids[0])] = ids
     assert asked.keys() == expected.keys()

@@ -11,8 +11,7 @@ from upath import UPath
 
 from ncclean.neighbours.better_matches import BetterMatches
 from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.reference import ReferenceMatches
-from ncclean.neighbours.result import CorpusNeighbours, Side
+from ncclean.neighbours.result import CorpusNeighbours, ReferenceMatches, Side
 from ncclean.neighbours.table import neighbour_metadata, summarize, write_neighbours
 
 # Pairs 0 and 2 share an image, 1, 2 and 3 a caption; the last two are captions of one image.
@@ -35,7 +34,7 @@ TEXT = Side(
 RESULT = CorpusNeighbours(
     image=IMAGE, text=TEXT, whiten=True, is_exact=False, pair_group=np.arange(6),
     pair_sizes=np.ones(6, np.int32),
-    rivals=BetterMatches(
+    better=BetterMatches(
         np.array([0, 1, 2, 0, 4, 0], np.int32), np.array([0, 0, 7, 8, 9, 0], np.int32)
     ),
     lemon=np.array([0.5, math.nan, 0.7, 0.8, 0.9, 1.0], np.float32),

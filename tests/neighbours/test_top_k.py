@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclean.neighbours.list_scanner import Largest
-from ncclean.neighbours.matmul import Bfloat16, Float32
+from ncclean.neighbours.list_scanner import TopK
+from ncclean.neighbours.matmul import Bfloat16Matmul, Float32Matmul
 from tests.neighbours.simulated import clustered
 
 
@@ -18,8 +18,8 @@ def test_largest_are_those_of_a_stable_sort(width, levels):
     queries = np.ones((20, 1), np.float32)
     for count in (1, 2, 7, min(width, 150)):
         expected = np.argsort(-members[:, 0], kind="stable")[:count]
-        for way in (Float32(), Bfloat16("cpu")):
-            places, products = Largest(members, way).of(queries, count)
+        for matmul in (Float32Matmul(), Bfloat16Matmul("cpu")):
+            places, products = TopK(members, matmul).search(queries, count)
             assert (places == expected).all()
             assert (products == members[expected, 0]).all()
 
@@ -36,15 +36,16 @@ def test_by_way_of_rounded_products(seed, dim, count, shift):
     members = clustered(700, dim, seed).astype(np.float32)
     queries = clustered(60, dim, seed + 1).astype(np.float32) + np.float32(shift)
     exact, coarse = (
-        Largest(members, way).of(queries, count) for way in (Float32(), Bfloat16("cpu"))
+        TopK(members, matmul).search(queries, count)
+        for matmul in (Float32Matmul(), Bfloat16Matmul("cpu"))
     )
     np.testing.assert_array_equal(coarse[0], exact[0])
     np.testing.assert_array_equal(coarse[1], exact[1])
     values = queries @ members.T
     expected = -np.sort(-values, axis=1)[:, :count]
     np.testing.assert_allclose(exact[1], expected, atol=1e-5 * (1 + abs(shift) * dim**0.5))
-    taken = np.take_along_axis(values, exact[0], axis=1)
-    np.testing.assert_allclose(taken, exact[1], atol=1e-5 * (1 + abs(shift) * dim**0.5))
+    take_float32 = np.take_along_axis(values, exact[0], axis=1)
+    np.testing.assert_allclose(take_float32, exact[1], atol=1e-5 * (1 + abs(shift) * dim**0.5))
     assert all(len(set(row)) == count for row in exact[0].tolist())
 
 
@@ -54,13 +55,16 @@ def test_members_that_are_nearly_the_same():
     base = clustered(1, 64).astype(np.float32)
     members = base + 1e-6 * rng.standard_normal((400, 64), np.float32)
     queries = clustered(30, 64, 1).astype(np.float32)
-    exact, coarse = (Largest(members, way).of(queries, 9) for way in (Float32(), Bfloat16("cpu")))
+    exact, coarse = (
+        TopK(members, matmul).search(queries, 9)
+        for matmul in (Float32Matmul(), Bfloat16Matmul("cpu"))
+    )
     np.testing.assert_array_equal(coarse[1], exact[1])
     np.testing.assert_array_equal(coarse[0], exact[0])
 
 
 def test_members_that_are_all_the_same():
     members = np.ones((400, 32), np.float32)
-    places, products = Largest(members, Bfloat16("cpu")).of(members[:9], 7)
+    places, products = TopK(members, Bfloat16Matmul("cpu")).search(members[:9], 7)
     assert places.tolist() == [list(range(7))] * 9
     assert (products == 32).all()

@@ -144,14 +144,14 @@ def test_select_keeps_one_of_each_group(scored, found, tmp_path):
         dedup=str(tmp_path / "n.parquet"),
     )
     request.run()
-    kept = set(pq.read_table(tmp_path / "selection.parquet").column("uid").to_pylist())
+    scratch = set(pq.read_table(tmp_path / "selection.parquet").column("uid").to_pylist())
     names = [
         group or uid
         for uid, group in zip(
             table.column("uid").to_pylist(), table.column("image_group").to_pylist(), strict=True
         )
     ]
-    assert len(kept) == len(set(names))
+    assert len(scratch) == len(set(names))
 
 
 def test_twice_the_same(scored, found, tmp_path):
@@ -236,9 +236,9 @@ def test_images_of_a_reference_are_found(scored, tmp_path):
                 scores=[str(scored / "scores.parquet")], out=str(selected), join=[str(out)],
                 policy=Policy(where="NOT coalesce(contaminated, false)"),
             ).run()  # fmt: skip
-            kept = set(pq.read_table(selected)["uid"].to_pylist())
-            assert not kept & set(table.uid[table.contaminated])
-            assert len(kept) > PAIRS / 2
+            scratch = set(pq.read_table(selected)["uid"].to_pylist())
+            assert not scratch & set(table.uid[table.contaminated])
+            assert len(scratch) > PAIRS / 2
 
 
 def test_without_a_reference_its_columns_are_null(found):

@@ -8,10 +8,9 @@ from upath import UPath
 
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.errors import InputError
-from ncclean.neighbours import sources
 from ncclean.neighbours.block_tasks import pairs_of
+from ncclean.neighbours.blocks import embedded_blocks
 from ncclean.neighbours.corpus import read_corpus
-from ncclean.neighbours.sources import embedded_blocks
 from ncclean.neighbours.stages import Stages
 from ncclean.progress import SILENT
 from ncclean.runners.runner import InProcess
@@ -149,7 +148,7 @@ def test_small_shards_are_one_block_and_large_ones_several(tmp_path, monkeypatch
         write(tmp_path, str(number))
     assert [len(block.shards) for block in blocks_of(tmp_path)] == [5]
     sizes = [shard.size for shard in resolve_embeddings([str(tmp_path)])]
-    monkeypatch.setattr(sources, "_LEAST_BLOCK_BYTES", 2 * max(sizes))
+    monkeypatch.setattr("ncclean.neighbours.blocks._LEAST_BLOCK_BYTES", 2 * max(sizes))
     blocks = blocks_of(tmp_path)
     assert [len(block.shards) for block in blocks] == [2, 2, 1]
     assert all(os.path.isabs(shard.url) for block in blocks for shard in block.shards)
