@@ -124,14 +124,16 @@ def _probed(stage: Stage) -> tuple[float | None, str]:
     assert isinstance(command, Score | Finetune)
     if names_in(stage.symbolic.get("model", "")):
         return None, "the model is not made yet: state pairs_per_second"
-    is_random = isinstance(command, Finetune) and command.is_from_scratch
+    seed = None
+    if isinstance(command, Finetune) and command.is_from_scratch:
+        seed = command.seed
     try:
         estimator = Estimator.load(
             command.model,
             command.pretrained,
             precision=command.precision,
             device=command.device,
-            random_seed=command.seed if is_random else None,
+            random_seed=seed,
         )
     except NccleanError as error:
         return None, str(error)
