@@ -72,7 +72,8 @@ def group_side(
     def ask(number: int, by_similarity: bool) -> None:
         stages.save(
             f"round-{side}-{number}",
-            queries=leaders.queries, members=leaders.members, by_similarity=[by_similarity],
+            queries=leaders.queries, members=leaders.members,
+            by_similarity=np.array([by_similarity]),
         )  # fmt: skip
 
     with stages.work.scratch(Leaders.shapes(count)) as arrays:

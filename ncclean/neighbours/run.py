@@ -37,7 +37,7 @@ from ncclean.storage.run_record import RunRecord
 from ncclean.stores import absolute
 
 # What this process holds beside the tasks, however many pairs there are: libraries and chunks.
-DRIVER_BYTES = 128 << 20
+DRIVER_BYTES = 256 << 20
 _LEAST_TASK_BYTES = 64 << 20
 _COMMAND, _WRITING = "neighbours", "writing"
 

@@ -3,6 +3,7 @@ import mmap
 import numpy as np
 import pytest
 
+from ncclean.neighbours import near_duplicates
 from ncclean.neighbours.blocks import ArrayBlock
 from ncclean.neighbours.options import NeighbourOptions
 from ncclean.neighbours.search import find_neighbours, neighbours_of
@@ -91,6 +92,18 @@ def test_groups_of_lists_that_are_nearest_to_no_query(tmp_path):
     assert len(whole.load("groups")["text"]) == 2
     np.testing.assert_array_equal(found.better.captions, expected.better.captions)
     np.testing.assert_array_equal(found.lemon, expected.lemon)
+
+
+def test_groups_do_not_depend_on_how_many_pairs_a_round_keeps(tmp_path, monkeypatch):
+    """With few, further rounds look for the representatives of the rows that are open."""
+    image, text = clustered(600, 16, clusters=20), clustered(600, 16, seed=1)
+    options = {"k": 7, "whiten": False, "image_threshold": 0.9}
+    _, expected = searched(tmp_path / "one", image, text, memory_bytes=1 << 20, **options)
+    monkeypatch.setattr(near_duplicates, "MAX_PAIRS", 2)
+    work, found = searched(tmp_path / "two", image, text, memory_bytes=1 << 20, **options)
+    assert work.has("round-image-1")
+    assert 20 < len(np.unique(found.image.group)) < 500
+    np.testing.assert_array_equal(found.image.group, expected.image.group)
 
 
 def test_what_there_is_for_each_pair_lies_in_mapped_files(tmp_path):

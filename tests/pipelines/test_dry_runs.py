@@ -69,7 +69,7 @@ def test_a_search_is_as_large_as_it_says(embeddings, tmp_path):
 
 
 def test_the_limit_holds_what_all_pairs_take(embeddings, tmp_path):
-    limit = 200 << 20
+    limit = 400 << 20
     command = searching(
         embeddings, tmp_path / "n.parquet", memory_limit=str(limit), dry_run=True,
         tasks=TaskOptions(workers=1),
