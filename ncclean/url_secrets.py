@@ -60,7 +60,7 @@ def values_without_secrets(value: Any) -> Any:
 
 
 def _without_secrets(url: re.Match[str]) -> str:
-    """Of a match of `_URL`; the scheme stands before it, and URLs in URLs have schemes in it."""
+    """Hide the secrets of a match of `_URL`, which begins after the scheme and may hold others."""
     query = _QUERY.search(url[0])
     begin = query.start() if query else len(url[0])
     head, tail = url[0][:begin], url[0][begin:]
@@ -76,7 +76,7 @@ def _without_secrets(url: re.Match[str]) -> str:
 
 
 def _without_user(piece: str, is_token: bool) -> str:
-    """Of `user:password@host/path`."""
+    """Hide the user of `user:password@host/path`."""
     host, slash, path = piece.partition("/")
     user, at, host_only = host.rpartition("@")
     if at:

@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """What ncclean says itself, as opposed to data that it prints: without secrets of URLs too."""
+    """Text that ncclean says itself, unlike data that it prints: without secrets of URLs too."""
     return visible(without_secrets(text))
 
 

@@ -307,7 +307,7 @@ def _is_unidentified(error: Exception) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What a decoder says, without the paths of its own source."""
+    """The message of a decoder on one line, without the paths of its own source."""
     text = " ".join(str(error).split()) or type(error).__name__
     # torchvision's messages start with the path of its own source file.
     text = text.split(".cpp:")[-1].split(", ", 1)[-1] if ".cpp:" in text else text

@@ -72,14 +72,14 @@ def _has_company(group: np.ndarray) -> np.ndarray:
 
 
 def _within(rows: np.ndarray, block: slice) -> np.ndarray:
-    """Those of the sorted (m,) row numbers that lie in `block`."""
+    """The part of the sorted (m,) row numbers that lies in `block`."""
     first, last = np.searchsorted(rows, (block.start, block.stop))
     return rows[first:last]
 
 
 @dataclass(frozen=True)
 class CandidateCounts:
-    """How often a near-duplicate group of queries holds a distinct candidate.
+    """Counts how often a near-duplicate group of queries holds a distinct candidate.
 
     `keys` (h,) are those of all pairs in groups of more than one, ascending; `sizes` (n,) are those
     of the groups by their first pair.

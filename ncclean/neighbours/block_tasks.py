@@ -1,4 +1,4 @@
-"""What a search does with each block of pairs: one task a block, in any order, on any machine.
+"""The tasks of a search on blocks of pairs: one a block, in any order, on any machine.
 
 `read_block` hashes vectors and captions, `sample_block` draws vectors to learn from, `assign_block`
 finds the list of each vector and the exact neighbours of a sample, `write_lists` writes the vectors
@@ -168,7 +168,7 @@ class SampleSearch:
         self._best.add(self._asked, reached, ids)
 
     def nearest(self) -> Nearest:
-        """Those of all rows; k is 0 where there are none."""
+        """The nearest neighbours of all rows; k is 0 where there are none."""
         best = self._best.nearest()
         return Nearest(best.cosines[:, : self._k], best.ids[:, : self._k])
 
@@ -216,7 +216,7 @@ def write_lists(
 
 
 def _all_lists(assigned: np.ndarray, lists: int) -> np.ndarray:
-    """Of each row all lists, its own first."""
+    """All lists for each row, its own first."""
     others = np.arange(lists - 1, dtype=np.int32)
     first = assigned[:, None]
     return np.concatenate([first, others + (others >= first)], axis=1)

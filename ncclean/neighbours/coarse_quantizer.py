@@ -55,7 +55,7 @@ class CoarseQuantizer:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> CoarseQuantizer:
-        """Those that `arrays` holds under a name of this prefix."""
+        """Load the centroids that `arrays` holds under a name of this prefix."""
         return cls(np.asarray(arrays[prefix + "lists"]))
 
     def arrays(self, prefix: str) -> dict[str, np.ndarray]:

@@ -185,7 +185,7 @@ def reference_matches(
     whiten: bool,
     options: NeighbourOptions,
 ) -> ReferenceMatches | None:
-    """What is nearest in the reference; None without one."""
+    """Find the nearest images of the reference; None without one."""
     if reference is None:
         return None
     stages.save("reference", image=reference)

@@ -36,11 +36,11 @@ class Corpus:
         return len(self.own)
 
     def width(self, direction: Direction, k: int) -> int:
-        """How many neighbours there can be, at most k and at least one."""
+        """The number of neighbours that exist, at most k and at least one."""
         return max(1, min(k, len(self.distinct[direction.index]) - direction.is_within))
 
     def repeated_uids(self, stages: Stages) -> int:
-        """How many pairs have the uid of an earlier one."""
+        """Count the pairs with the uid of an earlier one."""
         with stages.work.scratch({"first": ((len(self),), np.int32)}) as scratch:
             first = scratch["first"]
             first_rows(stages.work, digests_of(self.files, "uid"), first)

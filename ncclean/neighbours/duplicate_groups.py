@@ -36,7 +36,7 @@ class Candidates:
         return len(self.queries)
 
     def at(self, chosen: np.ndarray) -> Candidates:
-        """Those at these places."""
+        """The candidates at these places."""
         return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
 
     @classmethod
@@ -63,12 +63,12 @@ class PairBuffer(ABC):
             self._count = len(self._held[0])
 
     def result(self) -> Candidates:
-        """Those of all that was added that count."""
+        """The candidates that count, of all that were added."""
         return self.reduced(Candidates.joined(self._held))
 
     @abstractmethod
     def reduced(self, candidates: Candidates) -> Candidates:
-        """Those of some candidates that count, however often it is asked of what it returned."""
+        """The candidates that count; reducing a result again changes nothing."""
 
     def cut(self) -> np.ndarray:
         """The later rows of which pairs were dropped."""
@@ -77,7 +77,7 @@ class PairBuffer(ABC):
 
 @dataclass
 class FirstPairs(PairBuffer):
-    """Of each later row the first `keep` earlier ones; `by_similarity` the most similar ones."""
+    """Keeps the first `keep` earlier rows of each row; `by_similarity` the most similar ones."""
 
     keep: int
     by_similarity: bool
@@ -96,7 +96,7 @@ class FirstPairs(PairBuffer):
 
 
 class SpanningForest(PairBuffer):
-    """As many pairs as connect the same rows: none that matters is dropped."""
+    """Keeps as many pairs as connect the same rows: none that matters is dropped."""
 
     def add(self, candidates: Candidates) -> None:
         super().add(spanning(candidates))
@@ -106,7 +106,7 @@ class SpanningForest(PairBuffer):
 
 
 def spanning(pairs: Candidates) -> Candidates:
-    """As many of the pairs as connect the same rows; each row with the first one it reaches."""
+    """A spanning forest of the pairs: each row with the first one that it reaches."""
     if not len(pairs):
         return pairs
     rows, inverse = np.unique(np.concatenate([pairs.queries, pairs.ids]), return_inverse=True)
@@ -180,7 +180,7 @@ class Leaders:
         return self._ask(lambda rows, stands: (self._is_open[rows], self._is_open[rows] | stands))
 
     def search_nearest(self) -> bool:
-        """As `search`, for members whose most similar representative may have been cut."""
+        """Search for members whose most similar representative may have been cut."""
         return self._ask(lambda rows, stands: (self._was_cut[rows] & ~stands, stands))
 
     def move(self, pairs: Candidates) -> None:

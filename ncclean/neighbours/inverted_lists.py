@@ -54,7 +54,7 @@ class Vectors:
         return out
 
     def of_list(self, name: str, what: str, number: int) -> np.ndarray:
-        """What the blocks have of a list of a side or direction, block after block and so by id."""
+        """Gather a list of a side or direction from all blocks, in the order of the ids."""
         pieces = []
         for file in self.files:
             begin, end = file[f"{name}_starts"][number : number + 2]
@@ -70,7 +70,7 @@ class InvertedList:
         self.ids = self._read("ids")
 
     def only(self, chosen: np.ndarray) -> InvertedList:
-        """Those of the (m,) members that are chosen."""
+        """The list of the chosen ones of the (m,) members."""
         return InvertedList(self._index, self._number, chosen)
 
     @property
@@ -113,7 +113,7 @@ class Batch:
 
     @property
     def comparisons(self) -> int:
-        """How many members queries are compared with, in all."""
+        """The number of members that queries are compared with, in all."""
         return sum(len(members.ids) * len(asking) for members, asking in self.probes)
 
 
@@ -146,7 +146,7 @@ class IdSet:
         return self._size
 
     def fresh(self, ids: np.ndarray) -> int:
-        """How many of (m,) different ids are not in the set."""
+        """Count which of (m,) different ids are not in the set."""
         return len(ids) - int(np.count_nonzero(self._bits[ids >> 3] & _BITS[ids & 7]))
 
     def add(self, ids: np.ndarray) -> None:
@@ -155,7 +155,7 @@ class IdSet:
         np.bitwise_or.at(self._bits, ids >> 3, _BITS[ids & 7])
 
     def ids(self) -> np.ndarray:
-        """Those in the set, ascending."""
+        """The ids in the set, ascending."""
         ids = np.empty(self._size, np.int32)
         begin = 0
         for piece in chunks(len(self._bits), VALUES):

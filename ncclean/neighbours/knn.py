@@ -64,7 +64,7 @@ def query_blocks(queries: int, members: int) -> Iterator[slice]:
 
 
 def block_rows(members: int) -> int:
-    """How many queries are compared with so many members at a time."""
+    """The number of queries to compare with so many members at a time."""
     return min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
 
 

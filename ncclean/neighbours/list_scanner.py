@@ -68,7 +68,7 @@ class ListScanner:
     def _may_reach(
         self, matmul: Matmul, members: Any, queries: np.ndarray, thresholds: np.ndarray, count: int
     ) -> np.ndarray:
-        """Of products with the first members, those that may reach the thresholds."""
+        """Find the products with the first members that may reach the thresholds."""
         products = matmul.multiply(matmul.prepare("queries", queries), members, len(queries), count)
         return products.range_search(thresholds - matmul.error * self._longest * lengths(queries))
 

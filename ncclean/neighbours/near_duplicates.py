@@ -142,7 +142,7 @@ def _pairs(
 
 
 def _of_rows(file: Mapping[str, np.ndarray], column: str, rows: slice) -> slice:
-    """Where an ascending column has these rows."""
+    """The slice of an ascending column that has these rows."""
     # Values of another type would make a copy of the whole column.
     ends = np.array([rows.start, rows.stop], file[column].dtype)
     return slice(*np.searchsorted(file[column], ends).tolist())

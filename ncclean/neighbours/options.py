@@ -10,7 +10,7 @@ from ncclean.options import Option, Options, Seed
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourOptions(Options):
-    """What counts as a near-duplicate, and how it is searched for.
+    """Options of the search: what a near-duplicate is, and how it is found.
 
     Thresholds are cosines, by default those of `ncclean.neighbours.result.THRESHOLDS`.
     `whiten` None whitens if the corpus is large enough, with ten distinct pairs for each dimension.

@@ -1,4 +1,4 @@
-"""What a search for neighbours would read and take, from a speed measured on its first block."""
+"""The cost of a search for neighbours, from a speed measured on its first block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FACTS = 300  # bytes of digests, classes, groups and counts of a pair, in files
 
 @dataclass(frozen=True)
 class NeighboursPlan:
-    """What `--dry-run` tells: the size of a search and what it would take.
+    """The estimate of `--dry-run`: the size of a search and its hours.
 
     Hours are those of a processor's core, `hours` of `workers` that are all busy. How many lists it
     takes to reach the recall is known only when they have been learnt: `*_low` is of the fewest
@@ -136,13 +136,13 @@ def plan_search(
 
 
 def _comparisons(nprobe: int, lists: int, members: float, exact: bool) -> float:
-    """What a pair costs in all searches: two within, two across; the latter one if `exact`."""
+    """The cost of a pair in all searches: two within, two across; one across if `exact`."""
     visited = 3 * lists if exact else 4 * min(nprobe, lists)
     return _OF_A_PAIR + _OF_LISTS * lists + _OF_MEMBERS * visited * members
 
 
 def _comparisons_per_second(vectors: np.ndarray, members: int, k: int, matmul: Matmul) -> float:
-    """How many vectors a core compares with queries in a second, when the first are found."""
+    """Measure the comparisons of a core in a second, once the heaps are filled."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(vectors), QUERY_ROWS + _KNOWN + max(members, 1))
     queries, near, listed = np.split(

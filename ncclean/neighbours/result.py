@@ -1,4 +1,4 @@
-"""What a search over a corpus finds about each of its pairs.
+"""The results of a search for each pair of a corpus.
 
 How near the images of a corpus are to those of another one, such as an evaluation set, is
 NormSim-infinity of Wang et al. 2024, "CLIPLoss and Norm-Based Data Selection Methods for Multimodal
@@ -75,7 +75,10 @@ REFERENCE_ROWS = 1 << 17  # held in float32 at a time
 
 @dataclass(frozen=True)
 class ReferenceMatches:
-    """Of n pairs: `similarity`, `nearest` (the row of the reference) and `contaminated`, (n,)."""
+    """The best matches of n pairs in the reference, (n,) each.
+
+    `nearest` is the row of the reference, `similarity` the cosine with it.
+    """
 
     similarity: np.ndarray
     nearest: np.ndarray

@@ -109,7 +109,7 @@ def run_search(
 
 
 def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
-    """What each of the tasks that run at a time may take."""
+    """The memory that each of the concurrent tasks may take, in bytes."""
     if tasks.engine == "ray" and limit is not None:
         return limit
     left = (limit or total_memory() // 2) - DRIVER_BYTES
@@ -120,7 +120,7 @@ def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
 def _working_folder(
     out: UPath, identity: dict[str, Any], overwrite: bool
 ) -> Iterator[tuple[ArrayFolder, RunRecord]]:
-    """Where the search keeps what it has done; removed when the body ends without an error.
+    """Open the working folder of the search; remove it when the body ends without an error.
 
     Raises `ResumeError` if another search was interrupted there.
     """

@@ -199,7 +199,7 @@ def _most_queries(corpus: Corpus, side: str) -> float:
 
 
 def row_bytes(k: int, nprobes: int, queries: float) -> int:
-    """What a task holds for each row of its lists, which so many queries visit.
+    """The bytes that a task holds for each row of its lists, which so many queries visit.
 
     Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
     there are for each row.

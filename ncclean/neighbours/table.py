@@ -113,7 +113,7 @@ _RECORDED = ("linkage", "k", "seed")  # in the metadata of the table; thresholds
 
 @dataclass(frozen=True)
 class NeighboursSummary:
-    """What was found, by which index, at what recall, and in what time.
+    """The summary of a search: its findings, index, recall and time.
 
     The recalls are measured on a sample of this corpus against exact search: of the k nearest
     neighbours by image and by text, of the k captions nearest to an image and vice versa; and
@@ -197,7 +197,7 @@ def summarize(
 
 
 def _above(values: np.ndarray, least: int) -> int:
-    """How many of the values are greater than `least`."""
+    """Count the values that are greater than `least`."""
     return sum(int(np.count_nonzero(values[rows] > least)) for rows in chunks(len(values), VALUES))
 
 

@@ -1,4 +1,4 @@
-"""What a search learns from a corpus before it searches: lists, whitening, how many to visit."""
+"""Training of the index on a sample: inverted lists, whitening, and nprobe."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Assignment:
     duplicate_recall: dict[str, float]
 
     def nprobes(self, side: str) -> list[int]:
-        """How many lists of the side a query visits, by direction."""
+        """The nprobe of a side by direction: how many of its lists a query visits."""
         names = (one.name for one in (*WITHIN, *ACROSS) if one.index == side)
         return [self.nprobe[name] for name in names if name in self.nprobe]
 
@@ -118,7 +118,7 @@ def learn(
 
 
 def lists_of(rows: int, exact: bool) -> int:
-    """How many lists so many distinct rows are divided into."""
+    """The number of lists for so many distinct rows."""
     if exact:
         return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST))
     return nlist_for(rows)

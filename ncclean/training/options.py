@@ -29,7 +29,7 @@ class TrainOptions(Options):
     parts: Annotated[
         int, Option("Parts of the batch to encode one by one; same gradient.", low=1)
     ] = 1
-    weight_decay: Annotated[float, Option("Of matrices, not of gains.", low=0)] = 0.2
+    weight_decay: Annotated[float, Option("Weight decay, for weight matrices only.", low=0)] = 0.2
     ema_decay: Annotated[
         float | None,
         Option(
@@ -39,15 +39,19 @@ class TrainOptions(Options):
             below=1,
         ),
     ] = None
-    gradient_checkpointing: Annotated[bool, Option("Less memory, a forward pass more.")] = False
+    gradient_checkpointing: Annotated[bool, Option("Save memory; costs another forward pass.")] = (
+        False
+    )
     compiled: Annotated[bool, Option("torch.compile the image tower.", name="compile")] = False
     save_steps: Annotated[
         int | None, Option("Checkpoint every so many steps.", low=1, is_idle=True)
     ] = None
     save_minutes: Annotated[float, Option("Checkpoint every so many minutes.", is_idle=True)] = 10.0
-    clip_norm: Annotated[float, Option("Largest norm of the gradient.", is_listed=False)] = 1.0
-    betas: Annotated[tuple[float, float], Option("Of AdamW.", is_listed=False)] = (0.9, 0.98)
-    eps: Annotated[float, Option("Of AdamW.", is_listed=False)] = 1e-8
+    clip_norm: Annotated[float, Option("Norm that gradients are clipped to.", is_listed=False)] = (
+        1.0
+    )
+    betas: Annotated[tuple[float, float], Option("AdamW betas.", is_listed=False)] = (0.9, 0.98)
+    eps: Annotated[float, Option("AdamW epsilon.", is_listed=False)] = 1e-8
     log_steps: Annotated[
         int, Option("Write losses every so many steps.", low=1, is_idle=True, is_listed=False)
     ] = 10
