@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions, parse_keys, parse_memory
 from ncclean.errors import InputError
-from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
@@ -17,8 +17,8 @@ from .progress import SILENT, Progress
 from .shared_options import EmbeddingKeys
 
 if TYPE_CHECKING:
-    from ncclean.neighbours.plan import NeighboursPlan
-    from ncclean.neighbours.table import NeighboursSummary
+    from ncclean.neighbour_search.plan import NeighboursPlan
+    from ncclean.neighbour_search.table import NeighboursSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +89,17 @@ class Neighbours(Command):
     def run(
         self, progress: Progress = SILENT
     ) -> Result[NeighboursSummary] | Result[NeighboursPlan]:
-        """Search the whole corpus; see `ncclean.neighbours.run`."""
+        """Search the whole corpus; see `ncclean.neighbour_search.run`."""
         keys, memory = parse_keys(self.embedding_keys), parse_memory(self.memory_limit)
         if self.dry_run:
-            from ncclean.neighbours.plan import plan_search
+            from ncclean.neighbour_search.plan import plan_search
 
             estimate = plan_search(
                 self.embeddings, keys=keys, options=self.options, tasks=self.tasks,
                 memory_limit=memory, progress=progress,
             )  # fmt: skip
             return self.result(estimate, _plan_lines(estimate))
-        from ncclean.neighbours.run import run_search
+        from ncclean.neighbour_search.run import run_search
 
         searched = run_search(
             self.embeddings, self.out, keys=keys, reference=self.reference, options=self.options,

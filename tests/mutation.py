@@ -32,7 +32,7 @@ from broken_tree import ROOT, begin_tests, copy_tree, first_failure, load_librar
 # The tests of a package, those that break soonest first.
 TESTS = {
     "ncclean/training": ["tests/training"],
-    "ncclean/neighbours": ["tests/neighbours", "tests/pipelines/test_neighbours.py"],
+    "ncclean/neighbour_search": ["tests/neighbour_search", "tests/pipelines/test_neighbours.py"],
     "ncclean/scoring": ["tests/scoring", "tests/storage/test_finalize.py"],
 }  # fmt: skip
 _SECONDS = 300.0

@@ -57,6 +57,7 @@ UNMEASURED = {
     ("noise.md", "| option | effect |"),
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
+    ("objectives.md", "| | published | released |"),
     ("recipes.md", "| | shows | runs with | run by us |"),
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),

@@ -84,7 +84,7 @@ LAYERS = (
     "storage",
     "runners",
     "selection",
-    "neighbours",
+    "neighbour_search",
     "auditing",
     "training",
     "execution",

@@ -30,11 +30,11 @@ from ncclean.data.decode import ImageDecoder
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.synthetic.corpus import CorpusOptions, write_corpus
 from ncclean.models.estimator import Estimator
-from ncclean.neighbours.blocks import embedded_blocks
-from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.result import SAME_IMAGE_COSINE, THRESHOLDS
-from ncclean.neighbours.search import neighbours_of
-from ncclean.neighbours.whitening import Whitening
+from ncclean.neighbour_search.blocks import embedded_blocks
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.result import SAME_IMAGE_COSINE, THRESHOLDS
+from ncclean.neighbour_search.search import neighbours_of
+from ncclean.neighbour_search.whitening import Whitening
 
 _DUPLICATES, _ALTERED = 0.05, 1000
 _THRESHOLDS = {True: (0.70, 0.76, None, 0.85, 0.90), False: (0.92, 0.94, 0.96, 0.98)}

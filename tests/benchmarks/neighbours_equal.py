@@ -30,13 +30,13 @@ from records import ROOT, make_record, write_record
 from threadpoolctl import threadpool_limits
 
 from ncclean.data.embeddings.units import resolve_embeddings
-from ncclean.neighbours.block_tasks import ACROSS, WITHIN, Direction
-from ncclean.neighbours.blocks import embedded_blocks
-from ncclean.neighbours.coarse_quantizer import CoarseQuantizer
-from ncclean.neighbours.inverted_lists import Vectors
-from ncclean.neighbours.options import NeighbourOptions
-from ncclean.neighbours.search import find_neighbours
-from ncclean.neighbours.search_tasks import nearest_of
+from ncclean.neighbour_search.block_tasks import ACROSS, WITHIN, Direction
+from ncclean.neighbour_search.blocks import embedded_blocks
+from ncclean.neighbour_search.coarse_quantizer import CoarseQuantizer
+from ncclean.neighbour_search.inverted_lists import Vectors
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.search import find_neighbours
+from ncclean.neighbour_search.search_tasks import nearest_of
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.storage.array_files import ArrayFolder

@@ -23,7 +23,7 @@ _IMPORTED = (
     "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.stats", "sklearn.mixture", "torch",
     "torchvision", "ncclean.execution.local_engine", "ncclean.storage.finalize",
     "ncclean.storage.merge", "ncclean.training.trainer", "ncclean.selection.export",
-    "ncclean.selection.select", "ncclean.models.estimator", "ncclean.neighbours.search",
+    "ncclean.selection.select", "ncclean.models.estimator", "ncclean.neighbour_search.search",
     "torch._dynamo",
 )  # fmt: skip
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -1,5 +1,6 @@
 """Shards of embeddings in the layouts of others, and what is wrong with their pairs."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from ncclean.data.embeddings import units
 from ncclean.data.embeddings.layout import Source
-from ncclean.data.embeddings.pairs import embedding_dim, read_pairs, statuses
+from ncclean.data.embeddings.pairs import embedding_dim, read_pairs
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings, vector_keys
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.sources import are_embeddings, resolve_sources
@@ -128,6 +129,11 @@ def test_a_parquet_with_two_vector_columns(tmp_path, kind):
     assert np.allclose(pairs.image, unit(5), atol=1e-6)
     with pytest.raises(InputError, match=r"there are image_embedding, text_embedding"):
         only([file], ("image_embedding", "other"))
+
+
+def statuses(pairs):
+    counts = Counter(reason.value for reason, _ in pairs.problems.values())
+    return counts + Counter(ok=int(pairs.ok.sum()))
 
 
 def test_what_is_wrong_with_a_vector_is_said_of_its_row(tmp_path):

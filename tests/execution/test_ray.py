@@ -20,7 +20,8 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ModelError
-from ncclean.execution import ray_cluster, ray_run
+from ncclean.execution import ray_shards
+from ncclean.runners import ray_cluster
 from tests import object_store
 from tests.data.image_layouts import LAYOUTS, write_recaptioned
 from tests.execution import clusters
@@ -97,7 +98,7 @@ def test_an_outcome_that_is_lost_with_its_node(two_nodes, shards, reference, tmp
             raise ObjectLostError(reference.hex(), None, "")
         return outcome
 
-    monkeypatch.setattr(ray_run, "get", get)
+    monkeypatch.setattr(ray_shards, "get", get)
     summary = on(two_nodes, shards, tmp_path / "scores.parquet").run().summary
     assert lost
     assert summary.shards_failed == 0
@@ -268,7 +269,7 @@ def test_shards_and_table_in_an_object_store(shards, reference, tmp_path):
 
 @pytest.mark.slow
 def test_a_straggler_does_not_hold_the_job(shards, reference, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_run, "STRAGGLER_SECONDS", 2.0)
+    monkeypatch.setattr(ray_shards, "STRAGGLER_SECONDS", 2.0)
     with clusters.cluster(tmp_path / "site", [2, 1], SLOW_SHARD="00007") as made:
         begin = time.monotonic()
         summary = on(made, shards, tmp_path / "s.parquet").run().summary

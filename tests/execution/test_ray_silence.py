@@ -5,7 +5,7 @@ import ray
 
 from ncclean.config import ClusterOptions
 from ncclean.errors import InputError
-from ncclean.execution import ray_cluster
+from ncclean.runners import ray_cluster
 from ncclean.runners.ray_cluster import Silence, worker_size
 
 

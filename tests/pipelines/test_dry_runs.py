@@ -12,10 +12,10 @@ from upath import UPath
 
 from ncclean.config import TaskOptions
 from ncclean.errors import InputError
-from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 from ncclean.storage.parts import write_embeddings
-from tests.neighbours.simulated import clustered
+from tests.neighbour_search.simulated import clustered
 
 ROWS, DIM = 4000, 24
 

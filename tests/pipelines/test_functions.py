@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def test_every_command_is_a_function():
         assert list(inspect.signature(call).parameters)[-1] == "progress"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ncclean.nonsense  # noqa: B018
+
+
+def test_no_module_takes_the_name_of_a_function():
+    """Python sets a package's attribute when a module of it is imported: it would hide one."""
+    modules = {module.name for module in pkgutil.iter_modules(ncclean.__path__)}
+    assert not modules & set(ncclean.__all__)
 
 
 def test_the_stub_lists_the_same_functions_with_the_same_parameters():

@@ -62,7 +62,7 @@ def test_with_captions_of_another_corpus(scored, donors):
     assert (trial.noise, list(evaluation.noisy)) == ("donor", ["donor"])
     assert evaluation.clean + evaluation.noisy["donor"] == trial.pairs == 591
     assert trial.moved == pytest.approx(0.2, abs=0.01)
-    assert trial.after_low <= trial.expected <= trial.after_high
+    assert trial.after.low <= trial.expected <= trial.after.high
     shown = "\n".join(map(str, result.shown))
     assert "of them got a caption of another corpus" in shown
 

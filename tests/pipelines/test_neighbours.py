@@ -18,7 +18,7 @@ from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
-from ncclean.neighbours.options import NeighbourOptions
+from ncclean.neighbour_search.options import NeighbourOptions
 from ncclean.selection.policy import Policy
 from ncclean.storage.run_record import RunRecord
 

@@ -14,6 +14,7 @@ from ncclean.training.options import TrainOptions
 
 DEFAULTS = {
     NcuOptions: {
+        "variant": "published",
         "forget_percent": 10.0, "split": "model", "gamma": 0.7, "negative": "prompt",
         "relation": "cross", "unlearn": "both", "last_column": "uniform", "prompt_length": 8,
         "alpha": -0.7, "beta": -0.2, "negative_weight": 10.0, "epsilon": 0.03,

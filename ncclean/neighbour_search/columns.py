@@ -1,0 +1,300 @@
+"""Columns of all pairs, gathered from the files of their tasks into mapped ones, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ncclean.neighbour_search.better_matches import (
+    BetterMatches,
+    CandidateCounts,
+    count_better,
+    count_better_among,
+)
+from ncclean.neighbour_search.block_tasks import SIDES, Direction, distinct_vectors
+from ncclean.neighbour_search.blocks import Block
+from ncclean.neighbour_search.chunked import (
+    VALUES,
+    add_counts,
+    chunks,
+    exclusive_sums,
+    first_rows,
+    take_places,
+)
+from ncclean.neighbour_search.copies import Distinct
+from ncclean.neighbour_search.corpus import Corpus, digests_of
+from ncclean.neighbour_search.inverted_lists import Vectors
+from ncclean.neighbour_search.knn import Nearest
+from ncclean.neighbour_search.lemon import LemonParameters, disagreement, lemon_score
+from ncclean.neighbour_search.near_duplicates import similarity_block
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.result import (
+    CONTAMINATED,
+    REFERENCE_ROWS,
+    NearestReference,
+    ReferenceMatches,
+)
+from ncclean.neighbour_search.search_tasks import by_list, nearest_of
+from ncclean.neighbour_search.stages import Stages
+from ncclean.neighbour_search.whitening import Whitening
+from ncclean.storage.array_files import ArrayFolder, Arrays
+
+
+def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
+    """(n,) `image`, `text` and `pair` groups by their first pair.
+
+    Also `same_image`, the first pair of the same image, where images have several captions.
+    """
+    if not stages.has("pair-groups"):
+        names = ["image", "text", "pair", *(["same_image"] if corpus.has_captions else [])]
+        shapes = {name: ((len(corpus),), np.int32) for name in names}
+        with stages.writing("pair-groups", shapes) as groups:
+            for side, classes in corpus.distinct.items():
+                representative = stages.work.load(f"groups-{side}")["representative"]
+                for rows in chunks(len(corpus), VALUES):
+                    labels = classes.labels[rows]
+                    groups[side][rows] = classes.first[representative[labels]]
+
+            def both() -> Iterator[np.ndarray]:
+                for rows in chunks(len(corpus), VALUES):
+                    one = [groups[side][rows].astype(np.uint64) for side in SIDES]
+                    yield np.stack(one, axis=1)
+
+            first_rows(stages.work, both, groups["pair"])
+            if corpus.has_captions:
+                first_rows(stages.work, digests_of(corpus.files, "sample"), groups["same_image"])
+    return stages.work.load("pair-groups")
+
+
+def group_sizes(stages: Stages, groups: Arrays) -> Arrays:
+    """(n,) how many pairs each `image`, `text` and `pair` group has, by its first pair.
+
+    `images` is how many images an image group has: captions of one image are not near-duplicates.
+    """
+    if not stages.has("sizes"):
+        count = len(groups["pair"])
+        shapes = dict.fromkeys(("image", "text", "pair", "images"), ((count,), np.int32))
+        with stages.writing("sizes", shapes) as sizes:
+            for name in ("image", "text", "pair"):
+                add_counts(sizes[name], groups[name])
+            for rows in chunks(count, VALUES):
+                firsts = groups["image"][rows]
+                if "same_image" in groups:
+                    own = np.arange(rows.start, rows.stop)
+                    firsts = firsts[groups["same_image"][rows] == own]
+                add_counts(sizes["images"], firsts)
+    return stages.work.load("sizes")
+
+
+def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
+    """(n,) LEMoN's scores."""
+    parameters = LemonParameters(k=k)
+    shape = (len(corpus),), np.float32
+    if not stages.has("lemon"):
+        with stages.work.scratch(dict.fromkeys(SIDES, shape)) as terms:
+            for side in SIDES:
+                groups = len(stages.work.load("groups")[side]) - 1
+                text = f"comparing with {side} neighbours"
+                names = stages.run(text, f"lemon-{side}", lemon_block, [(side, k)] * groups)
+                stages.scattered(names, "terms", terms[side])
+            with stages.writing("lemon", {"lemon": shape}) as scores:
+                for rows in chunks(len(corpus), VALUES):
+                    scores["lemon"][rows] = lemon_score(
+                        corpus.own[rows], terms["image"][rows], terms["text"][rows], parameters
+                    )
+    return stages.work.load("lemon")["lemon"]
+
+
+def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction) -> np.ndarray:
+    """(n,) better matches among the neighbours found in one direction."""
+    name = f"better-{direction.name}"
+    if not stages.has(name):
+        _write_candidate_counts(stages, corpus, direction)
+        groups = len(stages.work.load("groups")[direction.index]) - 1
+        names = stages.run(
+            "counting better matches", f"better-{direction.name}", better_block,
+            [(direction,)] * groups,
+        )  # fmt: skip
+        with stages.writing(name, {"counts": ((len(corpus),), np.int32)}) as arrays:
+            stages.scattered(names, "counts", arrays["counts"])
+    return stages.work.load(name)["counts"]
+
+
+def _write_candidate_counts(stages: Stages, corpus: Corpus, direction: Direction) -> None:
+    """Write the keys of `CandidateCounts`: pairs in the order of candidates, sorted by group."""
+    name = f"candidates-{direction.name}"
+    if stages.has(name):
+        return
+    group = stages.work.load("pair-groups")[direction.query]
+    sizes = stages.work.load("sizes")[direction.query]
+    candidates = corpus.distinct[direction.index]
+    with stages.work.scratch({"place": ((len(corpus),), np.int64)}) as scratch:
+        place, candidate_counts = scratch["place"], 0
+        for rows in chunks(len(corpus), VALUES):
+            place[rows] = np.where(sizes[rows] > 1, sizes[rows], 0)
+            candidate_counts += int(place[rows].sum())
+        exclusive_sums(place, place)
+        with stages.writing(name, {"keys": ((candidate_counts,), np.int64)}) as arrays:
+            for rows in chunks(len(corpus), VALUES):
+                pairs = candidates.members[rows]
+                pairs = pairs[sizes[group[pairs]] > 1]
+                if len(pairs):
+                    keys = CandidateCounts.keys_of(
+                        group[pairs], candidates.labels[pairs], len(candidates)
+                    )
+                    arrays["keys"][take_places(group[pairs], place)] = keys
+
+
+def better_of_all(stages: Stages, blocks: Sequence[Block], corpus: Corpus) -> BetterMatches:
+    """All better matches, by comparing every image with every caption in this process."""
+    stages.progress.say("comparing images with captions")
+    shape = (len(corpus), corpus.dim), np.float16
+    groups = stages.work.load("pair-groups")
+    with stages.work.scratch(dict.fromkeys(SIDES, shape)) as vectors:
+        begin = 0
+        for pairs in (block.read() for block in blocks):
+            here = slice(begin, begin + len(pairs.image))
+            vectors["image"][here], vectors["text"][here] = pairs.image, pairs.text
+            begin = here.stop
+        both = vectors["image"], vectors["text"]
+        return count_better(*both, corpus.own, groups["image"], groups["text"])
+
+
+def distinct_columns(stages: Stages, corpus: Corpus, clusters: np.ndarray) -> Arrays:
+    """(n,) `cluster`, and by side the cosine with the representative, whitened if the search is."""
+    blocks = len(stages.work.load("bounds")["image"]) - 1
+    names = stages.run("comparing groups", "similarity", similarity_block, [()] * blocks)
+    similarity = stages.joined("similarity", names, {side: side for side in SIDES})
+    if not stages.has("columns"):
+        shape = (len(corpus),), np.float32
+        shapes = {**dict.fromkeys(SIDES, shape), "cluster": (shape[0], np.int32)}
+        with stages.writing("columns", shapes) as columns:
+            for rows in chunks(len(corpus), VALUES):
+                for side, classes in corpus.distinct.items():
+                    columns[side][rows] = similarity[side][classes.labels[rows]]
+                columns["cluster"][rows] = clusters[corpus.distinct["image"].labels[rows]]
+    return stages.work.load("columns")
+
+
+def reference_matches(
+    stages: Stages,
+    blocks: Sequence[Block],
+    corpus: Corpus,
+    reference: np.ndarray | None,
+    whiten: bool,
+    options: NeighbourOptions,
+) -> ReferenceMatches | None:
+    """Find the nearest images of the reference; None without one."""
+    if reference is None:
+        return None
+    stages.save("reference", image=reference)
+    text = "comparing with the reference"
+    arguments = [(block, whiten) for block in blocks]
+    names = stages.run(text, "reference", reference_block, arguments)
+    fields = ("similarity", "nearest", "compared")
+    matches = stages.joined("references", names, {name: name for name in fields})
+    limit = options.contamination_threshold
+    limit = CONTAMINATED[whiten] if limit is None else limit
+    if not stages.has("matches"):
+        count = (len(corpus),)
+        shapes = {"similarity": (count, np.float32), "nearest": (count, np.int64),
+                  "contaminated": (count, np.bool_)}  # fmt: skip
+        with stages.writing("matches", shapes) as columns:
+            for rows in chunks(len(corpus), VALUES):
+                labels = corpus.distinct["image"].labels[rows]
+                columns["similarity"][rows] = matches["similarity"][labels]
+                columns["nearest"][rows] = matches["nearest"][labels]
+                columns["contaminated"][rows] = matches["compared"][labels] >= limit
+    columns = stages.work.load("matches")
+    return ReferenceMatches(
+        columns["similarity"], columns["nearest"], columns["contaminated"], limit
+    )
+
+
+class PairRows:
+    """The vectors of pairs in one modality."""
+
+    def __init__(self, vectors: Vectors, labels: np.ndarray) -> None:
+        self._vectors, self._labels = vectors, labels
+        self.dim = vectors.dim
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self._vectors.take(self._labels[rows])
+
+
+def classes_of(work: ArrayFolder, side: str) -> Distinct:
+    """The distinct rows of a side."""
+    return Distinct.of(work.load(f"classes-{side}"))
+
+
+def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
+    """All pairs that have one of the distinct rows, row by row."""
+    begins, ends = distinct.starts[rows], distinct.starts[rows + 1]
+    sizes = ends - begins
+    offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+    pairs: np.ndarray = distinct.members[np.arange(int(sizes.sum())) + offsets]
+    return pairs
+
+
+def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
+    """LEMoN's term of one modality for the pairs whose vectors are in a group of lists."""
+    other = "text" if side == "image" else "image"
+    shared = work.load("pair-groups")
+    distinct = classes_of(work, side)
+    direction = Direction(side, side)
+    queries, nearest = nearest_of(work, direction, group)
+    # List by list, so that pairs that follow one another have neighbours in common.
+    pairs = pairs_of_rows(distinct, queries[by_list(work, direction, group)])
+    copies = [shared[name] for name in ("pair", "same_image") if name in shared]
+    theirs = PairRows(Vectors(work, other), classes_of(work, other).labels)
+    terms = disagreement(
+        pairs, queries, nearest, distinct, theirs, work.load("own")["own"], copies, k,
+        LemonParameters(k=k),
+    )  # fmt: skip
+    work.save(f"lemon-{side}-{group}", {"pairs": pairs, "terms": terms})
+
+
+def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
+    """Rivals of the pairs whose nearest list of the other modality is in a group."""
+    shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
+    keys = work.load(f"candidates-{direction.name}")["keys"]
+    queries, nearest = nearest_of(work, direction, group)
+    asking = classes_of(work, direction.query)
+    pairs = pairs_of_rows(asking, queries)
+    rows = np.searchsorted(queries, asking.labels[pairs])
+    counts = count_better_among(
+        pairs,
+        Nearest(nearest.cosines[rows], nearest.ids[rows]),
+        work.load("own")["own"],
+        shared[direction.query],
+        shared[direction.index],
+        CandidateCounts(keys, work.load("sizes")[direction.query], candidates),
+    )
+    work.save(f"better-{direction.name}-{group}", {"pairs": pairs, "counts": counts})
+
+
+def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) -> None:
+    """The nearest of the reference for each distinct image of a block; whitened cosines too."""
+    vectors = distinct_vectors(work, number, block)["image"]
+    reference = work.load("reference")["image"]
+    space = Whitening.of(work.load("learnt"), "image_space_")
+    matches: dict[str, list[np.ndarray]] = {"similarity": [], "nearest": [], "compared": []}
+    for rows in chunks(len(vectors)):
+        queries = vectors[rows].astype(np.float32)
+        plain = NearestReference(queries)
+        whitened = NearestReference(space.apply(queries)) if whiten else plain
+        for piece in chunks(len(reference), REFERENCE_ROWS):
+            values = reference[piece].astype(np.float32)
+            plain.add(piece.start, values)
+            if whiten:
+                whitened.add(piece.start, space.apply(values))
+        matches["similarity"].append(plain.cosines)
+        matches["nearest"].append(plain.rows)
+        matches["compared"].append(whitened.cosines)
+    empty = np.empty(0, np.float32)
+    work.save(
+        f"reference-{number}",
+        {name: np.concatenate([empty.astype(several[0].dtype) if several else empty, *several])
+         for name, several in matches.items()},
+    )  # fmt: skip

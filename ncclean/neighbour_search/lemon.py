@@ -1,0 +1,145 @@
+"""LEMoN: does a pair agree with its neighbours?
+
+Zhang et al. 2025 (ICML; arXiv 2407.18941), "LEMoN: Label Error Detection using Multimodal
+Neighbors". With d = 1 - cosine, x the image and y the caption of a pair,
+
+    score = d(x, y) + beta s_n + gamma s_m
+    s_n   = 1/k sum_j d(y, y_j) exp(-tau_1 d(x, x_j)) exp(-tau_2 d(x_j, y_j))
+
+over the k images x_j nearest to x, and s_m alike with image and caption exchanged. A caption that
+is far from the captions of similar images speaks against a pair, the more so the better those
+pairs match themselves. Higher is noisier. The defaults are the paper's fixed hyper-parameters,
+for use without labels.
+
+Copies of a pair, near-duplicates of it by image and by text, are left out: they would agree with
+it whether it is right or wrong. The sums are divided by the number of neighbours that remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ncclean.neighbour_search.copies import Distinct
+from ncclean.neighbour_search.knn import Nearest
+from ncclean.neighbour_search.matmul import inner_products
+
+_BLOCK_ROWS, _BLOCK_VALUES = 4096, 1 << 26  # pairs at a time, and 256 MB of their neighbours
+
+
+class PairVectors(Protocol):
+    """The vectors of pairs in one modality."""
+
+    dim: int
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(m,) pairs -> (m, d) float32."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LemonParameters:
+    """`k` neighbours in each modality, the weights of both terms and the decays."""
+
+    k: int = 30
+    beta: float = 5.0
+    gamma: float = 5.0
+    tau_1: float = 0.1
+    tau_2: float = 5.0
+
+
+def lemon_score(
+    own: np.ndarray,
+    image_term: np.ndarray,
+    text_term: np.ndarray,
+    parameters: LemonParameters,
+) -> np.ndarray:
+    """(n,) scores from the pairs' own cosines and both terms; NaN without any neighbour."""
+    return (1 - own) + parameters.beta * image_term + parameters.gamma * text_term
+
+
+def disagreement(
+    pairs: np.ndarray,
+    queries: np.ndarray,
+    nearest: Nearest,
+    distinct: Distinct,
+    other: PairVectors,
+    own: np.ndarray,
+    copies: Sequence[np.ndarray],
+    k: int,
+    parameters: LemonParameters,
+) -> np.ndarray:
+    """(p,) the term s_n of (p,) pairs if `nearest` are neighbours by image, s_m if by text.
+
+    NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
+    are distinct rows of its modality, those of the pairs among them. `other` holds the embeddings
+    of the pairs in the other modality, `own` (n,) the pairs' cosines, `copies` (n,) labels of pairs
+    that are copies, or of the same image.
+    """
+    terms = np.empty(len(pairs), dtype=np.float32)
+    rows_at_a_time = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // ((k + 1) * max(other.dim, k))))
+    for start in range(0, len(pairs), rows_at_a_time):
+        block = pairs[start : start + rows_at_a_time]
+        rows = np.searchsorted(queries, distinct.labels[block])
+        near, cosines = neighbour_pairs(
+            nearest.ids[rows], nearest.cosines[rows], distinct, block, k
+        )
+        valid = near >= 0
+        for labels in copies:
+            valid &= labels[near] != labels[block, None]
+        apart = 1 - _cosines(other, block, near)
+        weight = np.exp(-parameters.tau_1 * (1 - cosines) - parameters.tau_2 * (1 - own[near]))
+        total = np.where(valid, weight * apart, 0.0).sum(axis=1)
+        count = valid.sum(axis=1)
+        means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        terms[start : start + len(block)] = means
+    return terms
+
+
+def _cosines(other: PairVectors, pairs: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """(b, k) float32 cosines of (b,) pairs with (b, k) others, any value where one is missing.
+
+    Vectors that several of them ask for, as pairs that lie near one another do, are read once.
+    """
+    rows, place = np.unique(np.concatenate([pairs, near.ravel()]), return_inverse=True)
+    vectors = other.take(rows)
+    of_pairs = np.repeat(place[: len(pairs)], near.shape[1])
+    cosines = inner_products(vectors, of_pairs, vectors, place[len(pairs) :])
+    return cosines.reshape(near.shape)
+
+
+def neighbour_pairs(
+    near_ids: np.ndarray,
+    near_cosines: np.ndarray,
+    distinct: Distinct,
+    pairs: np.ndarray,
+    k: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest other pairs of (b,) pairs: (b, k) numbers, -1 where missing, and cosines.
+
+    `near_ids` and `near_cosines` (b, m) are the nearest distinct rows of the pairs' own.
+
+    The members of the own class come first, then those of the nearest classes. Of a class too
+    large to be taken whole, those that follow the pair's own position are, round and round, so
+    that not all look at the same few.
+    """
+    own = distinct.labels[pairs]
+    classes = np.concatenate([own[:, None], near_ids], axis=1)
+    cosines = np.concatenate([np.ones((len(pairs), 1), np.float32), near_cosines], axis=1)
+    sizes = np.where(classes >= 0, distinct.starts[classes + 1] - distinct.starts[classes], 0)
+    sizes[:, 0] -= 1
+    ends = np.cumsum(np.minimum(sizes, k), axis=1)
+    slots = np.arange(k)
+    place = (ends[:, None, :] <= slots[None, :, None]).sum(axis=2)
+    missing = place == classes.shape[1]
+    place[missing] = 0
+    before = np.take_along_axis(ends - np.minimum(sizes, k), place, axis=1)
+    chosen = np.take_along_axis(classes, place, axis=1)
+    turn = slots[None] - before + distinct.positions[pairs][:, None] + (place == 0)
+    whole = np.maximum(distinct.starts[chosen + 1] - distinct.starts[chosen], 1)
+    near = distinct.members[distinct.starts[chosen] + turn % whole]
+    near[missing] = -1
+    return near, np.take_along_axis(cosines, place, axis=1)

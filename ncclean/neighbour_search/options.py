@@ -1,0 +1,73 @@
+"""Options of the neighbour search. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ncclean.options import Option, Options, Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourOptions(Options):
+    """Options of the search: what a near-duplicate is, and how it is found.
+
+    Thresholds are cosines, by default those of `ncclean.neighbour_search.result.THRESHOLDS`.
+    `whiten` None whitens if the corpus is large enough, with ten distinct pairs for each dimension.
+    `recall` is what an approximate search must find of the exact neighbours of a sample.
+    """
+
+    image_threshold: Annotated[
+        float | None,
+        Option(
+            "Cosine from which images are near-duplicates (default: 0.80 whitened, 0.96 "
+            "otherwise).",
+            above=0,
+            high=1,
+        ),
+    ] = None
+    text_threshold: Annotated[
+        float | None,
+        Option(
+            "Cosine from which captions are near-duplicates (default: 0.90 whitened, 0.98 "
+            "otherwise).",
+            above=0,
+            high=1,
+        ),
+    ] = None
+    whiten: Annotated[
+        bool | None,
+        Option(
+            "Whiten embeddings to find near-duplicates (default: from ten pairs per dimension on)."
+        ),
+    ] = None
+    linkage: Annotated[
+        Literal["representative", "components"],
+        Option(
+            "`representative`: members reach the threshold with the group's first; `components`: "
+            "with any member, groups chain."
+        ),
+    ] = "representative"
+    k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30
+    index: Annotated[
+        Literal["auto", "flat", "ivf"],
+        Option("`flat` (exact) or `ivf`; auto is flat below 100,000 pairs."),
+    ] = "auto"
+    recall: Annotated[
+        float,
+        Option("Recall that an approximate search is tuned to, on a sample.", above=0, high=1),
+    ] = 0.95
+    clusters: Annotated[
+        int | None,
+        Option("Clusters of the images (default: about twice the root of their number).", low=1),
+    ] = None
+    contamination_threshold: Annotated[
+        float | None,
+        Option(
+            "Cosine from which an image is one of --reference (default: 0.95 whitened, 0.98 "
+            "otherwise).",
+            above=0,
+            high=1,
+        ),
+    ] = None
+    seed: Seed = 0

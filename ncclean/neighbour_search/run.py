@@ -1,0 +1,172 @@
+"""The search for neighbours over a whole corpus of embeddings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from upath import UPath
+
+import ncclean
+from ncclean import stores
+from ncclean.atomic import remove_leftovers
+from ncclean.config import TaskOptions
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.errors import InputError
+from ncclean.neighbour_search.blocks import embedded_blocks, read_reference
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.search import find_neighbours
+from ncclean.neighbour_search.table import (
+    NeighboursSummary,
+    neighbour_metadata,
+    summarize,
+    write_neighbours,
+)
+from ncclean.options import total_memory
+from ncclean.output_mark import check_free
+from ncclean.progress import SILENT, Progress
+from ncclean.runners.opened import open_runner
+from ncclean.runners.process_runner import processes_worth
+from ncclean.storage.array_files import ArrayFolder
+from ncclean.storage.run_record import RunRecord
+from ncclean.stores import absolute
+
+# What this process holds beside the tasks, however many pairs there are: libraries and chunks.
+DRIVER_BYTES = 256 << 20
+_LEAST_TASK_BYTES = 64 << 20
+_COMMAND, _WRITING = "neighbours", "writing"
+
+
+def run_search(
+    embeddings: Sequence[str],
+    out: str,
+    *,
+    keys: tuple[str, str] | None = None,
+    reference: Sequence[str] = (),
+    options: NeighbourOptions | None = None,
+    tasks: TaskOptions | None = None,
+    memory_limit: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> NeighboursSummary:
+    """Search a corpus of embeddings and write one row per pair to the Parquet file `out`.
+
+    `keys` are the names of the image and caption vectors, `reference` embeddings of other images to
+    compare with, `memory_limit` bytes. An interrupted search resumes from the working folder beside
+    `out`, which is removed at the end. Raises `InputError` for embeddings that cannot be used, or
+    if the output is there already.
+    """
+    begin = time.perf_counter()
+    options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
+    path = stores.location(out)
+    if not _is_being_written(path):  # else a table there is this search's own
+        check_free([out], _COMMAND, overwrite)
+    _check_writable(path)
+    progress.say("reading embeddings")
+    shards = resolve_embeddings(embeddings)
+    blocks = embedded_blocks(shards, keys)
+    vectors, uids = None, None
+    if reference:
+        progress.say("reading the reference")
+        vectors, uids = read_reference(reference, keys, blocks[0].dim)
+    processes = processes_worth(tasks.workers, shards)
+    identity = {
+        "embeddings": [shard.to_json() for shard in shards],
+        "embedding_keys": keys,
+        "reference": list(reference),
+        "options": asdict(options),
+        "version": ncclean.__version__,
+    }
+    with (
+        _working_folder(path, identity, overwrite) as (work, record),
+        open_runner(tasks, processes) as runner,
+    ):
+        pairs, neighbours = find_neighbours(
+            blocks,
+            options,
+            work,
+            runner,
+            memory_bytes=task_bytes(memory_limit, tasks, processes),
+            progress=progress,
+            reference=vectors,
+        )
+        images = len(vectors) if vectors is not None else 0
+        seconds = time.perf_counter() - begin
+        summary = summarize(neighbours, out, seconds, images)
+        progress.say("writing")
+        metadata = neighbour_metadata(options, summary)
+        record.append(_WRITING)  # from here on a table at `out` is this search's own
+        record.flush()
+        write_neighbours(path, pairs, neighbours, metadata, uids)
+        remove_leftovers(path.parent, {path.name})
+        runner.everywhere(work.forget)
+    return summary
+
+
+def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
+    """The memory that each of the concurrent tasks may take, in bytes."""
+    if tasks.engine == "ray" and limit is not None:
+        return limit
+    left = (limit or total_memory() // 2) - DRIVER_BYTES
+    return max(left // processes, _LEAST_TASK_BYTES)
+
+
+@contextlib.contextmanager
+def _working_folder(
+    out: UPath, identity: dict[str, Any], overwrite: bool
+) -> Iterator[tuple[ArrayFolder, RunRecord]]:
+    """Open the working folder of the search; remove it when the body ends without an error.
+
+    Raises `ResumeError` if another search was interrupted there.
+    """
+    record = _record(out)
+    folder = record.parent
+    place = absolute(str(folder))
+    work = ArrayFolder(place)
+
+    def listed(identity: object) -> Iterator[UPath]:
+        yield from map(work.path, sorted(work.names()))
+
+    if overwrite:
+        RunRecord.clear(record, _COMMAND, base=out, files=listed)
+    with RunRecord.open(record, _COMMAND, identity, base=out) as opened:
+        yield ArrayFolder(place, _run_name(opened)), opened
+    RunRecord.clear(record, _COMMAND, base=out, files=listed, says=False)
+    work.remove_leftovers()
+    if not stores.is_url(folder):
+        with contextlib.suppress(OSError):  # a file of someone else's is in it
+            os.rmdir(str(folder))
+
+
+def _record(out: UPath) -> UPath:
+    return out.with_name(out.name + ".work") / "search.jsonl"
+
+
+def _is_being_written(out: UPath) -> bool:
+    """Whether an earlier start was interrupted after it had begun to write the table."""
+    earlier = RunRecord.load(_record(out), _COMMAND, read_only=True)
+    return earlier is not None and any(entry["kind"] == _WRITING for entry in earlier.entries)
+
+
+def _run_name(record: RunRecord) -> str:
+    """A name that the run has as long as it is resumed."""
+    for entry in record.entries:
+        if entry["kind"] == "name":
+            return str(entry["value"])
+    name = uuid.uuid4().hex
+    record.append("name", value=name)
+    return name
+
+
+def _check_writable(out: UPath) -> None:
+    """Hours of searching must not end with a path that cannot be written."""
+    if stores.is_url(out):
+        return
+    stores.ask("write", out, out.parent.mkdir, parents=True, exist_ok=True)
+    if not os.access(str(out.parent), os.W_OK):
+        raise InputError(f"cannot write {out}: the folder {out.parent} is not writable")

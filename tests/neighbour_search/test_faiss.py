@@ -1,0 +1,246 @@
+"""The search against FAISS at the same lists and probes, and against groups made one by one."""
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from ncclean.neighbour_search import (
+    block_tasks,
+    coarse_quantizer,
+    knn,
+    near_duplicates,
+    search_tasks,
+    training,
+)
+from ncclean.neighbour_search.block_tasks import ACROSS, WITHIN
+from ncclean.neighbour_search.blocks import ArrayBlock
+from ncclean.neighbour_search.coarse_quantizer import CoarseQuantizer
+from ncclean.neighbour_search.inverted_lists import Vectors
+from ncclean.neighbour_search.matmul import Bfloat16Matmul, Float32Matmul
+from ncclean.neighbour_search.near_duplicates import GROUPING_EFFORT
+from ncclean.neighbour_search.options import NeighbourOptions
+from ncclean.neighbour_search.search import find_neighbours
+from ncclean.neighbour_search.search_tasks import nearest_of
+from ncclean.neighbour_search.whitening import Whitening
+from ncclean.runners.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
+from tests.neighbour_search.simulated import clustered, unit
+
+K, ROWS = 7, 4000
+
+
+def corpus():
+    rng = np.random.default_rng(0)
+    image = clustered(ROWS, 24)
+    text = unit(image.astype(np.float32) + 0.5 * clustered(ROWS, 24, seed=3)).astype(np.float16)
+    image[3000:3400] = image[:400]  # copies
+    near = image[rng.integers(0, 2000, 600)].astype(np.float32)
+    noise = 0.05 * rng.standard_normal(near.shape) / 24**0.5
+    image[3400:] = unit(near + noise).astype(np.float16)
+    text[100:200] = text[0]
+    return image, text
+
+
+def searched(folder, blocks=3, memory_bytes=4 << 30, **options):
+    image, text = corpus()
+    parts = np.array_split(np.arange(ROWS), blocks)
+    several = [ArrayBlock(image[part], text[part]) for part in parts]
+    chosen = NeighbourOptions(index="ivf", k=K, **options)
+    work = ArrayFolder(str(folder))
+    _, found = find_neighbours(several, chosen, work, InProcess(), memory_bytes=memory_bytes)
+    return work, found
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Of little memory, and few rows at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_tasks, "_ROWS", 50)
+        patch.setattr(knn, "_ROWS", 60)
+        return searched(tmp_path_factory.mktemp("work"), memory_bytes=1 << 18)
+
+
+def vectors_of(work, side):
+    found = Vectors(work, side)
+    return found.take(np.arange(found.bounds[-1]))
+
+
+def probes_of(work, direction, queries):
+    learnt = work.load("learnt")
+    lists = CoarseQuantizer.of(learnt, f"{direction.index}_")
+    visited = work.load("lists-0")[f"{direction.name}_rank"].max() + 1
+    return lists, lists.assign(queries, int(visited))
+
+
+def test_several_groups_of_lists(done):
+    work, _ = done
+    assert len(work.load("groups")["image"]) > 4
+
+
+@pytest.mark.parametrize("direction", [*WITHIN, *ACROSS], ids=lambda one: one.name)
+def test_neighbours_are_those_of_faiss(done, direction):
+    faiss = pytest.importorskip("faiss")
+    from faiss.contrib.ivf_tools import add_preassigned, search_preassigned
+
+    work, _ = done
+    members = vectors_of(work, direction.index)
+    queries = vectors_of(work, direction.query)
+    lists, probes = probes_of(work, direction, queries)
+    quantizer = faiss.IndexFlatIP(24)
+    quantizer.add(lists.lists)
+    index = faiss.IndexIVFFlat(quantizer, 24, len(lists), faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    assigned = lists.assign(members, 1)[:, 0].astype(np.int64)
+    add_preassigned(index, members, assigned)
+    index.nprobe = probes.shape[1]
+    k = K + direction.is_within
+    coarse = np.take_along_axis(queries @ lists.lists.T, probes, axis=1).astype(np.float32)
+    expected, ids = search_preassigned(index, queries, k, probes.astype(np.int64), coarse)
+    if direction.is_within:
+        itself = ids == np.arange(len(queries))[:, None]
+        assert itself.any(axis=1).all()
+        keep = np.argsort(itself, axis=1, kind="stable")[:, :K]
+        expected, ids = (np.take_along_axis(one, keep, axis=1) for one in (expected, ids))
+    compared = 0
+    for group in range(len(work.load("groups")[direction.index]) - 1):
+        rows, nearest = nearest_of(work, direction, group)
+        there = nearest.ids >= 0
+        np.testing.assert_array_equal(there, ids[rows] >= 0)
+        np.testing.assert_allclose(nearest.cosines[there], expected[rows][there], atol=2e-6)
+        assert (nearest.ids == ids[rows]).mean() > 0.995  # but for ties
+        compared += len(rows)
+    assert compared == len(queries)
+
+
+@pytest.mark.parametrize("linkage", ["representative", "components"])
+@pytest.mark.parametrize("whiten", [True, False])
+def test_groups_are_those_of_one_row_at_a_time(tmp_path, whiten, linkage):
+    threshold = 0.8 if whiten else 0.96
+    work, found = searched(
+        tmp_path, memory_bytes=1 << 18, whiten=whiten, linkage=linkage, image_threshold=threshold
+    )
+    vectors = vectors_of(work, "image")
+    space = Whitening.of(work.load("learnt"), "image_space_")
+    white = space.apply(vectors)
+    lists, routes = probes_of(work, WITHIN[0], vectors)
+    visited = np.zeros((len(vectors), len(lists)), bool)
+    np.put_along_axis(visited, routes[:, :GROUPING_EFFORT], True, axis=1)
+    assigned = lists.assign(vectors, 1)[:, 0]
+    near = (white @ white.T >= threshold) & visited[:, assigned]
+    representative = np.arange(len(vectors))
+    cosines = white @ white.T
+    if linkage == "components":
+        pytest.importorskip("scipy")
+        from scipy.sparse.csgraph import connected_components
+
+        _, label = connected_components(np.tril(near, -1), directed=False)
+        representative = np.unique(label, return_index=True)[1][label]
+    else:
+        for row in range(len(vectors)):
+            before = np.flatnonzero(near[row, :row] & (representative[:row] == np.arange(row)))
+            if len(before):
+                representative[row] = before[cosines[row, before].argmax()]
+    classes = np.asarray(work.load("classes-image")["labels"])
+    first = np.asarray(work.load("classes-image")["first"])
+    np.testing.assert_array_equal(found.image.group, first[representative[classes]])
+    assert len(np.unique(representative)) < len(vectors) - 300
+    expected = np.einsum("nd,nd->n", white, white[representative])[classes]
+    np.testing.assert_allclose(
+        found.image.similarity, expected, atol=1e-3
+    )  # float16 is not of length 1
+
+
+def assert_same(found, expected):
+    for name in ("pair_group", "lemon", "cluster"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_array_equal(found.better.captions, expected.better.captions)
+    np.testing.assert_array_equal(found.image.similarity, expected.image.similarity)
+
+
+def test_results_depend_neither_on_memory_nor_on_blocks(done, tmp_path):
+    assert_same(searched(tmp_path, blocks=1)[1], done[1])
+
+
+@pytest.mark.parametrize(
+    "matmul", [Float32Matmul(), Bfloat16Matmul("cpu")], ids=["float32", "bfloat16"]
+)
+def test_results_do_not_depend_on_how_products_are_taken(done, tmp_path, monkeypatch, matmul):
+    for module in (block_tasks, coarse_quantizer, near_duplicates, knn, search_tasks):
+        monkeypatch.setattr(module, "fastest_matmul", lambda products: matmul)
+    assert_same(searched(tmp_path)[1], done[1])
+
+
+def test_a_flat_search_finds_near_duplicates_in_all_lists(tmp_path, monkeypatch):
+    """There are more lists than an approximate search visits for them."""
+    monkeypatch.setattr(training, "_ROWS_PER_EXACT_LIST", 60)
+    image, text = corpus()
+    work, options = ArrayFolder(str(tmp_path)), NeighbourOptions(index="flat", k=K, whiten=False)
+    _, found = find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+    assert len(work.load("learnt")["image_lists"]) > 2 * GROUPING_EFFORT
+    firsts = image[np.unique(found.image.group)].astype(np.float32)
+    assert len(firsts) < ROWS - 700
+    assert np.tril(firsts @ firsts.T, -1).max() < 0.98 + 1e-5
+
+
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+def test_a_block_that_has_nothing_of_its_own(tmp_path, index):
+    """All its pairs are copies of those of the block before it."""
+    image, text = corpus()
+    first = ArrayBlock(image[:1500], text[:1500])
+    options, work = NeighbourOptions(index=index, k=K), ArrayFolder(str(tmp_path))
+    _, found = find_neighbours([first, first], options, work, InProcess())
+    np.testing.assert_array_equal(found.pair_group[1500:], found.pair_group[:1500])
+    assert not np.isnan(found.lemon).any()
+
+
+def test_copies_are_in_one_group(done):
+    _, found = done
+    np.testing.assert_array_equal(found.image.group[3000:3400], found.image.group[:400])
+    assert (found.text.group[100:200] == found.text.group[0]).all()
+    assert min(found.image.recall, found.text.across_recall) > 0.94
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    """A search that ends in the middle goes on with the tasks whose files are missing."""
+
+    class Counting(InProcess):
+        def __init__(self, most):
+            self.left = most
+
+        def map(self, function, tasks):
+            for number, arguments in tasks:
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+                yield number, function(*arguments)
+
+    image, text = corpus()
+    blocks = [ArrayBlock(image[part], text[part]) for part in (slice(2000), slice(2000, None))]
+    options, work = NeighbourOptions(index="ivf", k=K), ArrayFolder(str(tmp_path))
+    rounds = 0
+    while True:
+        try:
+            counted = Counting(9)
+            _, found = find_neighbours(blocks, options, work, counted, memory_bytes=1 << 19)
+            break
+        except KeyboardInterrupt:
+            rounds += 1
+    assert rounds > 5
+    _, expected = searched(tmp_path / "again", blocks=2, memory_bytes=1 << 19)
+    np.testing.assert_array_equal(found.lemon, expected.lemon)
+    np.testing.assert_array_equal(found.pair_group, expected.pair_group)
+    assert isinstance(found.better.captions, np.ndarray)
+
+
+def test_what_is_learnt_does_not_depend_on_the_number_of_threads(tmp_path):
+    """Tasks and drivers of a cluster have as many as their machines."""
+    image, text = (clustered(3000, 256, seed).astype(np.float16) for seed in (0, 1))
+    learnt = []
+    for threads in (1, 2):
+        work = ArrayFolder(str(tmp_path / str(threads)))
+        options = NeighbourOptions(index="ivf", k=K, whiten=True)
+        with threadpool_limits(threads):
+            find_neighbours([ArrayBlock(image, text)], options, work, InProcess())
+        learnt.append(work.load("learnt"))
+    for name, array in learnt[0].items():
+        np.testing.assert_array_equal(array, learnt[1][name], err_msg=name)
