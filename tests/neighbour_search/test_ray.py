@@ -97,7 +97,7 @@ def test_rows_are_those_of_one_process(two_nodes, embeddings, expected, tmp_path
 
 @pytest.mark.slow
 def test_a_task_killed_in_the_middle(two_nodes, embeddings, expected, tmp_path):
-    killer = threading.Thread(target=kill_a_task, args=("search_away",))
+    killer = threading.Thread(target=kill_a_task, args=("search_other_lists",))
     killer.start()
     on(two_nodes, embeddings, tmp_path / "n.parquet").run()
     killer.join()
@@ -158,7 +158,7 @@ def test_embeddings_and_table_in_an_object_store(embeddings, expected, tmp_path)
     with object_store.s3() as store, clusters.cluster(tmp_path / "site", [1, 1]) as made:
         for folder in ("img_emb", "text_emb", "metadata"):
             object_store.upload(embeddings / folder, f"s3://corpus/e/{folder}")
-        killer = threading.Thread(target=kill_a_task, args=("search_home",))
+        killer = threading.Thread(target=kill_a_task, args=("search_first_list",))
         killer.start()
         on(made, "s3://corpus/e", "s3://corpus/n.parquet").run()
         killer.join()
