@@ -367,6 +367,15 @@ def check_is_file(path: str | UPath) -> None:
         raise _not_a_file(str(path), mode)
 
 
+def missing(path: str | UPath) -> str:
+    """The sentence for what is not there as a file: it does not exist, or it is a pipe or device."""
+    try:
+        check_is_file(path)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} does not exist"
+
+
 def _not_a_file(path: str, mode: int) -> OSError:
     kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
     kind = kinds.get(stat.S_IFMT(mode), "device")

@@ -77,4 +77,4 @@ def _missing(path: UPath) -> str:
         return f"{path} holds no Parquet files"
     if path.name and path.with_name(path.name + ".work").is_dir():
         return f"{path} is not finished yet: run the same `ncclean score` command again"
-    return f"{path} does not exist"
+    return stores.missing(path)
