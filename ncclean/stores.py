@@ -368,7 +368,7 @@ def check_is_file(path: str | UPath) -> None:
 
 
 def missing(path: str | UPath) -> str:
-    """The sentence for what is not there as a file: it does not exist, or it is a pipe or device."""
+    """The sentence for a path without a file: it does not exist, or it is a pipe or a device."""
     try:
         check_is_file(path)
     except OSError as error:
