@@ -441,3 +441,7 @@ def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
         return parquet.ParquetFile(stream, pre_buffer=True)
     except UnicodeDecodeError as error:  # of names of columns
         raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error
+    except OSError as error:
+        if error.errno is None and "thrift" in str(error):  # its footer: no use to try again
+            raise pyarrow.ArrowInvalid(one_line(error)) from error
+        raise
