@@ -26,6 +26,28 @@ CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
 WORDS_PER_CAPTION = 3
 CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
+CalibrateBy = Annotated[
+    str | None,
+    Option(
+        "Column, json field or SQL whose values are calibrated separately, e.g. `language`.",
+        metavar="SQL",
+    ),
+]
+Signals = Annotated[
+    Sequence[Literal["language", "image"]] | None,
+    Option(
+        "More columns, comma-separated: `language` of the caption; blur, brightness, entropy "
+        "and hashes of the `image`.",
+        commas=True,
+    ),
+]
+Words = Annotated[
+    bool,
+    Option(
+        "Compare each word of a caption with others of its class: which word is wrong, which "
+        "fits better, and how probable it is that any is wrong."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +103,8 @@ class ScoreOptions(Options):
         str | None,
         Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),
     ] = None
-    calibrate_by: Annotated[
-        str | None,
-        Option(
-            "Column, json field or SQL whose values are calibrated separately, e.g. `language`.",
-            metavar="SQL",
-        ),
-    ] = None
-    signals: Annotated[
-        Sequence[Literal["language", "image"]] | None,
-        Option(
-            "More columns, comma-separated: `language` of the caption; blur, brightness, entropy "
-            "and hashes of the `image`.",
-            commas=True,
-        ),
-    ] = None
+    calibrate_by: CalibrateBy = None
+    signals: Signals = None
     columns: Annotated[
         Sequence[str] | None,
         Option(
@@ -111,13 +120,7 @@ class ScoreOptions(Options):
             metavar="NAME=FILE",
         ),
     ] = None
-    words: Annotated[
-        bool,
-        Option(
-            "Compare each word of a caption with others of its class: which word is wrong, which "
-            "fits better, and how probable it is that any is wrong."
-        ),
-    ] = False
+    words: Words = False
     word_classes: Annotated[
         str | None,
         Option("Your own word classes for `--words`.", metavar="FILE"),

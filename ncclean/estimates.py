@@ -52,9 +52,16 @@ def flattened(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return flat
 
 
+def read_count(value: Any) -> int:
+    """A number of pairs, as metadata or JSON has it. Raises `ValueError` for something else."""
+    if not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ValueError("not a number of pairs")
+    return value
+
+
 def _number(value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    return number if 0 <= number <= 1 else math.nan

@@ -57,10 +57,10 @@ class Column:
     @property
     def sql_type(self) -> str:
         """DuckDB's."""
-        return _SQL_TYPES[str(self.type)]
+        return SQL_TYPES[str(self.type)]
 
 
-_SQL_TYPES = {
+SQL_TYPES = {
     "string": "VARCHAR",
     "float": "FLOAT",
     "int16": "SMALLINT",

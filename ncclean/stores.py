@@ -367,6 +367,15 @@ def check_is_file(path: str | UPath) -> None:
         raise _not_a_file(str(path), mode)
 
 
+def missing(path: str | UPath) -> str:
+    """The sentence for a path without a file: it does not exist, or it is a pipe or a device."""
+    try:
+        check_is_file(path)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} does not exist"
+
+
 def _not_a_file(path: str, mode: int) -> OSError:
     kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
     kind = kinds.get(stat.S_IFMT(mode), "device")
@@ -432,3 +441,7 @@ def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
         return parquet.ParquetFile(stream, pre_buffer=True)
     except UnicodeDecodeError as error:  # of names of columns
         raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error
+    except OSError as error:
+        if error.errno is None and "thrift" in str(error):  # its footer: no use to try again
+            raise pyarrow.ArrowInvalid(one_line(error)) from error
+        raise

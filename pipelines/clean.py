@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import RAY_ADDRESS
+from ncclean.config import RAY_ADDRESS, CalibrateBy, Signals, Words
 from ncclean.estimates import Estimate
 from ncclean.options import CaptionKeys, Option
 
@@ -39,6 +39,9 @@ _STAGE_OPTIONS = {
         "caption_key",
         "embedding_keys",
         "image_root",
+        "calibrate_by",
+        "signals",
+        "words",
         "precision",
         "device",
         "engine",
@@ -74,6 +77,9 @@ class Clean(Command):
     caption_key: CaptionKeys = None
     embedding_keys: EmbeddingKeys = None
     image_root: ImageRoot = None
+    calibrate_by: CalibrateBy = None
+    signals: Signals = None
+    words: Words = False
     threshold: Annotated[
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5

@@ -126,8 +126,7 @@ class Command(Options):
     def check_given(cls, values: Mapping[str, Any]) -> None:
         """Raise `OptionError` for options that were given and do not go together."""
 
-    @classmethod
-    def table_columns(cls) -> frozenset[str] | None:
+    def table_columns(self) -> frozenset[str] | None:
         """The columns of the table at `out`, None if it is not a table."""
         return None
 

@@ -11,7 +11,7 @@ from ncclean.options import Option, Reads
 
 from .command import Command, Result
 from .progress import SILENT, Progress
-from .score import Score, score_result
+from .score import score_result
 from .shared_options import CalibrateOnOption, OsaFunction, Overwrite, ScoresOut, Shift
 
 if TYPE_CHECKING:
@@ -62,7 +62,3 @@ class Merge(Command):
             on_progress=lambda done, total: progress.advance(done, total, "shards"),
         )
         return score_result(self, merged)
-
-    @classmethod
-    def table_columns(cls) -> frozenset[str]:
-        return Score.table_columns()

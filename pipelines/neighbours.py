@@ -112,8 +112,7 @@ class Neighbours(Command):
         summary = _summary(searched, self.options.recall)
         return self.result(searched, summary, figures=figures, made=[self.out])
 
-    @classmethod
-    def table_columns(cls) -> frozenset[str]:
+    def table_columns(self) -> frozenset[str]:
         from ncclean import schema
 
         return frozenset(schema.NEIGHBOURS.names)

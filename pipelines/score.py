@@ -228,11 +228,20 @@ class Score(Command):
             raise InputError("--shift noise needs a model: name it with --scale")
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)
 
-    @classmethod
-    def table_columns(cls) -> frozenset[str]:
+    def table_columns(self) -> frozenset[str] | None:
+        """Those of every score table and of the options; unknown with `--columns`."""
         from ncclean import schema
+        from ncclean.data import image_signals, languages
 
-        return frozenset(schema.SCORES.names)
+        if self.options.columns:
+            return None
+        names = {*schema.SCORES.names}
+        names |= {text.partition("=")[0] for text in self.options.head or ()}
+        names |= {*schema.WORD_TYPES} if self.options.words else set()
+        names |= {schema.CANONICAL.name} if self.options.canonical else set()
+        for signals, types in (("image", image_signals.TYPES), ("language", languages.TYPES)):
+            names |= {*types} if signals in (self.options.signals or ()) else set()
+        return frozenset(names)
 
 
 def score_result(

@@ -110,8 +110,7 @@ class Select(Command):
         assert audit.selection is not None
         return dataclasses.replace(selected, measured_noise_kept=audit.selection.kept)
 
-    @classmethod
-    def table_columns(cls) -> frozenset[str]:
+    def table_columns(self) -> frozenset[str]:
         from ncclean.data.selection import COLUMNS
 
         return frozenset(COLUMNS)

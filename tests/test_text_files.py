@@ -6,8 +6,14 @@ import time
 
 import pytest
 import yaml
+from ncclean_pipelines.recipe.bundled import find_recipe
 
+from ncclean.auditing.answers import read_answers
+from ncclean.data.shards import resolve_shards
+from ncclean.data.word_classes import WordClasses
 from ncclean.errors import InputError
+from ncclean.models.embedding_head import EmbeddingHead
+from ncclean.storage.tables import table_files
 from ncclean.text_files import load_yaml, parse_json, read_text
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -66,3 +72,25 @@ def test_yaml_with_aliases_that_fit():
 def test_yaml_that_is_none(text):
     with pytest.raises(yaml.YAMLError):
         load_yaml(text, "x")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        WordClasses.load,
+        read_answers,
+        EmbeddingHead.load,
+        find_recipe,
+        lambda path: table_files([path]),
+        lambda path: resolve_shards([f"@{path}"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_no_option_waits_for_a_pipe_or_reads_a_device(tmp_path, read, kind):
+    path = tmp_path / "x.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=f"it is a {kind}, not a file"):
+        read(str(path))

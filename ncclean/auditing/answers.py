@@ -35,9 +35,9 @@ class Design:
         """Read what `to_json` made. Raises `InputError` for something else."""
         try:
             design = cls(np.array(fields["bounds"], float), np.array(fields["pairs"], np.int64))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} does not say how the sample was drawn: {error}") from None
-        if len(design.pairs) != len(design.bounds) + 1 or (np.diff(design.bounds) <= 0).any():
+        if len(design.pairs) != len(design.bounds) + 1 or not (np.diff(design.bounds) > 0).all():
             raise InputError(f"{path} does not say how the sample was drawn: wrong bounds")
         return design
 

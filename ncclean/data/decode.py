@@ -23,12 +23,14 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
+from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.samples import SkipReason
 from ncclean.options import MAX_PIXELS
 
 # Only formats that web crawls contain: every further parser is attack surface.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_AVIF_BRANDS = (b"avif", b"avis")
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
 # become 6,720,000 x 224 px), so only the cropped window is resampled.
 _MAX_STRIP_RATIO = 3.0
@@ -207,7 +209,9 @@ def open_image(data: bytes, max_pixels: int) -> Image.Image:
 
 def _unidentified(data: bytes) -> str:
     if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
-        return "HEIC, which is not read: convert it to JPEG or AVIF"
+        return HEIC_NOT_READ
+    if data[4:8] == b"ftyp" and data[8:12] in _AVIF_BRANDS:
+        return "AVIF, which this version of Pillow does not read: update it, or convert to JPEG"
     return "not an image"
 
 
@@ -303,7 +307,8 @@ def _open_clip_transform(spec: Preprocessing) -> Callable[[Image.Image], torch.T
 def _is_unidentified(error: Exception) -> bool:
     from PIL import UnidentifiedImageError
 
-    return isinstance(error, (UnidentifiedImageError, struct.error))
+    # A Pillow without AVIF knows no format of that name.
+    return isinstance(error, (UnidentifiedImageError, struct.error, KeyError))
 
 
 def one_line(error: BaseException) -> str:

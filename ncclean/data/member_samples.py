@@ -14,9 +14,11 @@ from typing import Any, cast
 from ncclean.data.nested_fields import field_at
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
+    HEIC_NOT_READ,
     Group,
     SampleGroups,
     is_image,
+    is_unread_image,
     json_caption,
     may_be_caption,
     parse_json,
@@ -150,7 +152,9 @@ class MemberSamples(ABC):
         if group.is_cut:
             sample.reject(SkipReason.SAMPLE_TRUNCATED, "the shard ends inside this sample")
         image, fields = group.image, group.members.get("json")
-        if image is None:
+        if image is None and any(map(is_unread_image, group.members)):
+            sample.reject(SkipReason.IMAGE_CORRUPT, HEIC_NOT_READ)
+        elif image is None:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif isinstance(image, Unread):
             sample.reject(image.reason, image.what)

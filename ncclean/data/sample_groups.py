@@ -21,6 +21,9 @@ from ncclean.data.text_budget import LARGEST_PARSED, LARGEST_TEXT, parsed_size
 IMAGE_EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
 )
+# Pictures that Pillow does not read; HEIC is what phones write.
+UNREAD_EXTENSIONS = frozenset(("heic", "heif"))
+HEIC_NOT_READ = "HEIC, which is not read: convert it to JPEG or AVIF"
 CAPTION_EXTENSIONS = ("txt", "caption")
 # webdataset's own: members called __something__ describe the shard, not a sample.
 _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
@@ -161,6 +164,11 @@ def has_image(extensions: Collection[str]) -> bool:
 
 def is_image(extension: str) -> bool:
     return extension.rsplit(".", 1)[-1] in IMAGE_EXTENSIONS
+
+
+def is_unread_image(extension: str) -> bool:
+    """Whether it is that of a picture in a format that is not read."""
+    return extension.rsplit(".", 1)[-1] in UNREAD_EXTENSIONS
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

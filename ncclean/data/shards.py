@@ -154,7 +154,7 @@ def expand(
     if source.startswith("@"):
         listing = Path(source[1:])
         if not listing.is_file():
-            raise InputError(f"the list of shards {listing} does not exist")
+            raise InputError(f"the list of shards {stores.missing(source[1:])}")
         inside = (*_around, stores.canonical(source[1:]))
         if inside[-1] in _around:
             raise InputError(f"the list of shards {listing} names itself")

@@ -9,7 +9,7 @@ from ncclean.data.embeddings.layout import Source
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
-from ncclean.data.images.units import has_images, resolve_images
+from ncclean.data.images.units import check_formats, has_images, resolve_images
 from ncclean.data.options import SourceFormat
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
@@ -80,6 +80,7 @@ def _kind(source: str) -> SourceFormat:
     if has_images(first):
         return "images"
     if layout is None:
+        check_formats(first)
         return "webdataset"
     _check_vectors(first)
     return "embeddings"

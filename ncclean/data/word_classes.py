@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 from ncclean.errors import InputError
+from ncclean.text_files import read_text
 
 # A hyphen binds: "red-eye" and "one-way" are words of their own.
 _WORD = re.compile(r"(?<![\w'-])[^\W_]+(?:['-][^\W_]+)*")
+_LARGEST = 1 << 20  # bytes of a list of words
 _VOWELS = "aeiou"
 
 # Words that mean the same, by their form: singular, plural.
@@ -54,11 +55,7 @@ class WordClasses:
         A line `[name]` begins a class, each further line is a meaning: words apart by spaces, its
         forms (singular, plural) by slashes. `#` begins a comment.
         """
-        try:
-            lines = Path(path).read_text("utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"the word classes {path} cannot be read: {error}") from error
-        classes = cls.of_lines(lines)
+        classes = cls.of_lines(read_text(path, _LARGEST).splitlines())
         lonely = [name for name, meanings in classes.classes.items() if len(meanings) < 2]
         if lonely or not classes.classes:
             what = f"the class [{lonely[0]}] has" if lonely else "it has"

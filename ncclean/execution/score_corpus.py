@@ -13,7 +13,13 @@ import ncclean
 from ncclean import stores
 from ncclean.auditing.measure import Audit, measure
 from ncclean.auditing.move import moved
-from ncclean.config import CalibratedOn, CalibrationOptions, ClusterOptions, ScoreOptions
+from ncclean.config import (
+    CalibratedOn,
+    CalibrationOptions,
+    ClusterOptions,
+    ScoreOptions,
+    parse_shift,
+)
 from ncclean.config import WeightFunction as Function
 from ncclean.data.estimate import estimate_samples
 from ncclean.data.shards import ShardRef
@@ -227,8 +233,10 @@ def _as_before(calibration: CalibrationOptions, out: str) -> CalibrationOptions:
     metadata = table_metadata(table_files([out])[0])
     if calibration.shift == "auto":
         source = metadata.get("shift_source", "")
-        shift: str | float = float(metadata["shift"]) if source == "given" else source
-        calibration = dataclasses.replace(calibration, shift="auto" if shift == "none" else shift)
+        shift: str | float = source if source in ("noise", "shuffled") else "auto"
+        if source == "given":
+            shift = parse_shift(metadata.get("shift", "auto"))
+        calibration = dataclasses.replace(calibration, shift=shift)
     score = metadata.get("calibrated_on")
     if calibration.calibrate_on == "auto" and score in get_args(CalibratedOn):
         calibration = dataclasses.replace(calibration, calibrate_on=cast(CalibratedOn, score))

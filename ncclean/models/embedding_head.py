@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ncclean import stores
 from ncclean.errors import InputError
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -45,7 +46,7 @@ class EmbeddingHead:
 
         place = Path(path)
         if not place.is_file():
-            raise InputError(f"--head: {path} does not exist")
+            raise InputError(f"--head: {stores.missing(path)}")
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclean.estimates import Estimate
+from ncclean.estimates import Estimate, read_count
 from ncclean.scoring.double import doubled
 from ncclean.scoring.noise_rate import cell_counts, noise_rate
 
@@ -98,9 +98,15 @@ class GroupRate:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> GroupRate:
-        """Read what `dataclasses.asdict` with `flattened` wrote. Raises `KeyError`."""
+        """Read what `dataclasses.asdict` with `flattened` wrote.
+
+        Raises `KeyError` or `ValueError` for something else.
+        """
         rate = Estimate.of_fields(fields, "noise_rate")
-        return cls(fields["group"], fields["pairs"], rate, fields["own_null"])
+        group, pairs, own_null = fields["group"], fields["pairs"], fields["own_null"]
+        if not isinstance(group, str | None) or not isinstance(own_null, bool):
+            raise ValueError(f"not a group: {group!r}")
+        return cls(group, read_count(pairs), rate, own_null)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ are rarer among the most similar pairs.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 
-from ncclean.estimates import Estimate, flattened
+from ncclean.estimates import Estimate, flattened, read_count
 
 _MARGIN = 1e-3
 _QUANTILES = np.arange(1, 6) / 6
@@ -85,16 +86,44 @@ class Audited:
         try:
             fields = json.loads(text or "")
             moved = fields["recalibration"]
+            knots, slopes = _numbers(moved["knots"]), _numbers(moved["slopes"])
+            (intercept,) = _numbers([moved["intercept"]])
+            bounds, drawn_bounds = _rising(fields["bounds"]), _rising(fields["drawn_bounds"])
+            if len(slopes) != len(knots) + 1 or len(bounds) != len(drawn_bounds):
+                return None
             return cls(
-                Recalibration(moved["intercept"], tuple(moved["knots"]), tuple(moved["slopes"])),
+                Recalibration(intercept, knots, slopes),
                 noise_rate=Estimate.of_fields(fields, "noise_rate"),
-                answers=fields["answers"],
-                digest=fields["digest"],
-                drawn_bounds=tuple(fields["drawn_bounds"]),
-                bounds=tuple(fields["bounds"]),
+                answers=read_count(fields["answers"]),
+                digest=str(fields["digest"]),
+                drawn_bounds=drawn_bounds,
+                bounds=bounds,
             )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ):
             return None
+
+
+def _numbers(values: Sequence[object]) -> tuple[float, ...]:
+    """Raises `ValueError` for one that is not finite."""
+    numbers = np.array(values, float)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        raise ValueError("not finite numbers")
+    return tuple(numbers.tolist())
+
+
+def _rising(values: Sequence[object]) -> tuple[float, ...]:
+    """Raises `ValueError` for bounds that fall."""
+    numbers = _numbers(values)
+    if (np.diff(numbers) < 0).any():
+        raise ValueError("bounds that fall")
+    return numbers
 
 
 def recalibrated(

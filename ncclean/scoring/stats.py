@@ -154,6 +154,7 @@ class Distributions:
         return cls(**histograms, groups=groups, scores=scores)
 
 
+_MOST_COUNTED = 1 << 48  # in a bin; those of all bins add up
 _NESTED = ("groups", "scores")
 _UNLABELLED = "unlabelled"
 _NAMES = tuple(
@@ -169,7 +170,12 @@ def pack_histogram(histogram: Histogram) -> dict[str, Any]:
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
     """The histogram that `pack_histogram` packed. Raises `ValueError` for other bins."""
-    counts = np.frombuffer(zlib.decompress(base64.b64decode(fields["counts"])), dtype="<i8")
-    if counts.shape != (BINS,):
-        raise ValueError(f"a histogram of {counts.shape} bins, expected {BINS}")
-    return Histogram(counts.astype(np.int64), fields["units"])
+    packed, size = base64.b64decode(fields["counts"]), 8 * BINS
+    raw = zlib.decompressobj().decompress(packed, size + 1)  # a bomb is not unpacked
+    units = fields["units"]
+    if len(raw) != size or not isinstance(units, int) or abs(units) >= 1 << 63:
+        raise ValueError(f"not a histogram of {BINS} bins")
+    counts = np.frombuffer(raw, dtype="<i8").astype(np.int64)
+    if counts.min() < 0 or counts.max() > _MOST_COUNTED:
+        raise ValueError("a histogram with counts that no corpus has")
+    return Histogram(counts, units)

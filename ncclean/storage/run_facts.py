@@ -124,6 +124,6 @@ def _histogram(text: str | None) -> Histogram | None:
 def _groups(text: str | None) -> tuple[GroupRate, ...]:
     try:
         groups = [GroupRate.of_json(fields) for fields in json.loads(text or "[]")]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return ()
     return tuple(sorted(groups, key=lambda group: -group.pairs))

@@ -9,6 +9,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.text_files import LARGEST_TEXT
 
 
 def table_files(paths: Iterable[str]) -> list[str]:
@@ -57,7 +58,7 @@ def listed(folder: UPath, pattern: str) -> list[UPath]:
 
 
 def table_metadata(file: str) -> dict[str, str]:
-    """The key-value metadata of a Parquet file, local or not.
+    """The key-value metadata of a Parquet file, local or not, without values past all bounds.
 
     Raises `InputError` if it cannot be read.
     """
@@ -67,7 +68,11 @@ def table_metadata(file: str) -> dict[str, str]:
     except ValueError as error:  # pyarrow's own errors are ValueErrors
         reason = str(error).splitlines()[0]
         raise InputError(f"{file} cannot be read as Parquet: {reason}") from error
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
+    return {
+        key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+        for key, value in raw.items()
+        if len(value) <= LARGEST_TEXT
+    }
 
 
 def _missing(path: UPath) -> str:
@@ -77,4 +82,4 @@ def _missing(path: UPath) -> str:
         return f"{path} holds no Parquet files"
     if path.name and path.with_name(path.name + ".work").is_dir():
         return f"{path} is not finished yet: run the same `ncclean score` command again"
-    return f"{path} does not exist"
+    return stores.missing(path)

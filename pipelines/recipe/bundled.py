@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from ncclean import stores
+
 from ..command import closest
 from .source import RecipeError
 
@@ -26,7 +28,7 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
-            raise RecipeError(f"{name} does not exist")
+            raise RecipeError(stores.missing(name))
         return path
     inside = FOLDER / f"{name}.yaml"
     if inside.is_file():

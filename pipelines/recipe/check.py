@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import duckdb
 
 from ncclean import schema
+from ncclean.data import image_signals, languages
 from ncclean.errors import InputError, ModelError
 from ncclean.evaluation.noise_scores import named_score
 from ncclean.options import Parameter, Reads, parameters, value_of
@@ -146,4 +147,10 @@ def _columns(recipe: Recipe, text: str, path: str, look: bool) -> dict[str, str]
         return columns_of(connection, "scores")
 
 
-_TYPES = {c.name: c.sql_type for c in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS)}
+_TYPES = {
+    column.name: column.sql_type
+    for column in (*schema.NEIGHBOUR_COLUMNS, *schema.SCORE_COLUMNS, *schema.OPTIONAL_COLUMNS)
+} | {
+    name: schema.SQL_TYPES[str(kind)]
+    for name, kind in (*image_signals.TYPES.items(), *languages.TYPES.items())
+}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,14 @@ from ncclean.data.samples import SkipReason
 from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.errors import InputError, ShardError
 from tests import object_store
-from tests.data.image_layouts import LAYOUTS, read, statuses, write_imagefolder
+from tests.data.image_layouts import (
+    LAYOUTS,
+    read,
+    statuses,
+    write_files,
+    write_imagefolder,
+    write_tar,
+)
 from tests.hostile import JPEG
 
 PAIRS = [(f"{number:05d}", b"image %d" % number, f"caption {number}") for number in range(40)]
@@ -218,6 +226,50 @@ def test_what_holds_no_images_is_named(tmp_path, name):
         (tmp_path / name).write_text("a,b\n1,2\n" if name == "t.csv" else '{"a": 1}\n')
     with pytest.raises(InputError, match="holds no"):
         resolve_sources([str(tmp_path)], "images")
+
+
+@pytest.mark.parametrize("layout", ["auto", "images"])
+def test_pictures_of_a_phone_are_named(tmp_path, layout):
+    (tmp_path / "trip" / "one").mkdir(parents=True)
+    (tmp_path / "trip" / "one" / "IMG_1.HEIC").write_bytes(b"x")
+    (tmp_path / "trip" / "one" / "IMG_1.txt").write_text("a beach")
+    with pytest.raises(InputError, match=r"IMG_1.HEIC is HEIC, which is not read: convert it"):
+        resolve_sources([str(tmp_path / "trip")], layout)
+
+
+@pytest.mark.parametrize("write", [write_files, write_tar])
+def test_a_picture_of_a_phone_among_others_is_a_status(tmp_path, write):
+    source = write([("a", b"image", "one"), ("b", b"image", "two")], tmp_path / "s")
+    if write is write_files:
+        (source / "c" / "b.jpg").rename(source / "c" / "b.HEIC")
+    else:
+        with tarfile.open(source / "c.tar") as tar, tarfile.open(source / "d.tar", "w") as copy:
+            for member in tar:
+                content = tar.extractfile(member)
+                member.name = member.name.replace("b.jpg", "b.HEIF")
+                copy.addfile(member, content)
+        (source / "c.tar").unlink()
+    samples, _ = read(source)
+    assert statuses(samples) == ["ok", "image_corrupt"]
+    assert samples[1].error == "HEIC, which is not read: convert it to JPEG or AVIF"
+
+
+def test_the_picture_that_is_read_counts_where_there_are_two(tmp_path):
+    source = write_files([("a", b"image", "one")], tmp_path / "s")
+    (source / "c" / "a.heic").write_bytes(b"x")
+    samples, _ = read(source)
+    assert [sample.image for sample in samples] == [b"image"]
+
+
+def test_a_table_that_is_no_utf8_is_named_beside_images_without_captions(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    (tmp_path / "t.csv").write_bytes("file_name,text\na.jpg,fine\n".encode("utf-16"))
+    _, errors = read(tmp_path)
+    assert len(errors) == 1
+    assert "t.csv is UTF-16: iconv -f UTF-16 -t UTF-8" in errors[0]
+    (tmp_path / "a.txt").write_text("its own caption")
+    samples, errors = read(tmp_path)
+    assert (statuses(samples), errors) == (["ok"], [])
 
 
 def test_a_folder_is_listed_once_when_it_is_planned(tmp_path, monkeypatch):

@@ -180,6 +180,30 @@ def test_mistakes_are_found_before_anything_starts(shards, tmp_path, options, me
     assert not (tmp_path / "out").exists()
 
 
+def test_further_columns_of_score_can_be_asked_for(shards, tmp_path):
+    out = str(tmp_path / "out")
+    options = {"words": True, "signals": ["image"], "calibrate_by": "caption_key", **MODEL}
+    where = "blur >= 0 AND coalesce(near_miss_probability, 0) < 0.9"
+    result = ncclean.clean(str(shards), out, where=where, **options)
+    names = pq.read_schema(tmp_path / "out" / "scores.parquet").names
+    assert {"suspect_word", "blur", "noise_probability"} <= set(names)
+    assert result["stages"]["score"]["result"]["calibrate_by"] == "caption_key"
+    assert ncclean.clean(str(shards), out, where=where, **options).summary.ran == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"words": True}, "--words encodes altered captions, which takes a model"),
+        ({"signals": ["image"]}, "--signals image is for images"),
+    ],
+)
+def test_columns_that_take_images_are_refused_for_embeddings(tmp_path, options, message):
+    source = embeddings(tmp_path / "e", sizes=(50, 0, 0))
+    with pytest.raises(InputError, match=message):
+        ncclean.clean(str(source), str(tmp_path / "out"), **options)
+
+
 def test_a_corpus_that_has_grown_is_scored_where_it_is_new(shards, tmp_path):
     folder, out = tmp_path / "shards", tmp_path / "out"
     folder.mkdir()

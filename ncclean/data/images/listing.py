@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ncclean import stores
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, IMAGE_EXTENSIONS
+from ncclean.data.sample_groups import CAPTION_EXTENSIONS, IMAGE_EXTENSIONS, UNREAD_EXTENSIONS
 from ncclean.errors import InputError, ShardError
 
 # What img2dataset writes of a whole folder.
 _NOT_OF_A_SAMPLE = "_stats.json"
-_EXTENSIONS = IMAGE_EXTENSIONS.union(CAPTION_EXTENSIONS, ("json",))
+_CAPTIONS = frozenset((*CAPTION_EXTENSIONS, "json"))
+_EXTENSIONS = IMAGE_EXTENSIONS | UNREAD_EXTENSIONS | _CAPTIONS
 
 
 class Entry(NamedTuple):
@@ -50,6 +51,22 @@ def entries_of(
 def has_image_files(folder: str) -> bool:
     """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
     return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))
+
+
+def has_captioned_images(folder: str) -> bool:
+    """Whether an image of the folder itself has its caption beside it. Raises as the above."""
+    names = [file.name for file in _files(folder)]
+    images, captions = (
+        {_split(name)[0] for name in names if _is_meant(name, extensions)}
+        for extensions in (IMAGE_EXTENSIONS, _CAPTIONS)
+    )
+    return not images.isdisjoint(captions)
+
+
+def unread_image(folder: str) -> str | None:
+    """A picture in the folder itself of a format that is not read. Raises as `has_image_files`."""
+    names = (file.name for file in _files(folder) if _is_meant(file.name, UNREAD_EXTENSIONS))
+    return next(names, None)
 
 
 def subfolders(folder: str) -> list[str]:

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images.listing import entries_of, has_image_files, subfolders
+from ncclean.data.images.listing import (
+    entries_of,
+    has_captioned_images,
+    has_image_files,
+    subfolders,
+    unread_image,
+)
 from ncclean.data.images.rows import columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.parquet_table import table_rows, vector_columns
+from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import (
     ShardRef,
     check_named_once,
@@ -51,6 +58,20 @@ def has_images(place: str) -> bool:
     return next(_sources(place, None), None) is not None
 
 
+def check_formats(place: str) -> None:
+    """Raise `InputError` for a folder that has pictures, all of formats that are not read."""
+    waiting = [place.rstrip("/")]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            name = unread_image(folder)
+            waiting += reversed(subfolders(folder))
+        except ShardError:
+            continue
+        if name is not None:
+            raise InputError(f"{place} holds no image that is read: {name} is {HEIC_NOT_READ}")
+
+
 def resolve_images(sources: Iterable[str], image_root: str | None = None) -> list[ShardRef]:
     """Units of the sources in the order given, folders sorted.
 
@@ -64,6 +85,7 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
         for place in expand(source, places):
             here = list(_sources(place, image_root))
             if not here:
+                check_formats(place)
                 raise InputError(
                     f"{place} holds no images: neither tables (csv, tsv, jsonl, Parquet) with "
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
@@ -123,9 +145,19 @@ def _tables_in(folder: str) -> list[str]:
     # One that can be read tells for all: a corpus has thousands, and some of them are broken.
     first = next((url for url in metadata or tables if _holds_images(url)), None)
     if first is None:
-        first = next((url for url in metadata if _is_unreadable(url)), None)
+        # Without it, the images of the folder would be without captions.
+        may_be_needed = metadata or (tables if _lacks_captions(folder) else ())
+        first = next((url for url in may_be_needed if _is_unreadable(url)), None)
     ending = first[first.rindex(".") :] if first is not None else ""
     return [url for url in metadata or tables if first is not None and url.endswith(ending)]
+
+
+def _lacks_captions(folder: str) -> bool:
+    """Whether a folder has images and no captions beside them."""
+    try:
+        return has_image_files(folder) and not has_captioned_images(folder)
+    except ShardError:
+        return False
 
 
 def _holds_images(url: str) -> bool:
