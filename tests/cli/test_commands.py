@@ -283,7 +283,9 @@ def test_nothing_scored_or_kept_is_a_failure(corpus, scored, tmp_path):
     finished = run("score", corpus, "--caption-key", "nope", "--model", "demo", "--shift", "0.2",
                    "--out", out)  # fmt: skip
     assert finished.returncode == 1, finished.stderr
-    assert "no pair could be scored" in finished.stdout
+    assert "no pair could be scored: mostly caption_missing" in finished.stdout
+    assert "--caption-key: there are " in finished.stdout
+    assert "txt" in finished.stdout.partition("there are ")[2]
     table = scored / "scores.parquet"
     finished = run("select", table, "--where", "similarity > 5", "--out", tmp_path / "k.parquet")
     assert finished.returncode == 1
