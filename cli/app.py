@@ -26,7 +26,6 @@ app = typer.Typer(
     name="ncclean",
     help="Find the mismatched pairs of an image-text corpus, and repair what they did to a model.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},

@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -72,7 +73,22 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
+    if _is_of_torchvision(error):
+        return (
+            f"torchvision does not fit torch ({text}): install both with one command, from the "
+            "same place: pip install --force-reinstall torch torchvision"
+        )
     return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
+
+
+def _is_of_torchvision(error: Exception) -> bool:
+    """Whether torchvision could not be imported, as one built for another torch cannot."""
+    if not isinstance(error, ImportError | RuntimeError | AttributeError | OSError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return "torchvision::" in str(error) or any(
+        frame.name == "<module>" and "torchvision" in Path(frame.filename).parts for frame in frames
+    )
 
 
 def _say(text: str) -> None:

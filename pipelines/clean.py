@@ -137,7 +137,7 @@ class Clean(Command):
         failures = "".join(f", {n:,} {status}" for status, n in score["failures"].items())
         yield f"{score['rows']:,} pairs: {score['ok']:,} scored{failures}; {clean['kept']:,} kept"
         if score["rows"] and not score["ok"]:
-            yield none_scored(score["failures"])
+            yield none_scored(score["failures"], score.get("fields_there", ()))
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
             yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"

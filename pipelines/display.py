@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclean.estimates import Estimate
@@ -42,10 +42,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return Table("", (), tuple(rows), left=2)
 
 
-def none_scored(failures: Mapping[str, int]) -> Note:
+def none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note:
     """A note for a run that scored nothing, often because the wrong column was named."""
     most = max(failures, key=lambda status: failures[status])
     hint = "; name the caption with --caption-key" if most == "caption_missing" else ""
+    if hint and fields:
+        hint += f": there are {', '.join(fields)}"
     return Note(f"no pair could be scored: mostly {most}{hint}", "error")
 
 

@@ -290,7 +290,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
     if scored.rows and not scored.ok:
-        yield none_scored(scored.failures)
+        yield none_scored(scored.failures, scored.fields_there)
 
 
 def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:

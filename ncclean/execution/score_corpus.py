@@ -21,7 +21,9 @@ from ncclean.config import (
     parse_shift,
 )
 from ncclean.config import WeightFunction as Function
+from ncclean.data.caption_places import names_there
 from ncclean.data.estimate import estimate_samples
+from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.execution import corpus_facts
@@ -47,6 +49,7 @@ from ncclean.storage.tables import table_files, table_metadata
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
 _SHIFT_TOLERANCE = 1e-3
+_SHARDS_ASKED = 10  # for the fields that they have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +103,22 @@ class ScoreCorpus:
             progress.say("finalizing")
             calibration = _finalize(self._layout, manifest, self.calibration, engine)
             self._remove_embedding_leftovers(manifest)
-            return summarize(
+            summary = summarize(
                 manifest,
                 calibration,
                 out=self.out,
                 samples_per_second=speed,
                 seconds=time.perf_counter() - begin,
             )
+        if summary.ok or not summary.failures.get(SkipReason.CAPTION_MISSING.value):
+            return summary
+        return dataclasses.replace(summary, fields_there=self._fields_there())
+
+    def _fields_there(self) -> list[str]:
+        """Fields of the first shard of images that can be read."""
+        names = map(names_there, self.shards[:_SHARDS_ASKED])
+        is_of_images = isinstance(self.request, ImageRequest)
+        return next(filter(None, names), []) if is_of_images else []
 
     @property
     def _layout(self) -> ScoreLayout:

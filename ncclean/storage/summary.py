@@ -23,7 +23,7 @@ class ScoreSummary:
     which a function of `--columns` failed, `column_errors` says why on the first one.
     `near_miss_rate` is the share of captions with a wrong word, of `--words`. `audited` is the
     number of answers by which the noise rate was measured and the calibration moved, None without
-    an audit.
+    an audit. `fields_there` are fields of the first samples, if no pair had a caption.
     """
 
     rows: int
@@ -45,6 +45,7 @@ class ScoreSummary:
     column_errors: dict[str, str] = field(default_factory=dict)
     near_miss_rate: Estimate = UNKNOWN
     audited: int | None = None
+    fields_there: list[str] = field(default_factory=list)
 
 
 def summarize(

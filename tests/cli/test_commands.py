@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
 import signal
@@ -283,8 +284,22 @@ def test_nothing_scored_or_kept_is_a_failure(corpus, scored, tmp_path):
     finished = run("score", corpus, "--caption-key", "nope", "--model", "demo", "--shift", "0.2",
                    "--out", out)  # fmt: skip
     assert finished.returncode == 1, finished.stderr
-    assert "no pair could be scored" in finished.stdout
+    assert "no pair could be scored: mostly caption_missing" in finished.stdout
+    assert "--caption-key: there are " in finished.stdout
+    assert "txt" in finished.stdout.partition("there are ")[2]
     table = scored / "scores.parquet"
     finished = run("select", table, "--where", "similarity > 5", "--out", tmp_path / "k.parquet")
     assert finished.returncode == 1
     assert "nothing is kept" in finished.stdout
+
+
+def test_options_are_completed():
+    code = "import sys; sys.argv = ['ncclean']; from ncclean_cli.app import main; main()"
+    environment = {"_NCCLEAN_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    completed = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "COMP_WORDS": "ncclean score --calibrate-"},
+        capture_output=True,
+        text=True,
+    )
+    assert completed.stdout.split() == ["--calibrate-by", "--calibrate-on", "--calibrate-with"]

@@ -1,0 +1,46 @@
+"""Names under which a caption could lie, for whoever named one that is not there."""
+
+from __future__ import annotations
+
+import itertools
+
+from ncclean.data.images.listing import entries_of
+from ncclean.data.images.rows import columns_of
+from ncclean.data.images.units import FOLDER, TABLE
+from ncclean.data.reader import read_samples
+from ncclean.data.shards import ShardRef
+from ncclean.data.tar import TarSamples
+from ncclean.errors import ShardError
+
+_SAMPLES = 20  # that are looked at
+_MOST_NAMES, _LONGEST_NAME = 20, 60
+
+
+def names_there(shard: ShardRef) -> list[str]:
+    """The columns of a table, or the extensions and json fields of the first samples of a shard.
+
+    Some of them, where there are many; none if the shard cannot be read.
+    """
+    try:
+        names = [name[:_LONGEST_NAME] for name in _names(shard)]
+    except ShardError:
+        return []
+    distinct = list(dict.fromkeys(names))
+    more = ["..."] if len(distinct) > _MOST_NAMES else []
+    return distinct[:_MOST_NAMES] + more
+
+
+def _names(shard: ShardRef) -> list[str]:
+    if shard.layout == TABLE:
+        columns = columns_of(shard.url)
+        return columns if isinstance(columns, list) else columns.names
+    if shard.layout == FOLDER:
+        entries = itertools.islice(entries_of(shard.url, shard.span), _SAMPLES)
+        extensions = [entry.extension for entry in entries]
+        reader = read_samples(shard)
+    else:
+        extensions = []
+        reader = TarSamples(shard, locate=True)
+    samples = list(itertools.islice(reader, _SAMPLES))
+    extensions += [member.extension for sample in samples for member in sample.members]
+    return [*extensions, *(name for sample in samples for name in sample.metadata)]
