@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.data.options import SourceOptions
 from ncclean.options import Option, Reads
 from ncclean.training.options import AdaptOptions
 
@@ -14,7 +15,6 @@ from .display import Shown
 from .progress import SILENT, Progress
 from .shared_options import (
     Device,
-    ImageRoot,
     Overwrite,
     Precision,
     Pretrained,
@@ -52,7 +52,7 @@ class Adapt(Command):
         Option("Model to adapt, as in `score`; preferably the one that scored.", reads=Reads.MODEL),
     ] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     threshold: Annotated[
         float,
         Option("Train on pairs whose clean_posterior is above this.", low=0, below=1),
@@ -76,7 +76,7 @@ class Adapt(Command):
                 device=self.device,
             ),
             self.scores,
-            resolve_pairs(self.shards, self.image_root),
+            resolve_pairs(self.shards, self.source_options),
             self.out,
             self.options,
             threshold=self.threshold,

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
-from ncclean.options import Option, Reads, check_unset
+from ncclean.options import Option, Reads, check_unset, parameters
 
 from .command import Command, Result
 from .display import Note, Shown, Table, file_size, share
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, MemoryLimit, PageTitle, PictureShards, Replace, Scores
+from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.measure import Audit as Measured
     from ncclean.auditing.measure import RuleAudit
     from ncclean.report.write_audit import WrittenAudit
 
-_OF_PAGE = ("out", "shards", "image_root", "pairs", "seed", "title", "overwrite")
+_OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
 
@@ -48,7 +49,7 @@ class Audit(Command):
         Option("Folder for the page, audit.html, and sample.parquet; may be a URL.", flags=("-o",)),
     ] = None
     shards: PictureShards = ()
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
     seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None
@@ -114,7 +115,7 @@ class Audit(Command):
             written = write_audit(
                 self.scores,
                 self.out,
-                shards=resolve_pairs(self.shards, self.image_root) if self.shards else None,
+                shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
                 pairs=self.pairs,
                 seed=self.seed,
                 title=self.title,

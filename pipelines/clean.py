@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ncclean.config import RAY_ADDRESS, CalibrateBy, Signals, Words
+from ncclean.data.options import SourceOptions
 from ncclean.estimates import Estimate
-from ncclean.options import CaptionKeys, Option
+from ncclean.options import CaptionKeys, Option, parameters
 
 from .command import Command, Result, options_of
 from .display import Note, Shown, counted, interval, none_scored
@@ -20,7 +21,6 @@ from .shared_options import (
     Device,
     EmbeddingKeys,
     Engine,
-    ImageRoot,
     Model,
     Precision,
     Pretrained,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
 
+_OF_SOURCE = tuple(parameters(SourceOptions))
 # Which options go to which stage of the recipe.
 _STAGE_OPTIONS = {
     "score": (
@@ -38,7 +39,7 @@ _STAGE_OPTIONS = {
         "pretrained",
         "caption_key",
         "embedding_keys",
-        "image_root",
+        *_OF_SOURCE,
         "calibrate_by",
         "signals",
         "words",
@@ -48,8 +49,8 @@ _STAGE_OPTIONS = {
         "ray_address",
     ),
     "select": ("threshold", "where"),
-    "report": ("image_root",),
-    "export": ("samples_per_shard", "image_root", "caption_key"),
+    "report": _OF_SOURCE,
+    "export": ("samples_per_shard", *_OF_SOURCE, "caption_key"),
 }
 
 
@@ -76,7 +77,7 @@ class Clean(Command):
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKeys = None
     embedding_keys: EmbeddingKeys = None
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     calibrate_by: CalibrateBy = None
     signals: Signals = None
     words: Words = False
@@ -103,7 +104,7 @@ class Clean(Command):
         from .recipe.run import run
 
         # The first tells; a mixture is an error of `score`, which resolves them all.
-        first = resolve_sources(self.source[:1], "auto", self.image_root)
+        first = resolve_sources(self.source[:1], "auto", self.source_options)
         is_embedded = are_embeddings(first)
         recipe = find_recipe("clean_embeddings" if is_embedded else "clean")
         options = options_of(self)

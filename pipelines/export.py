@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
 from .display import Shown, counted, file_size, hours
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, Overwrite, ScoredShards
+from .shared_options import Join, Overwrite, ScoredShards
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
@@ -45,7 +46,7 @@ class Export(Command):
         Option("Folder of the shards, or a .npy file for the uids.", flags=("-o",), inside=""),
     ]
     shards: ScoredShards = ()
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     caption_key: CaptionKeys = None
     samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     scores: Annotated[
@@ -157,7 +158,7 @@ class Export(Command):
         from ncclean.data.sources import resolve_pairs
         from ncclean.storage.same_corpus import check_same_corpus
 
-        shards = resolve_pairs(self.shards, self.image_root)
+        shards = resolve_pairs(self.shards, self.source_options)
         for tables in filter(None, ([self.selection], list(self.scores))):
             check_same_corpus(tables, shards)
         return shards

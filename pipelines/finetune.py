@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.config import ClusterOptions
-from ncclean.data.options import LoaderOptions
+from ncclean.data.options import LoaderOptions, TrainingSourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Reads, Seed, parameters, value_of
 from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
@@ -17,7 +17,7 @@ from ncclean.training.options import TrainOptions
 from .command import Command, Result, identity
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Device, Engine, ImageRoot, Overwrite, Precision, Pretrained
+from .shared_options import Device, Engine, Overwrite, Precision, Pretrained
 
 if TYPE_CHECKING:
     from ncclean.training.finetune import FinetuneSummary, Finetuning
@@ -56,7 +56,7 @@ class Finetune(Command):
     out: Annotated[
         str, Option("Folder of the run and its model.", flags=("-o",), inside="", local=True)
     ]
-    image_root: ImageRoot = None
+    source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
         str | None,
         Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE),
@@ -172,7 +172,7 @@ class Finetune(Command):
             sources=self.shards,
             out=self.out,
             identity=identity(self),
-            image_root=self.image_root,
+            source_options=self.source_options,
             selection=self.selection,
             batch_size=self.batch_size,
             objective=self.objective_options,

@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import TaskOptions
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Seed
 
 from .command import Command, Result
 from .display import Note, Shown, Table, counted
 from .progress import SILENT, Progress
-from .shared_options import CaptionKey, Donors, ImageRoot, Overwrite, Shards
+from .shared_options import CaptionKey, Donors, Overwrite, Shards
 
 if TYPE_CHECKING:
     from ncclean.storage.injection_summary import NoiseSummary
@@ -40,7 +41,7 @@ class InjectNoise(Command):
 
     shards: Shards
     out: Annotated[str, Option("Folder of the new shards.", flags=("-o",), inside="")]
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     kind: Annotated[
         Sequence[str],
         Option(
@@ -104,7 +105,7 @@ class InjectNoise(Command):
             seed=self.seed,
             batch_size=self.batch_size,
             caption_key=self.caption_key,
-            shards=resolve_pairs(self.shards, self.image_root),
+            shards=resolve_pairs(self.shards, self.source_options),
             donors=resolve_sources(self.donors) if self.donors else [],
         )
         written = inject_noise(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Command, Result
 from .display import Note, Shown, interval, partner_lines
 from .progress import SILENT, Progress
-from .shared_options import ImageRoot, Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
+from .shared_options import Join, MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.report.write_report import WrittenReport
@@ -35,7 +36,7 @@ class Report(Command):
     scores: Scores
     out: Annotated[str, Option("The HTML file; may be a URL.", flags=("-o",), inside="report.html")]
     shards: PictureShards = ()
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None
     pairs: Annotated[
         int,
@@ -80,7 +81,7 @@ class Report(Command):
         written = write_report(
             self.scores,
             self.out,
-            shards=resolve_pairs(self.shards, self.image_root) if self.shards else None,
+            shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
             pairs=self.pairs,
             title=self.title,
             figures=self.figures,

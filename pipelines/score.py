@@ -15,7 +15,7 @@ from ncclean.config import (
     parse_scale,
     parse_shift,
 )
-from ncclean.data.options import SourceFormat
+from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads, check_source
 
@@ -27,7 +27,6 @@ from .shared_options import (
     Device,
     EmbeddingKeys,
     Engine,
-    ImageRoot,
     Model,
     OsaFunction,
     Overwrite,
@@ -69,7 +68,7 @@ class Score(Command):
         SourceFormat,
         Option("Sources: `webdataset`, `images` or `embeddings`; `auto` looks.", is_idle=True),
     ] = "auto"
-    image_root: ImageRoot = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     embedding_keys: EmbeddingKeys = None
@@ -169,7 +168,7 @@ class Score(Command):
         from ncclean.data.sources import resolve_sources
 
         # Before torch is loaded, which takes seconds: a wrong path is named at once.
-        shards = resolve_sources(self.shards, self.format, self.image_root)
+        shards = resolve_sources(self.shards, self.format, self.source_options)
         request = self._request(shards)
         if self.dry_run:
             from ncclean.execution.score_plan import plan

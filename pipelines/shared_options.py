@@ -36,13 +36,6 @@ Shards = Annotated[
         reads=Reads.SHARDS,
     ),
 ]
-ImageRoot = Annotated[
-    str | None,
-    Option(
-        "Folder that the image paths of a table are relative to (default: the table's).",
-        source="images",
-    ),
-]
 Scores = Annotated[
     Sequence[str],
     Option(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ncclean.data.embeddings.facts import SOURCES, facts_of
 from ncclean.data.embeddings.registry import LAYOUTS
-from ncclean.data.images.units import TABLE
+from ncclean.data.images.units import is_table
 from ncclean.data.parquet_table import read_table
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
@@ -113,7 +113,7 @@ def _texts(shard: ShardRef, caption_key: str | None) -> Iterator[str]:
         column = facts_of(table, shard, {"text": names}).column("text")
         yield from (text for text in column.to_pylist() if text and text.strip())
         return
-    wanted = () if shard.layout == TABLE else None  # files of images need not be read
+    wanted = () if is_table(shard) else None  # files of images need not be read
     for sample in read_samples(shard, caption_key, wanted=wanted):
         if sample.caption is not None:
             yield sample.caption

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from ncclean.options import CaptionKeys, DecodeThreads, Option, Options, usable_cores
 
 SourceFormat = Literal["auto", "webdataset", "images", "embeddings"]
 Captions = Literal["all", "best", "sample"]
+
+
+Split = Literal["train", "restval", "val", "test"]
+_SPLIT = Option(
+    "Split to read of Karpathy's `dataset_*.json`. Repeatable: COCO's training images are `train` "
+    "and `restval` (default: all).",
+    source="images",
+    shows_default=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(Options):
+    """What a source does not say itself: where its images lie, and which of its splits to read."""
+
+    image_root: Annotated[
+        str | None,
+        Option(
+            "Folder that the image paths of a table are relative to (default: the table's).",
+            source="images",
+        ),
+    ] = None
+    split: Annotated[Sequence[Split], _SPLIT] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSourceOptions(SourceOptions):
+    """The same where `--split` is taken: by NCU's split into what is forgotten and retained."""
+
+    split: Annotated[Sequence[Split], replace(_SPLIT, name="source_split")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Protocol
 
 from ncclean.data.images.samples import FolderSamples, TableSamples
 from ncclean.data.images.unit_files import UnitFiles
-from ncclean.data.images.units import FOLDER, TABLE
+from ncclean.data.images.units import FOLDER, is_table
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples
@@ -42,7 +42,7 @@ def read_samples(
     `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files of
     other samples need not be read, so they may lack an image and have any status.
     """
-    if shard.layout == TABLE:
+    if is_table(shard):
         return TableSamples(shard, caption_key, UnitFiles(shard, wanted))
     if shard.layout == FOLDER:
         return FolderSamples(shard, caption_key, UnitFiles(shard, wanted))

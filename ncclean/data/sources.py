@@ -10,7 +10,7 @@ from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import check_formats, has_images, resolve_images
-from ncclean.data.options import SourceFormat
+from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
 from ncclean.errors import InputError, ShardError
@@ -25,7 +25,9 @@ _HOLDS: dict[SourceFormat, str] = {
 
 
 def resolve_sources(
-    sources: Sequence[str], layout: SourceFormat = "auto", image_root: str | None = None
+    sources: Sequence[str],
+    layout: SourceFormat = "auto",
+    options: SourceOptions | None = None,
 ) -> list[ShardRef]:
     """The shards of sources in the order given.
 
@@ -33,11 +35,11 @@ def resolve_sources(
     that do not exist, that hold no pairs, or that are of several layouts.
     """
     with stores.listings_kept():
-        return _resolved(sources, layout, image_root)
+        return _resolved(sources, layout, options or SourceOptions())
 
 
 def _resolved(
-    sources: Sequence[str], layout: SourceFormat, image_root: str | None
+    sources: Sequence[str], layout: SourceFormat, options: SourceOptions
 ) -> list[ShardRef]:
     if layout == "auto":
         kinds = {_kind(source): source for source in sources}
@@ -50,13 +52,13 @@ def _resolved(
     if layout == "embeddings":
         return resolve_embeddings(sources)
     if layout == "images":
-        return resolve_images(sources, image_root)
+        return resolve_images(sources, options)
     return resolve_shards(sources)
 
 
-def resolve_pairs(sources: Sequence[str], image_root: str | None = None) -> list[ShardRef]:
+def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) -> list[ShardRef]:
     """`resolve_sources` for what needs images. Raises `InputError` for embeddings."""
-    shards = resolve_sources(sources, "auto", image_root)
+    shards = resolve_sources(sources, "auto", options)
     if are_embeddings(shards):
         raise InputError(f"{shards[0].url} holds embeddings, but this command needs images")
     return shards

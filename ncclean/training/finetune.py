@@ -15,7 +15,7 @@ from upath import UPath
 import ncclean
 from ncclean.atomic import published
 from ncclean.config import ClusterOptions
-from ncclean.data.options import LoaderOptions
+from ncclean.data.options import LoaderOptions, SourceOptions
 from ncclean.data.selection import SelectionReader
 from ncclean.data.shards import WEBDATASET, ShardRef, expand, places
 from ncclean.data.sources import resolve_pairs
@@ -81,7 +81,7 @@ class Finetuning:
     sources: Sequence[str]
     out: str
     identity: dict[str, Any]
-    image_root: str | None = None
+    source_options: SourceOptions = field(default_factory=SourceOptions)
     selection: str | None = None
     batch_size: int = 256
     objective: ObjectiveOptions = field(default_factory=ObjectiveOptions)
@@ -175,7 +175,7 @@ class Finetuning:
 
     def _inputs(self) -> tuple[list[ShardRef], SelectionReader | None]:
         """Raises `InputError` if the selection is about others, or lacks what the method reads."""
-        shards = resolve_pairs(self.sources, self.image_root)
+        shards = resolve_pairs(self.sources, self.source_options)
         selection = open_selection(
             self.selection, self.method, self.objective, self.loader.captions
         )
@@ -185,10 +185,11 @@ class Finetuning:
 
     def _seen_from_nodes(self, shards: list[ShardRef]) -> Finetuning:
         """The same with paths from the root: Ray Train's ranks work in a folder of their own."""
+        root = self.source_options.image_root and absolute(self.source_options.image_root)
         return dataclasses.replace(
             self,
             sources=_absolute_sources(self.sources, shards),
-            image_root=self.image_root and absolute(self.image_root),
+            source_options=dataclasses.replace(self.source_options, image_root=root),
             out=absolute(self.out),
             selection=self.selection and absolute(self.selection),
             model=self.model.absolute(),

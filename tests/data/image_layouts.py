@@ -8,6 +8,7 @@ import tarfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
@@ -97,6 +98,26 @@ def write_open_clip(pairs, folder):
     return folder / "c.csv"
 
 
+def write_karpathy(pairs, folder):
+    """COCO's and Flickr's captions with Karpathy's splits."""
+    (folder / "images").mkdir(parents=True)
+    images = []
+    for number, (key, image, caption) in enumerate(pairs):
+        (folder / "images" / f"{key}.jpg").write_bytes(image)
+        images.append(
+            {
+                "filepath": "images",
+                "filename": f"{key}.jpg",
+                "imgid": number,
+                "split": ("train", "val", "restval", "test")[number % 4],
+                "sentids": [number],
+                "sentences": [{"tokens": caption.split(), "raw": caption, "imgid": number}],
+            }
+        )
+    (folder / "c.json").write_text(json.dumps({"images": images, "dataset": "c"}))
+    return folder / "c.json"
+
+
 def write_csv(path, rows, **options):
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), **options)
@@ -111,13 +132,15 @@ LAYOUTS = {
     "img2dataset": write_img2dataset,
     "imagefolder": write_imagefolder,
     "open_clip": write_open_clip,
+    "Karpathy": write_karpathy,
 }
 
 
 def read(*sources, caption_key=None, **options):
-    """Samples of all units, and the errors of the units."""
+    """Samples of all units, and the errors of the units; `options` are `SourceOptions`."""
     samples, errors = [], []
-    for shard in resolve_sources([str(source) for source in sources], **options):
+    named = [str(source) for source in sources]
+    for shard in resolve_sources(named, options=SourceOptions(**options)):
         reader = read_samples(shard, caption_key)
         try:
             for sample in reader:

@@ -50,7 +50,9 @@ def test_metadata_of_an_imagefolder(tmp_path, ending):
     assert not errors
 
 
-@pytest.mark.parametrize("layout", ["files", "Hugging Face", "imagefolder", "open_clip"])
+@pytest.mark.parametrize(
+    "layout", ["files", "Hugging Face", "imagefolder", "open_clip", "Karpathy"]
+)
 def test_large_sources_are_cut_into_units(tmp_path, layout, monkeypatch):
     monkeypatch.setattr(units, "_UNIT_ROWS", 16)
     source = LAYOUTS[layout](PAIRS, tmp_path / "source")

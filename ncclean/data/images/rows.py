@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
 from ncclean.data.parquet_table import vector_columns
@@ -25,6 +26,10 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     Raises `ShardError` if the file cannot be opened, and at the end if parts of it could not be
     read: their rows are `BrokenRow`s.
     """
+    layout, *splits = shard.layout.split(":")
+    if layout == "karpathy":
+        count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
+        return karpathy_rows(shard.url, splits, shard.offset, count)
     return _parquet_rows(shard) if shard.url.endswith(".parquet") else _text_rows(shard)
 
 

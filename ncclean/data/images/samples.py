@@ -23,7 +23,7 @@ from ncclean.data.shards import ShardRef
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
 STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
-CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions")
+CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 _KEY_COLUMNS = ("key", "__key__")
 
 

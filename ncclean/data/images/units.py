@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.images import karpathy
 from ncclean.data.images.listing import (
     entries_of,
     has_captioned_images,
@@ -23,6 +24,7 @@ from ncclean.data.images.listing import (
 from ncclean.data.images.rows import columns_of, text_units
 from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.text_rows import LINES, SEPARATED
+from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import (
@@ -37,6 +39,7 @@ from ncclean.errors import InputError, ShardError
 
 TABLES = (".parquet", *SEPARATED, *LINES)
 TABLE, FOLDER = "table", "folder"
+KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
 # Hugging Face's imagefolder.
 _METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 # As large as the shards of a tar: what a kill costs, and how many embeddings are held at a time.
@@ -51,6 +54,11 @@ class _Source:
     layout: str
     url: str
     root: str
+
+
+def is_table(shard: ShardRef) -> bool:
+    """Whether a unit is of a file that names or holds its images."""
+    return shard.layout.partition(":")[0] in (TABLE, KARPATHY)
 
 
 def has_images(place: str) -> bool:
@@ -72,18 +80,20 @@ def check_formats(place: str) -> None:
             raise InputError(f"{place} holds no image that is read: {name} is {HEIC_NOT_READ}")
 
 
-def resolve_images(sources: Iterable[str], image_root: str | None = None) -> list[ShardRef]:
+def resolve_images(sources: Iterable[str], options: SourceOptions | None = None) -> list[ShardRef]:
     """Units of the sources in the order given, folders sorted.
 
-    A source is a table (csv, tsv, jsonl, Parquet), a folder of tables, one of Hugging Face's
-    imagefolder layout, or one with loose images and their captions beside them, folders in it
-    included; a glob, a brace range, `@list.txt` or a URL of these. Raises `InputError` for one
+    A source is a table (csv, tsv, jsonl, Parquet), Karpathy's json, a folder of tables, one of
+    Hugging Face's imagefolder layout, or one with loose images and their captions beside them,
+    folders in it included; a glob, a brace range, `@list.txt` or a URL of these. `options` say
+    where the images of a table lie, and which splits are read. Raises `InputError` for one
     without images, or given twice.
     """
+    options = options or SourceOptions()
     resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
-            here = list(_sources(place, image_root))
+            here = list(_sources(place, options.image_root))
             if not here:
                 check_formats(place)
                 raise InputError(
@@ -91,15 +101,19 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
                 )
             resolved += here
+    if options.split and (others := [one.url for one in resolved if one.layout != KARPATHY]):
+        raise InputError(
+            f"--split is for Karpathy's dataset_*.json, which states splits; {others[0]} does not"
+        )
     urls = [source.url for source in resolved]
     check_named_once(urls)
-    names = distinct_names([_named_after(url) for url in urls], TABLES)
+    names = distinct_names([_named_after(url) for url in urls], (*TABLES, karpathy.ENDING))
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # Folders have been listed by this thread; what is in a table is still to be asked.
         units = [
             _folder_units(source, name)
             if source.layout == FOLDER
-            else pool.submit(_table_units, source, name)
+            else pool.submit(_table_units, source, name, options.split)
             for source, name in zip(resolved, names, strict=True)
         ]
         return [
@@ -111,6 +125,10 @@ def resolve_images(sources: Iterable[str], image_root: str | None = None) -> lis
 
 def _sources(place: str, root: str | None) -> Iterator[_Source]:
     place = place.rstrip("/")
+    if place.endswith(karpathy.ENDING) and not os.path.isdir(place):
+        karpathy.check_karpathy(place)
+        yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
+        return
     if place.endswith(TABLES):
         if _holds_images(place) or _is_unreadable(place):
             yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
@@ -212,12 +230,19 @@ def _named_after(url: str) -> str:
     return folder if name in _METADATA and folder else url
 
 
-def _table_units(source: _Source, name: str) -> list[ShardRef]:
+def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[ShardRef]:
     size, version = sizes_and_versions([source.url])[0]
+    # Other layouts have none. The rows of other splits are another version of the unit.
+    named = [split for split in karpathy.SPLITS if split in splits]
+    layout, version = ":".join([source.layout, *named]), ":".join([version, *named])
     try:
-        cuts = _cuts(source.url)
+        cuts = (
+            karpathy.karpathy_units(source.url, splits, _UNIT_ROWS)
+            if source.layout == KARPATHY
+            else _cuts(source.url)
+        )
     except ShardError:  # said when it is read
-        return [ShardRef(name, source.url, size, version, TABLE, (source.root,))]
+        return [ShardRef(name, source.url, size, version, layout, (source.root,))]
     total = max(cuts[-1][1], 1) if cuts else 1
     return [
         ShardRef(
@@ -225,13 +250,13 @@ def _table_units(source: _Source, name: str) -> list[ShardRef]:
             source.url,
             round(size * (last - first) / total),
             version,
-            TABLE,
+            layout,
             (source.root,),
             (first, last),
             offset,
         )
         for first, last, offset in cuts
-    ] or [ShardRef(name, source.url, size, version, TABLE, (source.root,), (0, 0))]
+    ] or [ShardRef(name, source.url, size, version, layout, (source.root,), (0, 0))]
 
 
 def _cuts(url: str) -> list[tuple[int, int, int]]:

@@ -1,0 +1,187 @@
+"""Karpathy's `dataset_*.json`: one object with a list of images, each with its captions and split.
+
+The list is decoded an image at a time, so a file of any size takes little memory, and a unit begins
+at the byte of its first image.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from ncclean import stores
+from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.errors import InputError, ShardError, one_line
+
+ENDING = ".json"
+SPLITS = ("train", "restval", "val", "test")
+_BLOCK = 1 << 20
+_LONGEST_HEAD = 1 << 20  # characters before the list
+_LONGEST_IMAGE = 4 << 20  # characters of one image with its captions
+_STORE_BLOCK = 8 << 20
+_LIST = re.compile(r'"images"\s*:\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+_DECODER = json.JSONDecoder()
+
+
+class KarpathyRows:
+    """The images of a file in order; `offset` is the byte at which the next one begins.
+
+    Raises `ShardError` for a file that is not of this layout, or that ends in the middle, and
+    `OSError` if it cannot be read.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stream = _open(url)
+        self._buffer, self._place, self.offset = "", 0, 0
+
+    def __enter__(self) -> KarpathyRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def seek(self, offset: int) -> None:
+        """Go on with the image that begins at a byte; 0 is the first one."""
+        if offset:
+            self._stream.seek(offset)
+            self._buffer, self._place, self.offset = "", 0, offset
+        else:
+            self._skip_head()
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self._take(_BETWEEN.match(self._buffer, self._place).end())  # type: ignore[union-attr]
+            if self._place == len(self._buffer):
+                if not self._read():
+                    raise ShardError(f"{self._url} ends in the middle of its list of images")
+                continue
+            if self._buffer[self._place] == "]":
+                return
+            value, end = self._decoded()
+            self._take(end)
+            yield value
+
+    def _skip_head(self) -> None:
+        while (begin := _LIST.search(self._buffer)) is None:
+            if len(self._buffer) > _LONGEST_HEAD or not self._read():
+                raise ShardError(
+                    f"{self._url} has no list `images`: it is not of Karpathy's layout"
+                )
+        self._take(begin.end())
+
+    def _decoded(self) -> tuple[Any, int]:
+        while True:
+            try:
+                return _DECODER.raw_decode(self._buffer, self._place)
+            except RecursionError:
+                raise ShardError(f"{self._url}: an image is nested too deeply") from None
+            except ValueError as error:
+                if len(self._buffer) - self._place > _LONGEST_IMAGE:
+                    raise ShardError(
+                        f"{self._url}: an image has more than {_LONGEST_IMAGE:,} characters"
+                    ) from None
+                if not self._read():
+                    raise ShardError(f"{self._url} is cut short: {one_line(error)}") from None
+
+    def _read(self) -> bool:
+        """Read another block behind what is left; False at the end of the file."""
+        block = self._stream.read(_BLOCK)
+        self._buffer = self._buffer[self._place :] + block
+        self._place = 0
+        return bool(block)
+
+    def _take(self, end: int) -> None:
+        taken = self._buffer[self._place : end]
+        self.offset += len(taken.encode("utf-8", "surrogateescape"))
+        self._place = end
+
+
+def check_karpathy(url: str) -> None:
+    """Raise `InputError` for a file that is not of the layout, or cannot be read that far."""
+    try:
+        with KarpathyRows(url) as rows:
+            rows.seek(0)
+            first = next(iter(rows), None)
+    except (OSError, ShardError) as error:
+        raise InputError(f"{url} cannot be read as Karpathy's json: {one_line(error)}") from error
+    if not isinstance(first, dict) or "sentences" not in first:  # COCO's own files, for one
+        raise InputError(f"{url} lists no images with sentences: it is not of Karpathy's layout")
+
+
+def karpathy_units(url: str, splits: Sequence[str], unit_rows: int) -> list[tuple[int, int, int]]:
+    """First row, row after the last, byte offset of each unit; rows are the images of the splits.
+
+    Raises `ShardError` if the file cannot be read.
+    """
+    units: list[tuple[int, int, int]] = []
+    count, first, begin = 0, 0, 0
+    try:
+        with KarpathyRows(url) as rows:
+            rows.seek(0)
+            start = rows.offset
+            for image in rows:
+                if not _is_of(image, splits):
+                    start = rows.offset
+                    continue
+                if count == first:
+                    begin = start
+                count += 1
+                start = rows.offset
+                if count - first == unit_rows:
+                    units.append((first, count, begin))
+                    first = count
+            if count > first:
+                units.append((first, count, begin))
+    except OSError as error:
+        raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
+    return units
+
+
+def karpathy_rows(
+    url: str, splits: Sequence[str], offset: int, count: int | None
+) -> Iterator[Row | BrokenRow]:
+    """The images of the splits from a byte offset on, as rows: path, captions and numbers."""
+    try:
+        with KarpathyRows(url) as rows:
+            rows.seek(offset)
+            images = (image for image in rows if _is_of(image, splits))
+            for number, image in enumerate(images):
+                if number == count:
+                    return
+                yield _row(image)
+    except OSError as error:
+        raise ShardError(f"cannot be read: {one_line(error)}") from error
+
+
+def _is_of(image: Any, splits: Sequence[str]) -> bool:
+    """Whether an image is of one of the splits, or broken: then nobody knows."""
+    return not splits or not isinstance(image, dict) or image.get("split") in splits
+
+
+def _row(image: Any) -> Row | BrokenRow:
+    if not isinstance(image, dict):
+        return BrokenRow("an image that is not an object")
+    name, folder = image.get("filename"), image.get("filepath")
+    sentences = image.get("sentences")
+    if not isinstance(name, str) or not isinstance(sentences, list):
+        return BrokenRow("an image without `filename` or `sentences`")
+    captions = [one.get("raw") if isinstance(one, dict) else None for one in sentences]
+    path = posixpath.join(folder, name) if isinstance(folder, str) and folder else name
+    numbers = {key: image[key] for key in ("imgid", "cocoid", "split") if key in image}
+    return {"file_name": path, "captions": captions, **numbers}
+
+
+def _open(url: str) -> io.TextIOWrapper:
+    stream: BinaryIO
+    if stores.is_url(url):
+        stream = stores.open_binary(url, block_bytes=_STORE_BLOCK, blocks=4)
+    else:
+        stores.check_is_file(url)
+        stream = open(url, "rb")  # noqa: SIM115  the caller closes it
+    return io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")

@@ -1,0 +1,188 @@
+"""Karpathy's `dataset_*.json`: splits, several captions, and files that are broken or hostile."""
+
+import json
+
+import pytest
+
+from ncclean.data.images import karpathy, units
+from ncclean.data.images.karpathy import KarpathyRows
+from ncclean.data.options import SourceOptions
+from ncclean.data.sources import resolve_pairs, resolve_sources
+from ncclean.errors import InputError, ShardError
+from tests import object_store
+from tests.data.image_layouts import read, statuses, write_karpathy
+
+PAIRS = [(f"{number:05d}", b"image %d" % number, f"caption {number}") for number in range(40)]
+SPLITS = ("train", "val", "restval", "test")
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_karpathy(PAIRS, tmp_path / "c")
+
+
+def changed(source, change):
+    """The file after `change` of its list of images."""
+    images = json.loads(source.read_text())["images"]
+    change(images)
+    source.write_text(json.dumps({"images": images}))
+    return source
+
+
+@pytest.mark.parametrize(
+    ("named", "numbers"),
+    [
+        (["val"], range(1, 40, 4)),
+        (["train", "restval"], range(0, 40, 2)),
+        (["restval", "train"], range(0, 40, 2)),  # in the order of the file
+        ([], range(40)),
+    ],
+)
+@pytest.mark.parametrize("rows", [3, 1000])
+def test_a_split_is_read_alone(source, monkeypatch, named, numbers, rows):
+    monkeypatch.setattr(units, "_UNIT_ROWS", rows)
+    samples, errors = read(source, split=named)
+    assert not errors
+    assert [sample.row for sample in samples] == [place % rows for place in range(len(numbers))]
+    assert [sample.image for sample in samples] == [b"image %d" % number for number in numbers]
+    assert [sample.caption for sample in samples] == [f"caption {number}" for number in numbers]
+
+
+def test_units_of_other_splits_are_other_versions(source):
+    """Or the table of one split would be taken for that of another."""
+    splits = ([], ["train"], ["val"], ["train", "restval"], ["restval", "train"])
+    units = [resolve_sources([str(source)], options=SourceOptions(split=one))[0] for one in splits]
+    assert len({unit.version for unit in units}) == 4
+    assert units[3] == units[4]
+
+
+def test_each_caption_is_a_row_of_its_image(source):
+    def several(images):
+        for image in images:
+            image["sentences"] += [{"raw": "another"}, {"tokens": ["no", "text"]}]
+
+    samples, _ = read(changed(source, several), split=["test"])
+    assert len(samples) == 10
+    found = [(one.number, one.text, one.status.value) for one in samples[0].captions]
+    assert found == [(0, "caption 3", "ok"), (1, "another", "ok")]
+
+
+def test_a_byte_offset_is_of_the_image_even_after_other_scripts(source, monkeypatch):
+    def foreign(images):
+        for image in images:
+            image["sentences"][0]["raw"] = "雪の中の犬 🐕 " + image["sentences"][0]["raw"]
+
+    changed(source, foreign)
+    text = json.loads(source.read_text())
+    source.write_text(json.dumps(text, ensure_ascii=False, indent=3), "utf-8")
+    monkeypatch.setattr(units, "_UNIT_ROWS", 4)
+    monkeypatch.setattr(karpathy, "_BLOCK", 100)
+    data = source.read_bytes()
+    for shard in resolve_sources([str(source)]):
+        row = json.JSONDecoder().raw_decode(data[shard.offset :].decode().lstrip(", \n"))[0]
+        assert row["imgid"] == shard.rows[0]
+    samples, errors = read(source)
+    assert not errors
+    assert [sample.caption for sample in samples] == [f"雪の中の犬 🐕 {pair[2]}" for pair in PAIRS]
+
+
+def test_the_images_lie_below_another_root(source, tmp_path):
+    moved = tmp_path / "elsewhere.json"
+    source.rename(moved)
+    assert set(statuses(read(moved)[0])) == {"image_missing"}
+    samples, _ = read(moved, image_root=str(source.parent))
+    assert [sample.image for sample in samples] == [image for _, image, _ in PAIRS]
+
+
+def test_a_path_does_not_leave_the_root(source):
+    (source.parent.parent / "secret.jpg").write_bytes(b"secret")
+
+    def outside(images):
+        images[0]["filepath"], images[0]["filename"] = "..", "secret.jpg"
+        images[1]["filename"] = "../../secret.jpg"
+        images[2]["filepath"] = "/etc"
+        images[2]["filename"] = "passwd"
+
+    samples, _ = read(changed(source, outside))
+    assert statuses(samples)[:4] == 3 * ["image_missing"] + ["ok"]
+
+
+def test_rows_that_are_broken_cost_themselves(source):
+    def broken(images):
+        images[1] = 7
+        images[2] = {"split": "val"}
+        images[3]["filename"] = ["a"]
+        images[4]["sentences"] = "a dog"
+        images[5]["sentences"] = []
+        images[6]["sentences"] = ["a dog"]
+
+    samples, errors = read(changed(source, broken))
+    assert not errors
+    assert statuses(samples) == [
+        "ok", *4 * ["row_broken"], *2 * ["caption_missing"], *33 * ["ok"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda text: text[: len(text) // 2], "cut short|ends in the middle"),
+        (
+            lambda text: text.replace('"imgid": 30', '"imgid": ' + 50_000 * "["),
+            "nested too deeply|cut",
+        ),
+        (
+            lambda text: text.replace("caption 30", 6_000_000 * "x"),
+            "more than 4,194,304 characters",
+        ),
+    ],
+)
+def test_a_file_that_is_broken_in_the_middle_says_so(source, damage, expected):
+    source.write_text(damage(source.read_text()))
+    samples, errors = read(source)
+    assert len(errors) == 1
+    with pytest.raises(ShardError, match=expected):
+        raise ShardError(errors[0])
+    assert 10 < len(samples) < 40
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"images": {}}', '{"images": []}', '{"annotations": [{"id": 1}]}', 
+             '{"images": [{"id": 1, "file_name": "a.jpg"}]}',
+             " " * (2 << 20) + '{"images": [{}]}', b"\xff\xfe\x00{"],
+)  # fmt: skip
+def test_other_json_is_no_source(tmp_path, text):
+    place = tmp_path / "other.json"
+    place.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError):
+        resolve_sources([str(place)])
+
+
+def test_split_is_for_sources_that_state_splits(source, tmp_path):
+    (tmp_path / "t.csv").write_text("file_name,text\na.jpg,a\n")
+    options = SourceOptions(split=["val"])
+    with pytest.raises(InputError, match=r"--split is for Karpathy's dataset_\*.json.*t.csv"):
+        resolve_sources([str(source), str(tmp_path / "t.csv")], options=options)
+
+
+def test_memory_does_not_grow_with_the_file(source, monkeypatch):
+    """What was read is let go: the buffer never holds much more than a block and an image."""
+    monkeypatch.setattr(karpathy, "_BLOCK", 512)
+    with KarpathyRows(str(source)) as rows:
+        rows.seek(0)
+        longest = max(len(rows._buffer) for _ in rows)
+    assert longest < 2000 < source.stat().st_size
+
+
+def test_in_an_object_store(source):
+    with object_store.s3():
+        object_store.upload(source.parent / "images", "s3://corpus/c/images")
+        object_store.filesystem().put_file(str(source), "corpus/c/c.json")
+        samples, errors = read("s3://corpus/c/c.json", split=["val"])
+    assert not errors
+    assert [sample.image for sample in samples] == [b"image %d" % n for n in range(1, 40, 4)]
+
+
+def test_training_reads_the_pairs(source):
+    shards = resolve_pairs([str(source)], SourceOptions(split=["train", "restval"]))
+    assert sum(shard.rows[1] - shard.rows[0] for shard in shards) == 20
