@@ -1,9 +1,8 @@
 """The injection of noise: shards to the same shards with known noise.
 
 Two passes. The first indexes every shard: pairs, captions, where members lie, and reads the
-captions of donors. With the number of
-pairs known, the noise is planned; the second pass copies the shards with it. Both take a shard at
-a time, in any order and by any number of processes.
+captions of donors. With the number of pairs known, the noise is planned; the second pass copies the
+shards with it. Both take a shard at a time, in any order and by any number of processes.
 """
 
 from __future__ import annotations

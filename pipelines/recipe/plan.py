@@ -151,7 +151,8 @@ def _pairs_into(stage: Stage, pairs_by_stage: Mapping[str, int | None]) -> int |
             return pairs_by_stage.get(made_by[0])
     sources = [value for _, kind, value in inputs_of(stage) if kind in (Reads.SHARDS, Reads.SOURCE)]
     if sources:
-        return estimate_samples(resolve_sources(sources))
+        options = getattr(stage.command, "source_options", None)
+        return estimate_samples(resolve_sources(sources, options=options))
     return stage.command.options.pairs if isinstance(stage.command, Synth) else None
 
 

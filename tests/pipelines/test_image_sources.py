@@ -1,6 +1,7 @@
-"""The same pairs in six layouts: equal scores, and every command that takes images."""
+"""The same pairs in every layout: equal scores, and every command that takes images."""
 
 import json
+import tarfile
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +14,11 @@ from ncclean_pipelines.select import Select
 import ncclean
 from ncclean.config import ScoreOptions
 from ncclean.data.images.as_tar import tar_key
+from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
-from tests.data.image_layouts import LAYOUTS, write_open_clip
+from ncclean.errors import ResumeError
+from tests.data.image_layouts import LAYOUTS, write_karpathy, write_open_clip
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -91,6 +94,29 @@ def test_another_root_reaches_every_stage(pairs, tmp_path):
     assert set(scores["status"].to_pylist()) == {"ok"}
     assert list((tmp_path / "out" / "clean").glob("*.tar"))
     assert "data:image" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_split_reaches_every_stage(pairs, tmp_path):
+    source = str(write_karpathy(pairs, tmp_path / "source"))
+    options = {"model": "demo", "precision": "fp32", "split": ["val", "test"]}
+    planned = ncclean.clean(source, str(tmp_path / "out"), dry_run=True, **options)
+    assert planned["stages"][0]["pairs"] == 30
+    ncclean.clean(source, str(tmp_path / "out"), threshold=1, **options)
+    keys = [key for key, *_ in pairs[1::2]]
+    scores = pq.read_table(tmp_path / "out" / "scores.parquet")
+    assert [key.rpartition("/")[2] for key in scores["key"].to_pylist()] == keys
+    assert scores["text"].to_pylist() == [caption for *_, caption in pairs[1::2]]
+    with tarfile.open(next((tmp_path / "out" / "clean").glob("*.tar"))) as tar:
+        exported = [name for name in tar.getnames() if name.endswith(".txt")]
+    kept = pq.read_table(tmp_path / "out" / "clean.parquet").num_rows
+    assert len(exported) == kept > 20
+
+
+def test_scores_of_one_split_are_not_taken_for_those_of_another(pairs, tmp_path):
+    source = write_karpathy(pairs, tmp_path / "source")
+    score(source, tmp_path / "s.parquet", source_options=SourceOptions(split=["val"]))
+    with pytest.raises(ResumeError, match="made by another run"):
+        score(source, tmp_path / "s.parquet", source_options=SourceOptions(split=["test"]))
 
 
 def test_a_run_goes_on_where_a_table_has_grown(pairs, tmp_path, monkeypatch):
