@@ -278,8 +278,10 @@ def check_unset(options: Options, names: Sequence[str], why: str) -> None:
 def check_source(options: Options, source: str) -> None:
     """Raise `InputError` for an option that was given and is for another kind of source."""
     for name, parameter in parameters(type(options)).items():
-        meant = parameter.option.source
-        if meant not in ("", source) and value_of(options, parameter) != parameter.default:
+        meant, value = parameter.option.source, value_of(options, parameter)
+        if isinstance(value, list):  # as recipes have them
+            value = tuple(value)
+        if meant not in ("", source) and value != parameter.default:
             why = f"is for {meant}, and these are {source}: leave it out"
             if meant == "embeddings":
                 why += ", or score with --embeddings first, and then the embeddings"
