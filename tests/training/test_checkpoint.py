@@ -160,14 +160,26 @@ def test_a_checkpoint_holds_the_state_of_its_step(tmp_path, gate):
     writer.raise_if_failed()
     assert load_checkpoint(tmp_path) is None
     gate.set()
-    writer.save(Position(total_steps=2), state)
+    writer.finish()
     position, found = load_checkpoint(tmp_path)
     assert position.total_steps == 1
     assert found["model"]["weights"].tolist() == [0, 0, 0]
     assert found["optimizer"]["state"][0].tolist() == [0, 0]
     assert found["optimizer"]["lr"] == 0.1
+    writer.save(Position(total_steps=2), state)
     writer.close()
     assert load_checkpoint(tmp_path)[0].total_steps == 2
+
+
+def test_one_checkpoint_is_written_at_a_time(tmp_path, gate):
+    """`save` waits for the one before, so that at most one copy of the state is held."""
+    writer = CheckpointWriter(tmp_path, keep=2)
+    writer.save(Position(total_steps=1), {})
+    threading.Timer(0.2, gate.set).start()
+    writer.save(Position(total_steps=2), {})
+    assert "step_00000001.pt" in names(tmp_path)
+    writer.close()
+    assert names(tmp_path) == ["step_00000001.pt", "step_00000002.pt"]
 
 
 def test_a_write_that_failed_is_raised_by_the_next_call(tmp_path, monkeypatch):
