@@ -383,6 +383,8 @@ def inject_noise(
     rate: float | Sequence[float] = ...,
     noise: Mapping[str, float] | str | Sequence[str] = ...,
     donors: str | Sequence[str] = ...,
+    noise_file: str | None = None,
+    write_noise_file: str | None = None,
     batch_size: int = 128,
     caption_key: str | None = None,
     engine: Literal['auto', 'local', 'ray'] = 'auto',

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 class InjectNoise(Command):
     """Write shards with known noise, to measure how well it is found.
 
-    Permutes captions (`ncr`, `per_batch`) or images (`decl`), changes one word of captions
-    (`hard`), or replaces them by boilerplate (`junk`) or by captions of another corpus (`donor`).
-    The shards keep their names and order, and their members are copied byte for byte except for
-    what the noise changes. The truth is in each sample's json: `is_noisy` and `noise_kind`.
+    Permutes captions (`ncr`, `per_batch`), all captions of an image together (`ncr_image`) or
+    images (`decl`), changes one word of captions (`hard`), or replaces them by boilerplate (`junk`)
+    or by captions of another corpus (`donor`). `--noise-file` takes the permutation from a file of
+    NCR's kind, and `--write-noise-file` writes one. The shards keep their names and order, and
+    their members are copied byte for byte except for what the noise changes. The truth is in each
+    sample's json: `is_noisy` and `noise_kind`, lists of them where an image has several captions.
     Interrupted runs resume.
 
     Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
@@ -45,19 +47,32 @@ class InjectNoise(Command):
     kind: Annotated[
         Sequence[str],
         Option(
-            "`ncr`, `decl`, `per_batch`, `hard`, `junk` or `donor`. Repeatable, each with its "
-            "--rate."
+            "`ncr`, `ncr_image`, `decl`, `per_batch`, `hard`, `junk` or `donor`. Repeatable, each "
+            "with its --rate."
         ),
     ] = ()
     rate: Annotated[
         Sequence[float],
-        Option("Share of the scorable pairs, for the --kind in the same position."),
+        Option(
+            "Share of the scorable pairs (`ncr_image`, `decl`: of the images), for the --kind in "
+            "the same position."
+        ),
     ] = ()
     noise: Annotated[
         Mapping[str, float] | Sequence[str],
         Option("Kinds and rates in one option: `ncr=0.2,hard=0.05`."),
     ] = ()
     donors: Donors = ()
+    noise_file: Annotated[
+        str | None,
+        Option(
+            "Noise of NCR, BiCro, L2RM and others: an .npy file with the number of an image for "
+            "each caption, in place of --kind."
+        ),
+    ] = None
+    write_noise_file: Annotated[
+        str | None, Option("Write the noise as such a file, an .npy of int64.")
+    ] = None
     batch_size: Annotated[
         int, Option("Pairs that `per_batch` permutes among each other.", low=2)
     ] = 128
@@ -77,6 +92,11 @@ class InjectNoise(Command):
             raise InputError(
                 "--caption-key json names no caption: name a field of the json instead"
             )
+        others = self.rates.keys() & {"hard", "junk", "donor"}
+        if self.write_noise_file and others:
+            raise InputError(
+                f"--write-noise-file says where captions go, and {min(others)} changes them"
+            )
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -86,9 +106,12 @@ class InjectNoise(Command):
         noise = self.noise
         texts = [f"{k}={v}" for k, v in noise.items()] if isinstance(noise, Mapping) else noise
         rates = parse_rates(list(self.kind), list(self.rate), list(texts))
-        if not rates:
+        if bool(rates) == (self.noise_file is not None):
+            if rates:
+                raise InputError("--noise-file says which captions move: leave out --kind")
             raise InputError(
-                "name the noise to inject: --kind ncr --rate 0.2, or --noise ncr=0.2,hard=0.05"
+                "name the noise to inject: --kind ncr --rate 0.2, --noise ncr=0.2,hard=0.05, or "
+                "--noise-file FILE.npy"
             )
         check_rates(rates)
         return rates
@@ -96,6 +119,7 @@ class InjectNoise(Command):
     def run(self, progress: Progress = SILENT) -> Result[NoiseSummary]:
         """Write the shards with noise; see `ncclean.execution.inject_noise`."""
         from ncclean import stores
+        from ncclean.data.noise_files import read_noise_file
         from ncclean.data.sources import resolve_pairs, resolve_sources
         from ncclean.execution.inject_noise import inject_noise
         from ncclean.storage.injection import InjectionIdentity
@@ -107,12 +131,14 @@ class InjectNoise(Command):
             caption_key=self.caption_key,
             shards=resolve_pairs(self.shards, self.source_options),
             donors=resolve_sources(self.donors) if self.donors else [],
+            noise_file=read_noise_file(self.noise_file) if self.noise_file else None,
         )
         written = inject_noise(
             identity,
             stores.location(self.out),
             self.tasks,
             overwrite=self.overwrite,
+            new_file=stores.location(self.write_noise_file) if self.write_noise_file else None,
             progress=progress,
         )
         noisy = sum(written.noisy.values()) + written.already_noisy

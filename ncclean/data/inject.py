@@ -1,9 +1,9 @@
 """A shard rewritten with noise: bytes are copied, but for what the noise and the truth change.
 
-Each scorable pair gets `is_noisy` and `noise_kind` in its json, in one of its own if it had none.
-A new caption goes wherever a caption is read from: the `.txt` and `.caption` members and the
-json's `caption` and `text`. Broken samples, members of no sample and all
-that follows a cut stay as they are, byte for byte.
+Each scorable sample gets `is_noisy` and `noise_kind` in its json, in one of its own if it had none;
+where its captions are a list these are lists, too. A new caption goes wherever a caption is read
+from: the `.txt` and `.caption` members and the json's `caption` and `text`. Broken samples, members
+of no sample and all that follows a cut stay as they are, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import numpy as np
 from ncclean import stores
 from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import LARGEST_FILE
+from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import json_object
+from ncclean.data.samples import TRUTH, of_caption
 from ncclean.data.shard_index import Role, ShardIndex
 from ncclean.data.tar_members import member_bytes, read_member
 from ncclean.data.unpacking import UNPACKING_ERRORS
@@ -32,7 +34,6 @@ _CHUNK = 1 << 20
 _READERS = 16  # ranged reads of a store at a time
 _AHEAD = 64  # images fetched before their place is reached
 _MOST_PADDING = 64 << 20  # zeros that are copied
-_TRUTH = ("is_noisy", "noise_kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,20 @@ class ImageSource:
 
 
 @dataclass(frozen=True, slots=True)
-class PairEdit:
-    """The change to a pair: the kind of noise, and a new caption or image."""
+class SampleEdit:
+    """The change to a sample: the noise of each of its captions after it, and a new image.
 
-    kind: str
-    caption: str | None = None
+    `kinds` has None for a caption that is clean; `captions` are None if they stay as they are.
+    """
+
+    kinds: tuple[str | None, ...]
+    captions: tuple[str, ...] | None = None
     image: ImageSource | None = None
 
 
 @dataclass
 class Rewritten:
-    """Counts of a shard's pairs that were left as they are.
+    """Counts of what a shard had before.
 
     `already_noisy` counts the pairs that this injection left alone and whose json says `is_noisy`:
     they stay so. `json_replaced` counts jsons that could not be parsed.
@@ -69,14 +73,14 @@ class Rewritten:
 def write_noisy(
     source: IO[bytes],
     index: ShardIndex,
-    edits: Mapping[int, PairEdit],
+    edits: Mapping[int, SampleEdit],
     sink: IO[bytes],
     caption_key: str | None = None,
 ) -> Rewritten:
-    """Copy an uncompressed tar to `sink`, with the edits by pair and the truth about every pair.
+    """Copy an uncompressed tar to `sink`, with the edits by sample and the truth about every pair.
 
     Raises `ShardError` if the source ends before its index does, `InputError` if the image of
-    another pair cannot be read.
+    another sample cannot be read.
     """
     copier = _Copier(source, sink)
     rewriter = _Rewriter(index, edits, caption_key)
@@ -96,22 +100,23 @@ class _Rewriter:
     """Decides what is written in place of each member."""
 
     def __init__(
-        self, index: ShardIndex, edits: Mapping[int, PairEdit], caption_key: str | None
+        self, index: ShardIndex, edits: Mapping[int, SampleEdit], caption_key: str | None
     ) -> None:
         self.result = Rewritten()
         self._index, self._edits = index, edits
-        self._fields = {"caption", "text", (caption_key or "caption").lower()}
+        self._fields = list(dict.fromkeys(("caption", "text", (caption_key or "caption").lower())))
         self._ends_without_json = _last_members_without_json(index)
-        pairs, roles = index.members[:, 0], index.members[:, 1]
-        self._images_of = np.bincount(pairs[roles == Role.IMAGE], minlength=index.pairs)
-        replaced = {int(index.images[pair]): edit.image for pair, edit in edits.items()}
+        samples, roles = index.members[:, 0], index.members[:, 1]
+        self._images_of = np.bincount(samples[roles == Role.IMAGE], minlength=index.usable)
+        self._in_member = set(samples[roles == Role.CAPTION].tolist())
+        replaced = {int(index.images[sample]): edit.image for sample, edit in edits.items()}
         self._replaced = {place for place, image in replaced.items() if image is not None}
         self.images_wanted = [image for _, image in sorted(replaced.items()) if image is not None]
 
     def changes(self, place: int) -> bool:
         """Whether anything else is written for a member, or anything behind it.
 
-        Others are copied piece by piece: what no pair uses may be of any size.
+        Others are copied piece by piece: what no sample uses may be of any size.
         """
         _, role, begin, end = self._index.members[place].tolist()
         is_text = role in (Role.JSON, Role.CAPTION) and end - begin <= LARGEST_FILE
@@ -119,44 +124,75 @@ class _Rewriter:
 
     def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes to write for the member at `place`; `images` gives the next new image."""
-        pair, role, _, _ = self._index.members[place].tolist()
-        edit = self._edits.get(pair)
+        sample, role, _, _ = self._index.members[place].tolist()
+        edit = self._edits.get(sample)
         if place in self._replaced:
             info, _ = read_member(raw)
-            yield self._with_image(info, pair, next(images))
+            yield self._with_image(info, sample, next(images))
         elif role == Role.JSON:
             info, content = read_member(raw)
-            yield member_bytes(info.name, self._with_truth(content, edit), info)
-        elif role == Role.CAPTION and edit is not None and edit.caption is not None:
+            yield member_bytes(info.name, self._with_truth(content, sample), info)
+        elif role == Role.CAPTION and edit is not None and edit.captions is not None:
             info, _ = read_member(raw)
-            yield member_bytes(info.name, edit.caption.encode(), info)
+            yield member_bytes(info.name, edit.captions[0].encode(), info)
         else:
             yield raw
         if place in self._ends_without_json:
             info, _ = read_member(raw)
             self.result.json_added += 1
-            truth = json.dumps(_truth({}, edit)).encode()
+            truth = json.dumps(self._truth({}, sample)).encode()
             yield member_bytes(f"{split_name(info.name)[0]}.json", truth, info)
 
-    def _with_image(self, info: tarfile.TarInfo, pair: int, raw: bytes) -> bytes:
-        """Another pair's image under this pair's key, with the extension it came with."""
+    def _with_image(self, info: tarfile.TarInfo, sample: int, raw: bytes) -> bytes:
+        """Another sample's image under this one's key, with the extension it came with."""
         donor, content = read_member(raw)
         # Two images of one sample must not end up with one name.
-        extension = split_name((donor if self._images_of[pair] == 1 else info).name)[1]
+        extension = split_name((donor if self._images_of[sample] == 1 else info).name)[1]
         return member_bytes(f"{split_name(info.name)[0]}.{extension}", content, info)
 
-    def _with_truth(self, content: bytes, edit: PairEdit | None) -> bytes:
+    def _with_truth(self, content: bytes, sample: int) -> bytes:
         record = json_object(content)
         if record is None:
             record = {}
             self.result.json_replaced += 1
-        if edit is None and _is_noisy(record):
-            self.result.already_noisy += 1
-        if edit is not None and edit.caption is not None:
-            for name, value in record.items():
-                if name.lower() in self._fields and isinstance(value, str):
-                    record[name] = edit.caption
-        return json.dumps(_truth(record, edit)).encode()
+        edit = self._edits.get(sample)
+        truth = self._truth(record, sample)
+        if edit is not None and edit.captions is not None:
+            # Names may differ in case alone, so each is replaced under its own.
+            there = [name for name in record if name.lower() in self._fields]
+            for path in dict.fromkeys((*there, *self._fields)):
+                value = field_at(record, path)
+                if isinstance(value, list) and sample not in self._in_member:
+                    numbers = self._numbers(sample)
+                    put_at(truth, path, _replaced_in(value, numbers, edit.captions))
+                elif isinstance(value, str) and edit.captions:
+                    put_at(truth, path, edit.captions[0])
+        return json.dumps(truth).encode()
+
+    def _numbers(self, sample: int) -> list[int]:
+        """The places that the usable captions of a sample have in its list."""
+        first, last = self._index.first[sample : sample + 2]
+        numbers: list[int] = self._index.numbers[first:last].tolist()
+        return numbers
+
+    def _truth(self, record: dict[str, Any], sample: int) -> dict[str, Any]:
+        """The record with what is known of each pair: noisy by this injection or before it."""
+        lowered = {name.lower(): value for name, value in record.items()}
+        kept = {name: value for name, value in record.items() if name.lower() not in TRUTH}
+        entries, numbers = int(self._index.entries[self._index.rows[sample]]), self._numbers(sample)
+        edit = self._edits.get(sample, SampleEdit((None,) * len(numbers)))
+        before = [_truth_of(lowered, number) for number in range(entries)]
+        after = _replaced_in(before, numbers, edit.kinds)
+        for place, kind in enumerate(after):
+            if isinstance(kind, str):
+                after[place] = (True, kind)
+            elif kind is None:
+                after[place] = before[place] if place < len(before) else (False, None)
+                self.result.already_noisy += after[place][0]
+        flags, kinds = [flag for flag, _ in after], [kind for _, kind in after]
+        if entries == 1 and len(after) == 1:
+            return {**kept, "is_noisy": flags[0], "noise_kind": kinds[0]}
+        return {**kept, "is_noisy": flags, "noise_kind": kinds}
 
 
 class _Copier:
@@ -211,25 +247,32 @@ def _read_ahead(sources: Sequence[ImageSource]) -> Generator[bytes, None, None]:
 
 
 def _last_members_without_json(index: ShardIndex) -> set[int]:
-    """Places of the last image or caption of the pairs that have no json."""
-    pairs, roles = index.members[:, 0], index.members[:, 1]
-    places = np.arange(len(pairs))
-    is_read = (roles == Role.CAPTION) | (places == index.images[pairs])
+    """Places of the last image or caption of the samples that have no json."""
+    samples, roles = index.members[:, 0], index.members[:, 1]
+    places = np.arange(len(samples))
+    is_read = (roles == Role.CAPTION) | (places == index.images[samples])
     last = index.images.copy()
-    last[pairs[is_read]] = places[is_read]  # the last assignment stays
-    last[pairs[roles == Role.JSON]] = -1
+    last[samples[is_read]] = places[is_read]  # the last assignment stays
+    last[samples[roles == Role.JSON]] = -1
     return set(last[last >= 0].tolist())
 
 
-def _truth(record: dict[str, Any], edit: PairEdit | None) -> dict[str, Any]:
-    """The record with what is known about the pair: noisy by this injection or before it."""
-    lowered = {name.lower(): value for name, value in record.items()}
-    is_noisy = edit is not None or _is_noisy(record)
-    before = lowered.get("noise_kind") if is_noisy else None
-    kept = {name: value for name, value in record.items() if name.lower() not in _TRUTH}
-    return {**kept, "is_noisy": is_noisy, "noise_kind": edit.kind if edit else before}
+def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """A list with other values at some places: more go behind it, places without one are left out.
+
+    It may be shorter than the places, if it is not the list that they are of.
+    """
+    length = max([len(values), *(number + 1 for number in numbers)])
+    result: list[Any] = [*values, *[None] * (length - len(values)), *new[len(numbers) :]]
+    for number, value in zip(numbers, new, strict=False):
+        result[number] = value
+    for number in reversed(numbers[len(new) :]):
+        del result[number]
+    return result
 
 
-def _is_noisy(record: dict[str, Any]) -> bool:
-    value = {name.lower(): value for name, value in record.items()}.get("is_noisy")
-    return value is True or (type(value) is int and value == 1)
+def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any]:
+    """Whether a record says that a caption is noisy, and by which kind of noise."""
+    value = of_caption(lowered, "is_noisy", number)
+    is_noisy = value is True or (type(value) is int and value == 1)
+    return is_noisy, of_caption(lowered, "noise_kind", number) if is_noisy else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ncclean.data.member_samples import Contents, caption_keys, take_captions
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS
-from ncclean.data.samples import Caption, CaptionKeys, Sample
+from ncclean.data.samples import TRUTH, Caption, CaptionKeys, Sample, of_caption
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,12 @@ class KeptCaptions:
         """Whether captions may lie in a member of that name."""
         return extension in (*CAPTION_EXTENSIONS, "json", *caption_keys(self.caption_key))
 
-    def of_sample(self, key: str, captions: Sequence[Caption]) -> dict[str, Any] | None:
+    def of_sample(
+        self, key: str, captions: Sequence[Caption], fields: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """The json's `caption`, the best, `captions`, the kept ones, and `other_captions`.
 
+        `fields` are those of the sample: truth that it has for each caption follows the kept ones.
         None if the sample lacks one that was selected.
         """
         texts = {caption.number: caption.text for caption in captions if caption.text is not None}
@@ -35,7 +38,13 @@ class KeptCaptions:
         if not texts.keys() >= set(numbers):
             return None
         kept = [texts.pop(number) for number in numbers]
-        return {"caption": kept[0], "captions": kept, "other_captions": list(texts.values())}
+        truth = {
+            name: [of_caption(fields, name, number) for number in numbers]
+            for name in TRUTH
+            if isinstance(fields.get(name), list)
+        }
+        others = list(texts.values())
+        return {"caption": kept[0], "captions": kept, "other_captions": others, **truth}
 
     def of_members(self, key: str, members: Mapping[str, bytes]) -> dict[str, Any] | None:
         """`of_sample`, of the contents of its members by extension."""
@@ -43,4 +52,4 @@ class KeptCaptions:
         contents.members = dict(members)
         sample = Sample(row=0, key=key)
         take_captions(sample, contents.captions)
-        return self.of_sample(key, sample.captions)
+        return self.of_sample(key, sample.captions, contents.metadata)

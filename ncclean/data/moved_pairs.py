@@ -1,7 +1,8 @@
 """The pairs that take part in the noise: captions that change places, images and where they lie.
 
-Of a corpus of N pairs only those with noise are held: a caption's UTF-8 and 16 bytes for each, and
-of a donor's as well, or 40 bytes for an image that moves. Images stay where they are.
+Of a corpus only what the noise concerns is held: the UTF-8 of the captions of each image with noise
+and 16 bytes for each caption, and of a donor's as well, or 40 bytes for an image that moves. Images
+stay where they are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from ncclean.data.caption_noise import change_one_word, junk_caption
 from ncclean.data.captions import Captions, ChosenCaptions
-from ncclean.data.inject import ImageSource, PairEdit
-from ncclean.data.noise import KINDS, NoisePlan
+from ncclean.data.inject import ImageSource, SampleEdit
+from ncclean.data.noise import CODES, NoisePlan
 from ncclean.data.shard_index import ShardIndex
 
-_DECL = KINDS.index("decl") + 1
+_DECL = CODES.index("decl")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class IndexedShard:
     """A shard's index and the file that images are read from.
 
     `packed` is true where that file holds nothing but the members of the images that move, in the
-    order of the pairs: a compressed shard cannot be read from the middle.
+    order of the samples: a compressed shard cannot be read from the middle.
     """
 
     index: ShardIndex
@@ -37,122 +38,166 @@ class IndexedShard:
 
 @dataclass(frozen=True)
 class MovedPairs:
-    """Captions of the K pairs whose captions change, and images of the L pairs whose images do.
+    """Captions of the K pairs that an edit needs, and the L images that move.
 
-    `captions` are by pair, `donated` by their number among all captions of the donors.
-    `image_pairs` (L,) is sorted; `images` (L, 3) has the shard and the `begin` and `end` of each,
-    `hashes` (L,) tells images of other bytes apart.
+    `starts` (S + 1,) is the number of images before each shard, `own_first` (I + 1,) the number of
+    captions before each image as the corpus has it, `first` (I + 1,) as the plan has it, `changes`
+    (I,) bool the images that do not stay as they are. `captions` are by their number in the corpus,
+    `donated` by their number among all captions of the donors. `images_moved` (L,) is sorted;
+    `images` (L, 3) has the shard and the `begin` and `end` of each, `hashes` (L,) tells images of
+    other bytes apart.
     """
 
     plan: NoisePlan
     starts: np.ndarray
+    own_first: np.ndarray
+    first: np.ndarray
     seed: int
     urls: list[str]
     captions: ChosenCaptions
     donated: ChosenCaptions
-    image_pairs: np.ndarray
+    changes: np.ndarray
+    images_moved: np.ndarray
     images: np.ndarray
     hashes: np.ndarray
 
-    def edits_of(self, shard: int) -> tuple[dict[int, PairEdit], dict[str, int]]:
-        """Edits of a shard by the pair's place in it, and pairs that got what they had by kind.
+    def edits_of(self, shard: int) -> tuple[dict[int, SampleEdit], dict[str, int]]:
+        """Edits of a shard by the sample's place in it, and pairs that got what they had by kind.
 
         The latter are clean: their new caption, or the bytes of their new image, are those of
         another pair and the same.
         """
         begin, end = int(self.starts[shard]), int(self.starts[shard + 1])
-        edits: dict[int, PairEdit] = {}
+        edits: dict[int, SampleEdit] = {}
         same: Counter[str] = Counter()
-        for pair in (begin + np.flatnonzero(self.plan.code[begin:end])).tolist():
-            edit = self._edit(pair)
-            if edit is not None:
-                edits[pair - begin] = edit
+        for image in (begin + np.flatnonzero(self.changes[begin:end])).tolist():
+            codes = self.plan.code[self.first[image] : self.first[image + 1]]
+            if _DECL in codes:
+                edit = self._moved_image(image, len(codes))
+                same["decl"] += len(codes) if edit is None else 0
             else:
-                same[KINDS[self.plan.code[pair] - 1]] += 1
-        return edits, dict(same)
+                edit, unchanged = self._moved_captions(image)
+                same.update(unchanged)
+            if edit is not None:
+                edits[image - begin] = edit
+        return edits, {kind: count for kind, count in same.items() if count}
 
-    def _edit(self, pair: int) -> PairEdit | None:
-        kind = KINDS[self.plan.code[pair] - 1]
-        if kind == "decl":
-            return self._moved_image(pair)
-        before = self.captions.of(pair)
-        rng = random.Random(f"noise/{self.seed}/{pair}")
+    def _moved_captions(self, image: int) -> tuple[SampleEdit | None, list[str]]:
+        """The edit of an image whose captions change, and the kinds that changed nothing."""
+        own = range(int(self.own_first[image]), int(self.own_first[image + 1]))
+        slots = range(int(self.first[image]), int(self.first[image + 1]))
+        before = [self.captions.of(number) for number in own]
+        kinds: list[str | None] = []
+        captions: list[str] = []
+        unchanged: list[str] = []
+        for slot in slots:
+            source, kind = int(self.plan.caption_source[slot]), CODES[self.plan.code[slot]]
+            after = self._caption(source, kind) if kind else self.captions.of(source)
+            is_noisy = kind != "" and after is not None and after not in before
+            if kind and not is_noisy:
+                unchanged.append(kind)
+            kinds.append(kind if is_noisy else None)
+            captions.append(after if after is not None else self.captions.of(source))
+        if captions == before and not any(kinds):
+            return None, unchanged
+        return SampleEdit(tuple(kinds), tuple(captions)), unchanged
+
+    def _caption(self, source: int, kind: str) -> str | None:
+        """The caption that noise makes of one of the corpus, or takes from elsewhere."""
+        if kind == "donor":
+            return self.donated.of(source - int(self.own_first[-1]))
+        before = self.captions.of(source)
+        rng = random.Random(f"noise/{self.seed}/{source}")
         if kind == "hard":
-            after = change_one_word(before, rng)
-        elif kind == "junk":
+            return change_one_word(before, rng)
+        if kind != "junk":
+            return before
+        after = junk_caption(rng)
+        while after == before:
             after = junk_caption(rng)
-            while after == before:
-                after = junk_caption(rng)
-        elif kind == "donor":
-            after = self.donated.of(int(self.plan.caption_source[pair]) - len(self.plan.code))
-        else:
-            after = self.captions.of(int(self.plan.caption_source[pair]))
-        return PairEdit(kind, caption=after) if after is not None and after != before else None
+        return after
 
-    def _moved_image(self, pair: int) -> PairEdit | None:
-        own, source = np.searchsorted(self.image_pairs, [pair, self.plan.image_source[pair]])
+    def _moved_image(self, image: int, captions: int) -> SampleEdit | None:
+        own, source = np.searchsorted(self.images_moved, [image, self.plan.image_source[image]])
         if self.hashes[own] == self.hashes[source]:
             return None
         shard, begin, end = self.images[source].tolist()
-        return PairEdit("decl", image=ImageSource(self.urls[shard], begin, end))
+        new = ImageSource(self.urls[shard], begin, end)
+        return SampleEdit(("decl",) * captions, image=new)
 
 
 def gather_moved(
     plan: NoisePlan,
     starts: np.ndarray,
+    own: np.ndarray,
     seed: int,
     shards: Iterable[IndexedShard],
     donors: Iterable[Captions] = (),
 ) -> MovedPairs:
     """Collect what the plan moves, from the shards in order, and the captions of `donors` it takes.
 
-    `starts` (S + 1,) is the number of pairs before each shard.
+    `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image that each
+    caption of the corpus comes with.
     """
-    image_pairs = np.flatnonzero(plan.code == _DECL)
+    images_moved = _moving(plan)
     urls: list[str] = []
     images, hashes = [np.empty((0, 3), np.int64)], [np.empty(0, np.uint64)]
 
     def captions() -> Iterator[Captions]:
         for number, shard in enumerate(shards):
             urls.append(shard.images_url)
-            local = _within(image_pairs, starts, number)
+            local = _within(images_moved, starts, number)
             spans = image_spans(shard.index, local, packed=shard.packed)
             images.append(np.insert(spans, 0, number, axis=1))
             hashes.append(shard.index.image_hash[local])
             yield Captions(shard.index.text, shard.index.captions)
 
-    changing = np.flatnonzero((plan.code != 0) & (plan.code != _DECL))
-    from_outside = plan.caption_source[plan.caption_source >= len(plan.code)] - len(plan.code)
+    numbers = np.arange(int(starts[-1]) + 1)
+    own_first, first = np.searchsorted(own, numbers), np.searchsorted(plan.images, numbers)
+    changes = np.diff(own_first) != np.diff(first)
+    changes[plan.images[plan.code != 0]] = True
+    from_corpus = plan.caption_source[changes[plan.images]]
+    needed = np.union1d(np.flatnonzero(changes[own]), from_corpus[from_corpus < len(own)])
+    from_outside = plan.caption_source[plan.caption_source >= len(own)] - len(own)
     return MovedPairs(
         plan=plan,
         starts=starts,
+        own_first=own_first,
+        first=first,
+        changes=changes,
         seed=seed,
         urls=urls,
-        captions=ChosenCaptions.among(captions(), changing),
+        captions=ChosenCaptions.among(captions(), needed),
         donated=ChosenCaptions.among(donors, np.unique(from_outside)),
-        image_pairs=image_pairs,
+        images_moved=images_moved,
         images=np.concatenate(images),
         hashes=np.concatenate(hashes),
     )
 
 
+def _moving(plan: NoisePlan) -> np.ndarray:
+    """(L,) sorted numbers of the images that another one shows."""
+    images: np.ndarray = np.unique(plan.images[plan.code == _DECL])
+    return images
+
+
 def moving_images(plan: NoisePlan, starts: np.ndarray, shard: int) -> np.ndarray:
-    """(L,) pairs of a shard, counted within it, whose images other pairs get."""
-    return _within(np.flatnonzero(plan.code == _DECL), starts, shard)
+    """(L,) samples of a shard, counted within it, whose images others get."""
+    return _within(_moving(plan), starts, shard)
 
 
-def image_spans(index: ShardIndex, pairs: np.ndarray, *, packed: bool = False) -> np.ndarray:
-    """(L, 2) begin and end of the members that hold the images of `pairs` (L,).
+def image_spans(index: ShardIndex, samples: np.ndarray, *, packed: bool = False) -> np.ndarray:
+    """(L, 2) begin and end of the members that hold the images of `samples` (L,).
 
     In the uncompressed shard or, `packed`, in a file of these members alone.
     """
-    spans = index.members[index.images[pairs], 2:]
+    spans = index.members[index.images[samples], 2:]
     if not packed:
         return spans
     ends = np.cumsum(spans[:, 1] - spans[:, 0])
     return np.stack([ends - (spans[:, 1] - spans[:, 0]), ends], axis=1)
 
 
-def _within(pairs: np.ndarray, starts: np.ndarray, shard: int) -> np.ndarray:
-    first, last = np.searchsorted(pairs, starts[shard : shard + 2])
-    return np.asarray(pairs[first:last] - starts[shard])
+def _within(images: np.ndarray, starts: np.ndarray, shard: int) -> np.ndarray:
+    first, last = np.searchsorted(images, starts[shard : shard + 2])
+    return np.asarray(images[first:last] - starts[shard])

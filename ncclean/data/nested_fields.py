@@ -33,3 +33,22 @@ def head_of(path: str) -> str:
     """The field that a path begins with."""
     step = _STEP.match(path)
     return step[0] if step else path
+
+
+def put_at(fields: dict[str, Any], path: str, value: object) -> None:
+    """Replace what `field_at` finds."""
+    if path in fields:
+        fields[path] = value
+        return
+    *steps, last = [int(number) if number else name for name, number in _STEP.findall(path)]
+    place: Any = fields
+    for step in steps:
+        place = place[_name_in(place, step)]
+    place[_name_in(place, last)] = value
+
+
+def _name_in(place: Any, step: str | int) -> str | int:
+    if isinstance(step, int):
+        return step
+    found: str = next(name for name in place if name.lower() == step)
+    return found

@@ -1,9 +1,11 @@
 """Noise with known truth: which pairs of a corpus are spoilt, and how.
 
 Kinds: `ncr` permutes the captions of a share of the pairs among themselves, `decl` permutes
-their images, `per_batch` permutes captions within batches (the Bayesian paper), `hard` changes
-one word of the caption, `junk` replaces it by boilerplate, `donor` by a caption of another corpus.
-A pair that a permutation leaves in place is clean.
+their images, `per_batch` permutes captions within batches (the Bayesian paper), `ncr_image`
+permutes all captions of an image together, `hard` changes one word of the caption, `junk` replaces
+it by boilerplate, `donor` by a caption of another corpus. A caption that a permutation leaves with
+its image is clean. Images may have several captions: `decl` and `ncr_image` draw images, the other
+kinds draw captions.
 """
 
 from __future__ import annotations
@@ -16,34 +18,39 @@ import numpy as np
 
 from ncclean.errors import InputError
 
-PERMUTING = ("ncr", "decl", "per_batch")
+PERMUTING = ("ncr", "decl", "per_batch", "ncr_image")
 KINDS = (*PERMUTING, "hard", "junk", "donor")
+OF_IMAGES = ("decl", "ncr_image")  # draw images, not captions
+FROM_FILE = "noise_file"  # of captions that a file moves, see `ncclean.data.noise_files`
+CODES = ("", *KINDS, FROM_FILE)  # names by their code in a plan
 PER_BATCH_SIZE = 128
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """For each of N pairs: where its image and caption come from, and its kind of noise.
+    """For each of I images and C captions after the noise: where it comes from, and its kind.
 
-    `image_source` and `caption_source` are (N,) int64 indices; a caption from N on is one of the
-    donors', numbered from there. `code` is (N,) int8, 0 for clean,
-    else the place in `KINDS`, from 1. `planned` counts the pairs drawn for each kind asked for,
-    the ones that a permutation left in place included.
+    `image_source` is (I,) int64. The C captions are in the order of their images, which are
+    `images` (C,) int64; `caption_source` (C,) int64 is the number of each among the captions of the
+    corpus, from their total on among those of the donors. `code` is (C,) int8, the place in
+    `CODES`, 0 for clean. `planned` counts the captions drawn for each kind asked for, the ones that
+    a permutation left in place included.
     """
 
     image_source: np.ndarray
+    images: np.ndarray
     caption_source: np.ndarray
     code: np.ndarray
     planned: dict[str, int]
 
     @functools.cached_property
     def kind(self) -> np.ndarray:
-        """(N,) names of the kinds, "" for clean."""
-        return np.asarray(np.array(("", *KINDS))[self.code])
+        """(C,) names of the kinds, "" for clean."""
+        return np.asarray(np.array(CODES)[self.code])
 
     @property
     def is_noisy(self) -> np.ndarray:
-        """(N,) bool."""
+        """(C,) bool."""
         return np.asarray(self.code != 0)
 
 
@@ -98,44 +105,95 @@ def plan_noise(
     changeable: np.ndarray | None = None,
     stream: int = 0,
     donors: int = 0,
+    images: np.ndarray | None = None,
 ) -> NoisePlan:
     """Assign disjoint sets of floor(rate N) pairs to the kinds of noise.
+
+    A pair is a caption with its image, whose number `images` (N,) says, from 0 on and sorted; by
+    default each has its own. Kinds in `OF_IMAGES` draw floor(rate I) of the I images.
 
     `per_batch` permutes within batches of `batch_size` consecutive pairs. `hard` takes pairs
     where `changeable` (N,) is true, and fewer than floor(rate N) if there are not enough. `donor`
     draws from as many captions as `donors` says, each once before any is drawn again. Plans of
-    another `stream` are independent. Needs 17 bytes a pair. Raises `InputError` as `check_rates`
+    another `stream` are independent. Needs 25 bytes a pair. Raises `InputError` as `check_rates`
     does, and for `donor` without donors.
     """
     check_rates(rates)
     if rates.get("donor") and not donors:
         raise InputError("there is no caption to take for noise of the kind donor")
     rng = np.random.default_rng([seed, pairs, stream] if stream else [seed, pairs])
-    image_source, caption_source = np.arange(pairs), np.arange(pairs)
+    # Kinds that take whole images come first where captions could leave none whole.
+    order = KINDS if images is None else sorted(KINDS, key=lambda kind: kind not in OF_IMAGES)
+    own = np.arange(pairs) if images is None else images
+    image_source = np.arange(int(own[-1]) + 1 if pairs else 0)
+    image_of, donated = own.copy(), np.arange(pairs)
     code = np.zeros(pairs, dtype=np.int8)
-    planned: dict[str, int] = {}
+    planned = dict.fromkeys((kind for kind in KINDS if kind in rates), 0)
     free = rng.permutation(pairs)
-    for number, name in enumerate(KINDS, start=1):
-        count = noise_count(rates.get(name, 0.0), pairs)
-        if name == "hard" and changeable is not None:
+    for name in order:
+        if not rates.get(name):
+            continue
+        count = noise_count(rates[name], pairs)
+        if name in OF_IMAGES:
+            images_drawn = noise_count(rates[name], len(image_source))
+            drawn, free = _drawn_images(own, free, images_drawn)
+            chosen = np.flatnonzero(np.isin(own, drawn)) if images is not None else drawn
+        elif name == "hard" and changeable is not None:
             fit = np.flatnonzero(changeable[free])[:count]
             chosen, free = np.sort(free[fit]), np.delete(free, fit)
         else:
             chosen, free = np.sort(free[:count]), free[count:]
-        if name in rates:
-            planned[name] = len(chosen)
-        code[chosen] = number
+        planned[name] = len(chosen)
+        code[chosen] = CODES.index(name)
         if name == "decl":
-            image_source[chosen] = rng.permutation(chosen)
+            image_source[drawn] = rng.permutation(drawn)
+        elif name == "ncr_image":
+            target = image_source.copy()
+            target[rng.permutation(drawn)] = drawn
+            image_of[chosen] = target[own[chosen]]
         elif name == "ncr":
-            caption_source[chosen] = rng.permutation(chosen)
+            image_of[rng.permutation(chosen)] = own[chosen]
         elif name == "per_batch":
             batches = np.split(chosen, np.flatnonzero(np.diff(chosen // batch_size)) + 1)
-            caption_source[chosen] = np.concatenate([rng.permutation(b) for b in batches])
+            image_of[np.concatenate([rng.permutation(b) for b in batches])] = own[chosen]
         elif name == "donor" and count:
             rounds = [rng.permutation(donors) for _ in range(-(-count // donors))]
-            caption_source[chosen] = pairs + np.concatenate(rounds)[: len(chosen)]
-    index = np.arange(pairs)
-    stayed = (image_source == index) & (caption_source == index) & (code <= len(PERMUTING))
+            donated[chosen] = pairs + np.concatenate(rounds)[: len(chosen)]
+    stayed = (image_of == own) & (image_source[own] == own) & (code <= len(PERMUTING))
     code[stayed] = 0
-    return NoisePlan(image_source, caption_source, code, planned)
+    source, images_now = placed(own, image_of)
+    return NoisePlan(image_source, images_now, donated[source], code[source], planned)
+
+
+def _drawn_images(own: np.ndarray, free: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `count` images, sorted, all of whose captions are free, and the captions left free."""
+    numbers, first, found = np.unique(own[free], return_index=True, return_counts=True)
+    whole = found == np.bincount(own)[numbers]
+    drawn = np.sort(numbers[whole][np.argsort(first[whole])][:count])
+    return drawn, free[~np.isin(own[free], drawn)]
+
+
+def placed(own: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The captions of each image, in its order, when caption c is with `image_of[c]`.
+
+    `own` (C,), sorted, are the images that captions come with. A caption that stays keeps its
+    place; one that comes takes a place that became free, or one behind the others. A caption of
+    image -1 is with none. Returns the numbers of the captions, at most (C,), and their images.
+    """
+    stays = image_of == own
+    free, moving = np.flatnonzero(~stays), np.flatnonzero(~stays & (image_of >= 0))
+    moving = moving[np.argsort(image_of[moving], kind="stable")]
+    places = np.arange(len(own))
+    if len(free) == len(moving) and (own[free] == image_of[moving]).all():
+        source = places
+        source[free] = moving
+        return source, own
+    targets = image_of[moving]
+    rank = np.arange(len(moving)) - np.searchsorted(targets, targets)
+    begin, end = np.searchsorted(own[free], targets), np.searchsorted(own[free], targets, "right")
+    has_place = rank < end - begin
+    places[moving] = len(own) + moving
+    places[moving[has_place]] = free[(begin + rank)[has_place]]
+    there = np.flatnonzero(image_of >= 0)
+    source = there[np.lexsort((places[there], image_of[there]))]
+    return source, image_of[source]

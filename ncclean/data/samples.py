@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Union
 
+# Fields of a sample that may be lists, with a value for each of its captions.
+TRUTH = ("is_noisy", "noise_kind")
 # Names of members or fields that hold captions, one or several; None for the usual ones.
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
 
@@ -87,3 +89,11 @@ class Sample:
         """Set the status unless an earlier problem already did."""
         if self.status is SkipReason.OK:
             self.status, self.error = reason, error
+
+
+def of_caption(metadata: Mapping[str, Any], name: str, number: int) -> Any:
+    """A field of a sample, of a list the value of one of its captions; None where there is none."""
+    value = metadata.get(name)
+    if isinstance(value, list):
+        return value[number] if number < len(value) else None
+    return value

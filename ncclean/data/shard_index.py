@@ -1,7 +1,7 @@
-"""The index of a shard: its scorable pairs, their captions, and the places of their members.
+"""The index of a shard: its scorable samples, their captions, and the places of their members.
 
 An index lets a shard be rewritten by copying bytes, without taking the tar apart again, and the
-image of any pair be fetched by its place.
+image of any sample be fetched by its place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ncclean.data.caption_noise import is_changeable
 from ncclean.data.captions import check_is_of_the_bytes
 from ncclean.data.images.as_tar import open_as_tar
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS, is_image
-from ncclean.data.samples import Member, SkipReason
+from ncclean.data.samples import Caption, Member, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import TarSamples
 from ncclean.data.unpacking import is_packed, unpacked
@@ -37,17 +37,23 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The P scorable pairs of a shard in the order of their rows, and their M members.
+    """The P scorable samples of a shard in the order of their rows, C captions, and M members.
 
-    `rows` (P,) int64. `captions` (P + 1,) int64 offsets into `text`, UTF-8. `changeable` (P,) bool
-    tells whether one word of the caption can be changed. `members` (M, 4) int64, in the order of
-    the shard: pair, role, and the offsets `begin` and `end` of `Member`. `images` (P,) is the
-    place of each pair's image in `members`, `image_hash` (P,) uint64 tells images of other bytes
-    apart. `error` is why the shard is cut short, or "".
+    `entries` (S,) int64 are the captions that each of all the samples lists, 1 for one without.
+    `rows` (P,) int64. `first` (P + 1,) int64 numbers the captions of the samples that can be used:
+    those of sample p are `first[p]` to `first[p + 1]`. `numbers` (C,) int64 is the place of each
+    among those that its sample lists, `captions` (C + 1,) int64 offsets into `text`, UTF-8.
+    `changeable` (C,) bool tells whether one word of the caption can be changed. `members` (M, 4)
+    int64, in the order of the shard: sample, role, and the offsets `begin` and `end` of `Member`.
+    `images` (P,) is the place of each sample's image in `members`, `image_hash` (P,) uint64 tells
+    images of other bytes apart. `error` is why the shard is cut short, or "".
     """
 
     samples: int
+    entries: np.ndarray
     rows: np.ndarray
+    first: np.ndarray
+    numbers: np.ndarray
     text: np.ndarray
     captions: np.ndarray
     changeable: np.ndarray
@@ -58,11 +64,17 @@ class ShardIndex:
     error: str
 
     @property
-    def pairs(self) -> int:
+    def usable(self) -> int:
+        """P, the number of scorable samples."""
         return len(self.rows)
 
-    def caption(self, pair: int) -> str:
-        begin, end = self.captions[pair : pair + 2]
+    @property
+    def pairs(self) -> int:
+        """C, the number of scorable pairs of an image and a caption."""
+        return len(self.numbers)
+
+    def caption(self, number: int) -> str:
+        begin, end = self.captions[number : number + 2]
         return self.text[begin:end].tobytes().decode("utf-8")
 
     def to_bytes(self) -> bytes:
@@ -93,32 +105,40 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.
     """
-    samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard), locate=True)
-    scorable: list[tuple[int, str, bytes, list[Member]]] = []
+    samples = TarSamples(shard, caption_key, lambda: open_as_tar(shard, caption_key), locate=True)
+    scorable: list[tuple[int, list[Caption], bytes, list[Member]]] = []
+    entries: dict[int, int] = {}
     error = ""
     try:
         for sample in samples:
+            entries[sample.row] = max((one.number for one in sample.captions), default=0) + 1
             if sample.status is SkipReason.OK:
                 digest = hashlib.blake2b(cast(bytes, sample.image), digest_size=8).digest()
-                scorable.append((sample.row, cast(str, sample.caption), digest, sample.members))
+                usable = [one for one in sample.captions if one.text is not None]
+                scorable.append((sample.row, usable, digest, sample.members))
     except ShardError as broken:
         check_is_of_the_bytes(shard, broken)
         error = str(broken)
-    scorable.sort(key=lambda pair: pair[0])
+    scorable.sort(key=lambda sample: sample[0])
     members = [
-        (pair, _role(member, caption_key), member.begin, member.end)
-        for pair, (row, _, _, located) in enumerate(scorable)
+        (number, _role(member, caption_key), member.begin, member.end)
+        for number, (row, _, _, located) in enumerate(scorable)
         for member in _with_late(located, samples.late_members.get(row))
     ]
     members.sort(key=lambda member: member[2])
     table = np.array(members, dtype=np.int64).reshape(-1, 4)
-    encoded = [caption.encode() for _, caption, _, _ in scorable]
+    captions = [one for _, usable, _, _ in scorable for one in usable]
+    texts = [cast(str, one.text) for one in captions]
+    encoded = [text.encode() for text in texts]
     return ShardIndex(
         samples=samples.samples,
+        entries=np.array([entries[row] for row in sorted(entries)], dtype=np.int64),
         rows=np.array([row for row, _, _, _ in scorable], dtype=np.int64),
+        first=_ends([len(usable) for _, usable, _, _ in scorable]),
+        numbers=np.array([one.number for one in captions], dtype=np.int64),
         text=np.frombuffer(b"".join(encoded), dtype=np.uint8),
-        captions=np.concatenate([[0], np.cumsum([len(text) for text in encoded])]).astype(np.int64),
-        changeable=np.array([is_changeable(caption) for _, caption, _, _ in scorable], dtype=bool),
+        captions=_ends([len(text) for text in encoded]),
+        changeable=np.array([is_changeable(text) for text in texts], dtype=bool),
         members=table,
         images=_first_images(table, len(scorable)),
         image_hash=np.frombuffer(b"".join(digest for _, _, digest, _ in scorable), dtype="<u8"),
@@ -127,9 +147,13 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
     )
 
 
-def open_tar(shard: ShardRef) -> IO[bytes]:
-    """The shard's bytes, uncompressed."""
-    return unpacked(open_as_tar(shard))
+def _ends(lengths: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def open_tar(shard: ShardRef, caption_key: str | None = None) -> IO[bytes]:
+    """The bytes that `index_shard` indexes: the shard's, uncompressed."""
+    return unpacked(open_as_tar(shard, caption_key))
 
 
 def _with_late(located: list[Member], late: Member | None) -> list[Member]:
@@ -146,9 +170,9 @@ def _role(member: Member, caption_key: str | None) -> Role:
     return Role.IMAGE if is_image(member.extension) else Role.OTHER
 
 
-def _first_images(members: np.ndarray, pairs: int) -> np.ndarray:
+def _first_images(members: np.ndarray, samples: int) -> np.ndarray:
     images = np.flatnonzero(members[:, 1] == Role.IMAGE)
-    first = np.full(pairs, -1, dtype=np.int64)
+    first = np.full(samples, -1, dtype=np.int64)
     first[members[images[::-1], 0]] = images[::-1]  # the first of several is written last
     return first
 

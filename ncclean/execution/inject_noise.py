@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from upath import UPath
@@ -25,6 +26,7 @@ from ncclean.data.moved_pairs import (
     moving_images,
 )
 from ncclean.data.noise import NoisePlan, plan_noise
+from ncclean.data.noise_files import FilePlaces, write_noise_file
 from ncclean.data.shard_index import ShardIndex, index_shard
 from ncclean.errors import InputError
 from ncclean.execution.noise_shards import WriteTask, pack_images, write_shard
@@ -45,10 +47,12 @@ def inject_noise(
     tasks: TaskOptions,
     *,
     overwrite: bool = False,
+    new_file: UPath | None = None,
     progress: Progress = SILENT,
 ) -> NoiseSummary:
     """Write the shards with noise, resuming what an earlier run left.
 
+    `new_file` is where a noise file goes, see `ncclean.data.noise_files`.
     Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
     """
@@ -59,11 +63,13 @@ def inject_noise(
     failed: dict[str, str] = {}
     try:
         pending = run.pending()
-        if pending:
+        if pending or new_file is not None:
             processes = processes_worth(tasks.workers, identity.shards)
             with open_runner(tasks, processes) as workers:
-                plan, starts = _plan(run, workers, progress)
-                written, failed = _write_all(run, workers, plan, starts, pending, progress)
+                planned = _plan(run, workers, progress)
+                if new_file is not None:
+                    write_noise_file(new_file, planned.places.file(planned.plan))
+                written, failed = _write_all(run, workers, planned, pending, progress)
         if not failed:
             run.remove_indexes()
     finally:
@@ -71,8 +77,18 @@ def inject_noise(
     return summarize(run, failed, written, time.perf_counter() - begin)
 
 
-def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePlan, np.ndarray]:
-    """The plan, and the (S + 1,) number of pairs before each shard. Indexes what is not indexed."""
+@dataclass(frozen=True)
+class _Planned:
+    """The plan, the (S + 1,) number of images before each shard, and the image of each caption."""
+
+    plan: NoisePlan
+    starts: np.ndarray
+    own: np.ndarray
+    places: FilePlaces
+
+
+def _plan(run: Injection, workers: Runner, progress: Progress) -> _Planned:
+    """Plan the noise of the whole corpus. Indexes what is not indexed."""
     shards, identity = run.identity.shards, run.identity
     missing = [number for number in range(len(shards)) if run.index(number) is None]
     if missing:
@@ -81,19 +97,35 @@ def _plan(run: Injection, workers: Runner, progress: Progress) -> tuple[NoisePla
     for number, index in workers.map(index_shard, tasks):
         run.keep_index(number, index)
     _read_donors(run, workers, progress)
-    changeable = [_index(run, number).changeable for number in range(len(shards))]
-    starts = np.cumsum([0, *map(len, changeable)])
-    plan = plan_noise(
-        int(starts[-1]),
-        identity.rates,
-        identity.seed,
-        batch_size=identity.batch_size,
-        changeable=np.concatenate(changeable),
-        stream=_STREAM,
-        donors=sum(map(len, _donated(run))),
+    parts = [_facts(_index(run, number)) for number in range(len(shards))]
+    entries, rows, counts, numbers, changeable = (
+        np.concatenate([part[place] for part in parts]) for place in range(5)
     )
+    starts = np.cumsum([0, *(len(part[1]) for part in parts)])
+    samples = np.cumsum([0, *(len(part[0]) for part in parts)])
+    rows = rows + np.repeat(samples[:-1], np.diff(starts))
+    own = np.repeat(np.arange(len(counts)), counts)
+    places = FilePlaces(entries, rows, own, numbers)
+    if identity.noise_file is not None:
+        plan = places.plan(identity.noise_file)
+    else:
+        plan = plan_noise(
+            len(own),
+            identity.rates,
+            identity.seed,
+            batch_size=identity.batch_size,
+            changeable=changeable,
+            stream=_STREAM,
+            donors=sum(map(len, _donated(run))),
+            images=own if len(own) > len(counts) else None,
+        )
     run.record_plan(plan.planned)
-    return plan, starts
+    return _Planned(plan, starts, own, places)
+
+
+def _facts(index: ShardIndex) -> tuple[np.ndarray, ...]:
+    """What a plan needs to know of a shard, without its captions."""
+    return index.entries, index.rows, np.diff(index.first), index.numbers, index.changeable
 
 
 def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
@@ -114,8 +146,7 @@ def _read_donors(run: Injection, workers: Runner, progress: Progress) -> None:
 def _write_all(
     run: Injection,
     workers: Runner,
-    plan: NoisePlan,
-    starts: np.ndarray,
+    planned: _Planned,
     pending: list[int],
     progress: Progress,
 ) -> tuple[int, dict[str, str]]:
@@ -123,7 +154,12 @@ def _write_all(
     expected = estimate_samples([run.identity.shards[number] for number in pending])
     progress.say(f"{counted(len(pending), 'shard')} to write, about {expected:,} samples")
     moved = gather_moved(
-        plan, starts, run.identity.seed, _indexed(run, plan, starts), _donated(run)
+        planned.plan,
+        planned.starts,
+        planned.own,
+        run.identity.seed,
+        _indexed(run, planned.plan, planned.starts),
+        _donated(run),
     )
     written = shards = 0
     failed: dict[str, str] = {}
@@ -145,13 +181,13 @@ def _indexed(run: Injection, plan: NoisePlan, starts: np.ndarray) -> Iterator[In
     """Every shard as a source of captions and images."""
     for number, shard in enumerate(run.identity.shards):
         index = _index(run, number)
-        pairs = moving_images(plan, starts, number)
-        if not index.compressed or not len(pairs):
+        samples = moving_images(plan, starts, number)
+        if not index.compressed or not len(samples):
             yield IndexedShard(index, stores.absolute(shard.url), packed=False)
             continue
         packed = run.images(number)
         if not stores.ask("read", packed, packed.exists):
-            pack_images(shard, image_spans(index, pairs), packed)
+            pack_images(shard, run.identity.caption_key, image_spans(index, samples), packed)
         yield IndexedShard(index, stores.absolute(str(packed)), packed=True)
 
 

@@ -15,7 +15,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
-from ncclean.data.inject import PairEdit, write_noisy
+from ncclean.data.inject import SampleEdit, write_noisy
 from ncclean.data.shard_index import ShardIndex, open_tar
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
@@ -28,7 +28,7 @@ class WriteTask:
 
     shard: ShardRef
     index: ShardIndex
-    edits: dict[int, PairEdit]
+    edits: dict[int, SampleEdit]
     unchanged: dict[str, int]
     target: str
     caption_key: str | None
@@ -38,7 +38,7 @@ def write_shard(task: WriteTask) -> ShardRecord | str:
     """Write and publish one shard; a sentence if its bytes cannot be had."""
     index = task.index
     try:
-        source = open_tar(task.shard)
+        source = open_tar(task.shard, task.caption_key)
     except OSError as error:
         return stores.explain(task.shard.url, error, "read")
     except ValueError as error:  # packed in a way that is not read
@@ -56,7 +56,7 @@ def write_shard(task: WriteTask) -> ShardRecord | str:
     return ShardRecord(
         samples=index.samples,
         pairs=index.pairs,
-        noisy=dict(Counter(edit.kind for edit in task.edits.values())),
+        noisy=dict(Counter(kind for edit in task.edits.values() for kind in edit.kinds if kind)),
         unchanged=task.unchanged,
         error=index.error,
         **dataclasses.asdict(rewritten),
@@ -73,12 +73,16 @@ def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], sink)
 
 
-def pack_images(shard: ShardRef, spans: np.ndarray, target: UPath) -> None:
+def pack_images(shard: ShardRef, caption_key: str | None, spans: np.ndarray, target: UPath) -> None:
     """Take members out of a compressed shard, which cannot be read from the middle."""
     # In the order of the shard; rows of interleaved samples need not be in it.
     order = np.argsort(spans[:, 0])
     places = np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])])
-    with published(target) as aside, open_tar(shard) as source, aside.open("wb") as sink:
+    with (
+        published(target) as aside,
+        open_tar(shard, caption_key) as source,
+        aside.open("wb") as sink,
+    ):
         for which in order.tolist():
             begin, end = spans[which].tolist()
             source.seek(begin)

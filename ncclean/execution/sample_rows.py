@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.samples import Caption, Sample, SkipReason
+from ncclean.data.samples import Caption, Sample, SkipReason, of_caption
 from ncclean.data.stream import DecodedSample, ShardStream
 
 Whole = TypeVar("Whole", int, np.ndarray)
@@ -43,6 +43,10 @@ class Row:
     @property
     def error(self) -> str | None:
         return self.caption.error if self.sample.status is SkipReason.OK else self.sample.error
+
+    def field(self, name: str) -> object:
+        """A field of the sample, or of a list in it the value of this caption."""
+        return of_caption(self.sample.metadata, name, self.caption.number)
 
 
 def captions_of(sample: Sample) -> list[Caption]:
@@ -79,13 +83,13 @@ def facts_of_rows(
         "caption_number": pa.array([caption.number for caption in captions], pa.int16()),
         "caption_key": strings([caption.key for caption in captions]),
         "text": strings([caption.text for caption in captions]),
-        "url": strings([_text(r.metadata, "url") for r in records]),
+        "url": strings([_text(r.metadata.get("url")) for r in records]),
         "width": pa.array([row.decoded.width for row in rows], pa.int32()),
         "height": pa.array([row.decoded.height for row in rows], pa.int32()),
         "status": strings([row.status.value for row in rows]),
         "error": strings([row.error for row in rows]),
-        "is_noisy": pa.array([_flag(r.metadata.get("is_noisy")) for r in records], pa.bool_()),
-        "noise_kind": strings([_text(r.metadata, "noise_kind") for r in records]),
+        "is_noisy": pa.array([_flag(row.field("is_noisy")) for row in rows], pa.bool_()),
+        "noise_kind": strings([_text(row.field("noise_kind")) for row in rows]),
     }
 
 
@@ -102,8 +106,7 @@ def strings(values: list[str | None] | list[str]) -> pa.Array:
     return pa.array(values, pa.string())
 
 
-def _text(metadata: dict[str, object], name: str) -> str | None:
-    value = metadata.get(name)
+def _text(value: object) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 

@@ -8,10 +8,12 @@ compressed ones and the captions of donors.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 from upath import UPath
 
 from ncclean import stores
@@ -39,9 +41,15 @@ class InjectionIdentity:
     caption_key: str | None
     shards: list[ShardRef]
     donors: list[ShardRef] = field(default_factory=list)
+    noise_file: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """The fields, a hash in place of the noise file."""
+        fields = dataclasses.asdict(self)
+        if self.noise_file is not None:
+            digest = hashlib.blake2b(self.noise_file.tobytes(), digest_size=8).hexdigest()
+            fields["noise_file"] = f"one of the hash {digest}"
+        return fields
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def summarize(run: Injection, failed: dict[str, str], written: int, seconds: flo
         shortage={
             kind: missing
             for kind, count in planned.items()
-            if (missing := noise_count(run.identity.rates[kind], pairs) - count) > 0
+            if kind == "hard"
+            and (missing := noise_count(run.identity.rates[kind], pairs) - count) > 0
         },
         already_noisy=sum(record.already_noisy for record in records),
         json_added=sum(record.json_added for record in records),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclean.data import inject
-from ncclean.data.inject import ImageSource, PairEdit, write_noisy
+from ncclean.data.inject import ImageSource, SampleEdit, write_noisy
 from ncclean.data.shard_index import index_shard
 from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ShardError
@@ -63,7 +63,7 @@ def test_without_edits_only_the_truth_is_added(shard):
 
 
 def test_a_new_caption_goes_wherever_one_is_read_from(shard):
-    data, _ = rewrite(shard, {0: PairEdit("ncr", caption="new"), 1: PairEdit("hard", caption="x")})
+    data, _ = rewrite(shard, {0: SampleEdit(("ncr",), ("new",)), 1: SampleEdit(("hard",), ("x",))})
     contents = dict(members(data))
     assert contents["a.txt"] == b"new"
     assert json.loads(contents["a.json"]) == {
@@ -77,8 +77,8 @@ def test_a_new_caption_goes_wherever_one_is_read_from(shard):
 
 def test_images_change_places_with_their_extensions(shard):
     edits = {
-        0: PairEdit("decl", image=image_of(shard, 1)),
-        1: PairEdit("decl", image=image_of(shard, 0)),
+        0: SampleEdit(("decl",), image=image_of(shard, 1)),
+        1: SampleEdit(("decl",), image=image_of(shard, 0)),
     }
     written = members(rewrite(shard, edits)[0])
     assert written[1] == ("a.png", OTHER)
@@ -119,7 +119,7 @@ def test_an_input_that_has_become_shorter_is_an_error(shard):
 
 def test_an_image_that_is_gone_is_an_error(shard):
     with pytest.raises(InputError, match="nowhere"):
-        rewrite(shard, {0: PairEdit("decl", image=ImageSource("/nowhere/x.tar", 0, 512))})
+        rewrite(shard, {0: SampleEdit(("decl",), image=ImageSource("/nowhere/x.tar", 0, 512))})
 
 
 @settings(max_examples=30, deadline=None)
@@ -132,7 +132,7 @@ def test_pairs_without_an_edit_are_copied_byte_for_byte(tmp_path_factory, captio
     captions = {
         pair: caption.encode("utf-8", "replace").decode() for pair, caption in captions.items()
     }
-    data, _ = rewrite(shard, {pair: PairEdit("ncr", caption=c) for pair, c in captions.items()})
+    data, _ = rewrite(shard, {pair: SampleEdit(("ncr",), (c,)) for pair, c in captions.items()})
     keys = {"a": 0, "b": 1}
     for (name, before), (name_after, after) in zip(with_json, members(data), strict=True):
         assert name == name_after

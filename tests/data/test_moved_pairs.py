@@ -3,7 +3,7 @@
 import numpy as np
 
 from ncclean.data.captions import Captions
-from ncclean.data.inject import ImageSource, PairEdit
+from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.moved_pairs import IndexedShard, gather_moved, image_spans, moving_images
 from ncclean.data.noise import KINDS, NoisePlan
 from ncclean.data.shard_index import ShardIndex
@@ -15,7 +15,8 @@ def index(captions, hashes):
     """A shard whose pair n has its image in the bytes 1000 n to 1000 n + 100 * (n + 1)."""
     text = "".join(captions).encode()
     return ShardIndex(
-        samples=3, rows=np.arange(3), text=np.frombuffer(text, np.uint8),
+        samples=3, entries=np.ones(3, int), rows=np.arange(3), first=np.arange(4),
+        numbers=np.zeros(3, int), text=np.frombuffer(text, np.uint8),
         captions=np.cumsum([0, *map(len, captions)]), changeable=np.ones(3, bool),
         members=np.array([[n, 0, 1000 * n, 1000 * n + 100 * (n + 1)] for n in range(3)]),
         images=np.arange(3), image_hash=np.array(hashes, np.uint64), compressed=False, error="",
@@ -33,9 +34,9 @@ def moved(kind, images=None, captions=None, packed=False, donors=()):
     for name, changes in sources.items():
         for pair, source in changes.items():
             arrays[name][pair], code[pair] = source, KINDS.index(kind) + 1
-    plan = NoisePlan(**arrays, code=code, planned={})
+    plan = NoisePlan(**arrays, images=np.arange(6), code=code, planned={})
     shards = [IndexedShard(one, f"{n}.tar", packed) for n, one in enumerate(SHARDS)]
-    return plan, gather_moved(plan, STARTS, 0, shards, donors)
+    return plan, gather_moved(plan, STARTS, np.arange(6), 0, shards, donors)
 
 
 def test_an_image_comes_from_the_pair_that_the_plan_names():
@@ -43,12 +44,12 @@ def test_an_image_comes_from_the_pair_that_the_plan_names():
     plan, gathered = moved("decl", images={0: 4, 4: 2, 2: 5, 5: 0})
     first, same = gathered.edits_of(0)
     assert first == {
-        0: PairEdit("decl", image=ImageSource("1.tar", 1000, 1200)),
-        2: PairEdit("decl", image=ImageSource("1.tar", 2000, 2300)),
+        0: SampleEdit(("decl",), image=ImageSource("1.tar", 1000, 1200)),
+        2: SampleEdit(("decl",), image=ImageSource("1.tar", 2000, 2300)),
     }
     assert same == {}
     second, same = gathered.edits_of(1)
-    assert second == {1: PairEdit("decl", image=ImageSource("0.tar", 2000, 2300))}
+    assert second == {1: SampleEdit(("decl",), image=ImageSource("0.tar", 2000, 2300))}
     assert same == {"decl": 1}
     assert moving_images(plan, STARTS, 0).tolist() == [0, 2]
     assert moving_images(plan, STARTS, 1).tolist() == [1, 2]
@@ -56,9 +57,9 @@ def test_an_image_comes_from_the_pair_that_the_plan_names():
 
 def test_a_caption_comes_from_the_pair_that_the_plan_names():
     _, gathered = moved("ncr", captions={1: 5, 5: 4, 4: 1})
-    assert gathered.edits_of(0) == ({1: PairEdit("ncr", caption="six")}, {})
+    assert gathered.edits_of(0) == ({1: SampleEdit(("ncr",), ("six",))}, {})
     edits, same = gathered.edits_of(1)
-    assert edits == {2: PairEdit("ncr", caption="two")}
+    assert edits == {2: SampleEdit(("ncr",), ("two",))}
     assert same == {"ncr": 1}  # "two" again
 
 
@@ -66,9 +67,9 @@ def test_a_caption_of_a_donor_that_is_the_same_is_clean():
     """Of two shards of donors with two and one captions, numbered after the six of the corpus."""
     outside = [Captions.of(["far", "two"]), Captions.of(["away"])]
     _, gathered = moved("donor", captions={1: 7, 2: 8, 3: 6, 5: 8}, donors=outside)
-    assert gathered.edits_of(0) == ({2: PairEdit("donor", caption="away")}, {"donor": 1})
+    assert gathered.edits_of(0) == ({2: SampleEdit(("donor",), ("away",))}, {"donor": 1})
     edits, same = gathered.edits_of(1)
-    assert edits == {0: PairEdit("donor", caption="far"), 2: PairEdit("donor", caption="away")}
+    assert edits == {0: SampleEdit(("donor",), ("far",)), 2: SampleEdit(("donor",), ("away",))}
     assert same == {}
 
 

@@ -14,6 +14,7 @@ from ncclean_pipelines.evaluate_noise import EvaluateNoise
 from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 
+from ncclean.config import TaskOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.data.tar import TarSamples
@@ -33,8 +34,8 @@ def test_noise_of_synth_is_not_met_again_with_the_same_seed(tmp_path):
 
 @pytest.mark.slow
 def test_same_bytes_with_processes(clean, tmp_path):
-    inject(clean, tmp_path / "one", workers=1)
-    inject(clean, tmp_path / "two", workers=2)
+    inject(clean, tmp_path / "one", tasks=TaskOptions(workers=1))
+    inject(clean, tmp_path / "two", tasks=TaskOptions(workers=2))
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Container
-from typing import BinaryIO, cast
+from collections.abc import Container, Iterator
+from typing import Any, BinaryIO, cast
 
 from PIL import Image
 
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys
+from ncclean.data.reader import SampleReader, read_samples
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_members import add_member
 from ncclean.errors import ShardError
@@ -38,12 +39,20 @@ def tar_key(key: str) -> str:
     return f"{plain}-{digest}"
 
 
-def open_as_tar(shard: ShardRef) -> BinaryIO:
-    """The bytes of a tar, or of one that is made of the unit for the time."""
+def open_as_tar(shard: ShardRef, caption_key: str | None = None) -> BinaryIO:
+    """The bytes of a tar, or of one that is made of the unit for the time.
+
+    That one has all samples of the unit but those that repeat a key. Where images have several
+    captions they are a list in the json, under `caption_key` or as `caption`.
+    """
     if shard.layout == WEBDATASET:
         return shard.open()
     tar = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  the caller closes it
-    write_tar(shard, shard.name, tar)
+    samples = read_samples(shard, caption_key)
+    with _written(tar) as members, _after_first_sample(samples):
+        for sample in samples:
+            if sample.status is not SkipReason.DUPLICATE_KEY:
+                _add_whole(members, sample, shard.name, caption_key or "caption")
     tar.seek(0)
     return tar
 
@@ -64,26 +73,55 @@ def write_tar(
     the unit cannot be read at all.
     """
     samples = read_samples(shard, caption_key, wanted=keys)
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        try:
-            for sample in samples:
-                if sample.image is None or (keys is not None and sample.key not in keys):
+    with _written(out) as tar, _after_first_sample(samples):
+        for sample in samples:
+            if sample.image is None or (keys is not None and sample.key not in keys):
+                continue
+            caption, fields = sample.caption, sample.metadata
+            if kept is not None:
+                captions = kept.of_sample(sample.key, sample.captions, fields)
+                if captions is None:
                     continue
-                caption, fields = sample.caption, sample.metadata
-                if kept is not None:
-                    captions = kept.of_sample(sample.key, sample.captions)
-                    if captions is None:
-                        continue
-                    caption, fields = captions["caption"], {**fields, **captions}
-                key = tar_key(sample.key)
-                uid = sample_uid(sample.metadata, name, sample.key)
-                record = json.dumps({**fields, "uid": uid}, default=str)
-                add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
-                add_member(tar, f"{key}.txt", (caption or "").encode())
-                add_member(tar, f"{key}.json", record.encode())
-        except ShardError:
-            if not samples.samples:
-                raise
+                caption, fields = captions["caption"], {**fields, **captions}
+            _add(tar, sample, name, caption or "", fields)
+
+
+def _written(out: BinaryIO) -> tarfile.TarFile:
+    return tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT)
+
+
+@contextlib.contextmanager
+def _after_first_sample(samples: SampleReader) -> Iterator[None]:
+    """Ignore a `ShardError` once a sample has been read: what came before it is there."""
+    try:
+        yield
+    except ShardError:
+        if not samples.samples:
+            raise
+
+
+def _add_whole(tar: tarfile.TarFile, sample: Sample, name: str, caption_key: str) -> None:
+    """Add a sample with all its captions, and without an image if that cannot be read."""
+    if len(sample.captions) < 2:
+        _add(tar, sample, name, sample.caption, sample.metadata)
+        return
+    captions: list[str | None] = [None] * (sample.captions[-1].number + 1)
+    for caption in sample.captions:
+        captions[caption.number] = caption.text
+    _add(tar, sample, name, None, {**sample.metadata, caption_key: captions})
+
+
+def _add(
+    tar: tarfile.TarFile, sample: Sample, name: str, caption: str | None, fields: dict[str, Any]
+) -> None:
+    key = tar_key(sample.key)
+    uid = sample_uid(sample.metadata, name, sample.key)
+    record = json.dumps({**fields, "uid": uid}, default=str)
+    if sample.image is not None:
+        add_member(tar, f"{key}.{image_ending(sample.image)}", sample.image)
+    if caption is not None:
+        add_member(tar, f"{key}.txt", caption.encode())
+    add_member(tar, f"{key}.json", record.encode())
 
 
 def image_ending(image: bytes) -> str:

@@ -1,0 +1,119 @@
+"""Noise files of the noisy-correspondence literature (NCR, BiCro, L2RM and others).
+
+A file is a one-dimensional integer array in NumPy's format. Entry i is the number of the image that
+caption i is paired with; captions and images are numbered in the order of the corpus, five captions
+to an image in Flickr30K and COCO, one in CC152K.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.noise import CODES, FROM_FILE, NoisePlan, placed
+from ncclean.errors import InputError, one_line
+
+
+def read_noise_file(url: str) -> np.ndarray:
+    """(C,) int64 image numbers. Raises `InputError` for anything but a vector of integers."""
+    place = stores.location(url)
+    data = stores.ask("read", place, stores.read_bytes, place)
+    try:
+        stream = io.BytesIO(data)
+        version = np.lib.format.read_magic(stream)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, _, kind = read_header(stream)
+        if len(shape) != 1 or kind.kind not in "iu":
+            raise ValueError(f"it holds {kind} of the shape {shape}, not a vector of integers")
+        if len(data) - stream.tell() != shape[0] * kind.itemsize:
+            raise ValueError("its size is not what its header says")
+        entries = np.frombuffer(data, kind, offset=stream.tell()).astype(np.int64)
+    except (ValueError, KeyError) as error:
+        raise InputError(f"{url} is no noise file: {one_line(error)}") from error
+    return entries
+
+
+def write_noise_file(place: UPath, entries: np.ndarray) -> None:
+    """Write (C,) image numbers as int64 in NumPy's format."""
+    with published(place) as aside, aside.open("wb") as file:
+        np.save(file, entries.astype(np.int64), allow_pickle=False)
+
+
+class FilePlaces:
+    """The places that the captions of a corpus have in a noise file.
+
+    Samples and captions that cannot be used count as well: a file numbers what the corpus lists.
+    """
+
+    def __init__(
+        self, entries: np.ndarray, rows: np.ndarray, images: np.ndarray, numbers: np.ndarray
+    ) -> None:
+        """`entries` (S,) are how many captions each sample lists, `rows` (I,) the samples that can
+        be used; `images` (C,) and `numbers` (C,) tell of each caption its place in `rows` and among
+        the captions of its sample.
+        """
+        self._entries, self._rows, self._images, self._numbers = entries, rows, images, numbers
+
+    def plan(self, file: np.ndarray) -> NoisePlan:
+        """The noise of a file.
+
+        A file of k entries for each image is about its first k captions; the others stay. A
+        caption whose new image cannot be used is left out. Raises `InputError` for a file of
+        another corpus.
+        """
+        listed = self._listed(len(file))
+        if len(file) and not 0 <= file.min() <= file.max() < len(listed):
+            wrong = int(np.flatnonzero((file < 0) | (file >= len(listed)))[0])
+            raise InputError(
+                f"entry {wrong:,} of the noise file is image {file[wrong]:,}, and there are "
+                f"{len(listed):,} images"
+            )
+        places, is_listed = self._places(listed)
+        image_of = self._images.copy()
+        pair_of_sample = np.full(len(listed), -1)
+        pair_of_sample[self._rows] = np.arange(len(self._rows))
+        image_of[is_listed] = pair_of_sample[file[places[is_listed]]]
+        source, images = placed(self._images, image_of)
+        code = np.where(images == self._images[source], 0, CODES.index(FROM_FILE)).astype(np.int8)
+        moved = int((image_of != self._images).sum())
+        return NoisePlan(np.arange(len(self._rows)), images, source, code, {FROM_FILE: moved})
+
+    def file(self, plan: NoisePlan) -> np.ndarray:
+        """The noise file of a plan: `FilePlaces.plan` of it moves the same captions.
+
+        Raises `InputError` for noise that moves no captions or images of the corpus.
+        """
+        permuting = {"", "ncr", "decl", "per_batch", "ncr_image", FROM_FILE}
+        if others := sorted({CODES[code] for code in np.unique(plan.code)} - permuting):
+            raise InputError(f"a noise file cannot say {others[0]}: it only moves captions")
+        file = np.repeat(np.arange(len(self._entries)), self._entries)
+        places, _ = self._places(self._entries)
+        # An image that shows another one's picture has its captions with that one.
+        file[places[plan.caption_source]] = self._rows[plan.image_source[plan.images]]
+        return file
+
+    def _listed(self, length: int) -> np.ndarray:
+        """(S,) how many entries of a file of so many each sample has."""
+        samples, total = len(self._entries), int(self._entries.sum())
+        if length == total:
+            return self._entries
+        each = length // samples if samples else 0
+        if each and each * samples == length and each <= self._entries.min():
+            return np.full(samples, each)
+        raise InputError(
+            f"the noise file has {length:,} entries, and the corpus {total:,} captions of "
+            f"{samples:,} images: it is of another corpus, or of another --split"
+        )
+
+    def _places(self, listed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(C,) place of each caption in a file, and whether it has one."""
+        samples = self._rows[self._images]
+        begins = np.cumsum(listed) - listed
+        return begins[samples] + self._numbers, self._numbers < listed[samples]
