@@ -15,13 +15,14 @@ from ncclean.data.nested_fields import field_at
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     HEIC_NOT_READ,
+    JSON_CAPTIONS,
     Group,
     SampleGroups,
     is_image,
     is_unread_image,
-    json_caption,
     may_be_caption,
     parse_json,
+    usual_caption,
     utf8,
 )
 from ncclean.data.samples import Caption, CaptionKeys, Member, Sample, SkipReason, Unread
@@ -77,7 +78,7 @@ class Contents(Group):
         for extension in CAPTION_EXTENSIONS:
             if extension in self.members:
                 return [(None, self.members[extension])]
-        return [(None, json_caption(self.metadata))]
+        return [(None, usual_caption(self.metadata, JSON_CAPTIONS))]
 
 
 class CutMember(Exception):
@@ -197,8 +198,9 @@ def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
 def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) -> None:
     """Give a sample its captions, texts or lists of texts by the name asked for.
 
-    Without one that can be used the sample is rejected, for the reason of the first, and with more
-    than a thousand.
+    Each name and each entry of a list is one, if only to say that nothing is there. Without one
+    that can be used the sample is rejected, for the reason of the first, and with more than a
+    thousand.
     """
     named = list(texts)
     count = sum(len(value) if isinstance(value, list) else 1 for _, value in named)
@@ -206,34 +208,39 @@ def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) ->
         what = f"{count:,} captions, the limit is {_MOST_CAPTIONS:,}"
         sample.reject(SkipReason.CAPTION_TOO_LARGE, what)
         return
-    number, has_empty = 0, False
-    for key, value in named:
-        for raw in value if isinstance(value, list) else [value]:
-            if isinstance(raw, Unread):
-                sample.captions.append(Caption(number, key, status=raw.reason, error=raw.what))
-            if isinstance(raw, str | bytes):
-                caption = _caption(number, key, raw)
-                has_empty = has_empty or caption.text == ""
-                if caption.text != "":
-                    sample.captions.append(caption)
-            number += 1
+    entries = (
+        (key, raw)
+        for key, value in named
+        for raw in (value if isinstance(value, list) else [value])
+    )
+    sample.captions = [_caption(number, key, raw) for number, (key, raw) in enumerate(entries)]
     if sample.caption is None:
-        first = Caption(status=SkipReason.CAPTION_MISSING, error="empty" if has_empty else None)
-        first = next(iter(sample.captions), first)
+        nothing = Caption(status=SkipReason.CAPTION_MISSING)
+        first = next(iter(sample.captions), nothing)
         sample.reject(first.status, first.error)
 
 
-def _caption(number: int, key: str | None, raw: bytes | str) -> Caption:
-    bad = Caption(number, key, status=SkipReason.CAPTION_NOT_TEXT, error="not UTF-8")
+def _caption(number: int, key: str | None, raw: object) -> Caption:
+    caption = Caption(number, key)
+    if isinstance(raw, Unread):
+        caption.status, caption.error = raw.reason, raw.what
+        return caption
+    if not isinstance(raw, str | bytes):
+        caption.status = SkipReason.CAPTION_MISSING
+        return caption
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8")
         text.encode("utf-8")  # a json may smuggle in lone surrogates
     except UnicodeError:
-        return bad
+        caption.status, caption.error = SkipReason.CAPTION_NOT_TEXT, "not UTF-8"
+        return caption
     if "\0" in text:
-        bad.error = "contains NUL"
-        return bad
-    return Caption(number, key, text.strip())
+        caption.status, caption.error = SkipReason.CAPTION_NOT_TEXT, "contains NUL"
+    elif not text.strip():
+        caption.status, caption.error = SkipReason.CAPTION_MISSING, "empty"
+    else:
+        caption.text = text.strip()
+    return caption
 
 
 def sample_uid(metadata: dict[str, Any], shard: str, key: str) -> str:

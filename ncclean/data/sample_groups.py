@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from ncclean.data.member_names import split_name
@@ -25,6 +25,7 @@ IMAGE_EXTENSIONS = frozenset(
 UNREAD_EXTENSIONS = frozenset(("heic", "heif"))
 HEIC_NOT_READ = "HEIC, which is not read: convert it to JPEG or AVIF"
 CAPTION_EXTENSIONS = ("txt", "caption")
+JSON_CAPTIONS = ("caption", "text")  # fields of a json
 # webdataset's own: members called __something__ describe the shard, not a sample.
 _SHARD_METADATA = re.compile(r"__[^/]*__($|/|\.)")
 # How many incomplete samples may wait for members that come later in the shard.
@@ -208,12 +209,15 @@ def _is_deep(value: object) -> bool:
     return True
 
 
-def json_caption(metadata: dict[str, Any]) -> object:
-    """The caption in the fields of a json member, or a list of captions; None without."""
-    captions = [
-        metadata[name] for name in ("caption", "text") if may_be_caption(metadata.get(name))
-    ]
-    return next(filter(None, captions), captions[-1] if captions else None)
+def usual_caption(fields: Mapping[str, Any], names: Sequence[str]) -> object:
+    """The caption under the first of the names that has one, or a list of captions.
+
+    Without a text an empty one or a list of them, if only for the rows of its entries; else None.
+    """
+    values = [fields.get(name) for name in names]
+    captions = [value for value in values if may_be_caption(value)]
+    lists = [value for value in values if isinstance(value, list) and value]
+    return next(filter(None, captions), next(iter([*captions, *lists]), None))
 
 
 def may_be_caption(value: object) -> bool:

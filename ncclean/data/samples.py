@@ -30,6 +30,13 @@ class SkipReason(str, Enum):
     EMBEDDING_CORRUPT = "embedding_corrupt"
 
 
+OF_CAPTIONS = (
+    SkipReason.CAPTION_MISSING,
+    SkipReason.CAPTION_NOT_TEXT,
+    SkipReason.CAPTION_TOO_LARGE,
+)
+
+
 class Member(NamedTuple):
     """The place of a member in its uncompressed tar: `begin` of headers, `end` of padding."""
 

@@ -13,11 +13,13 @@ from typing import IO
 from ncclean import stores
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
+    JSON_CAPTIONS,
     Group,
     SampleGroups,
-    json_caption,
+    may_be_caption,
     parse_json,
     sample_member,
+    usual_caption,
     utf8,
 )
 from ncclean.data.tar_members import read_content
@@ -57,7 +59,7 @@ class LocatedSample(Group):
         if end - begin > 2 * LARGEST_TEXT:  # headers included
             return False
         metadata = parse_json(read_content(os.pread(self._source, end - begin, begin)))
-        return json_caption(metadata) is not None
+        return may_be_caption(usual_caption(metadata, JSON_CAPTIONS))
 
 
 def locate_samples(path: Path, keys: Container[str] | None = None) -> list[LocatedSample]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.samples import Caption, Sample, SkipReason, of_caption
+from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, of_caption
 from ncclean.data.stream import DecodedSample, ShardStream
 
 Whole = TypeVar("Whole", int, np.ndarray)
@@ -36,13 +36,18 @@ class Row:
 
     @property
     def status(self) -> SkipReason:
-        """The sample's if that is not ok: without its image no caption has a score."""
-        status = self.sample.status
-        return self.caption.status if status is SkipReason.OK else status
+        """The sample's if its image or all of it cannot be used, else the caption's."""
+        return self.caption.status if self._is_of_caption else self.sample.status
 
     @property
     def error(self) -> str | None:
-        return self.caption.error if self.sample.status is SkipReason.OK else self.sample.error
+        return self.caption.error if self._is_of_caption else self.sample.error
+
+    @property
+    def _is_of_caption(self) -> bool:
+        is_usable = self.sample.status is SkipReason.OK
+        has_reason = self.caption.status is not SkipReason.OK
+        return is_usable or (has_reason and self.sample.status in OF_CAPTIONS)
 
     def field(self, name: str) -> object:
         """A field of the sample, or of a list in it the value of this caption."""

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ncclean.data.gate import PixelGate
 from ncclean.data.sample_images import pick_images
+from ncclean.data.samples import OF_CAPTIONS
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 
@@ -28,7 +29,7 @@ _Sizes = Sequence[tuple[int, int]]
 
 Place = tuple[str, int]  # shard and row
 
-_WITHOUT_CAPTION = ("caption_missing", "caption_not_text", "caption_too_large")
+_WITHOUT_CAPTION = tuple(status.value for status in OF_CAPTIONS)
 # Of folders and tables such images are not read; those of tars are shown.
 _NOT_SHOWN = {
     "image_missing": "no image",

@@ -64,7 +64,9 @@ def test_each_caption_is_a_row_of_its_image(source):
     samples, _ = read(changed(source, several), split=["test"])
     assert len(samples) == 10
     found = [(one.number, one.text, one.status.value) for one in samples[0].captions]
-    assert found == [(0, "caption 3", "ok"), (1, "another", "ok")]
+    assert found == [
+        (0, "caption 3", "ok"), (1, "another", "ok"), (2, None, "caption_missing"),
+    ]  # fmt: skip
 
 
 def test_a_byte_offset_is_of_the_image_even_after_other_scripts(source, monkeypatch):
@@ -114,13 +116,14 @@ def test_rows_that_are_broken_cost_themselves(source):
         images[3]["filename"] = ["a"]
         images[4]["sentences"] = "a dog"
         images[5]["sentences"] = []
-        images[6]["sentences"] = ["a dog"]
+        images[6]["sentences"] = ["a dog", {}]
 
     samples, errors = read(changed(source, broken))
     assert not errors
     assert statuses(samples) == [
         "ok", *4 * ["row_broken"], *2 * ["caption_missing"], *33 * ["ok"]
     ]  # fmt: skip
+    assert [len(sample.captions) for sample in samples[4:8]] == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,14 @@ def taken(*texts):
     return sample
 
 
-def test_numbers_count_the_empty_ones_too():
-    """A caption keeps its number when an empty one before it is filled in."""
-    sample = taken(("alt", ["", "one", "  ", 7, "two"]), ("title", "three"))
-    assert [(c.number, c.key, c.text) for c in sample.captions] == [
-        (1, "alt", "one"), (4, "alt", "two"), (5, "title", "three"),
+def test_each_entry_of_a_list_and_each_name_is_a_caption():
+    """One keeps its number when an empty one before it is filled in."""
+    sample = taken(("alt", ["", "one", "  ", 7, "two"]), ("title", "three"), ("none", None))
+    assert [(c.number, c.key, c.text, c.status.value, c.error) for c in sample.captions] == [
+        (0, "alt", None, "caption_missing", "empty"), (1, "alt", "one", "ok", None),
+        (2, "alt", None, "caption_missing", "empty"), (3, "alt", None, "caption_missing", None),
+        (4, "alt", "two", "ok", None), (5, "title", "three", "ok", None),
+        (6, "none", None, "caption_missing", None),
     ]  # fmt: skip
     assert sample.status is SkipReason.OK
 
@@ -33,7 +36,9 @@ def test_one_that_cannot_be_used_keeps_its_place_and_reason():
     [
         ([(None, " ")], SkipReason.CAPTION_MISSING, "empty"),
         ([(None, None)], SkipReason.CAPTION_MISSING, None),
-        ([(None, ["", b"\xff"])], SkipReason.CAPTION_NOT_TEXT, "not UTF-8"),
+        ([(None, ["", b"\xff"])], SkipReason.CAPTION_MISSING, "empty"),
+        ([(None, [b"\xff", ""])], SkipReason.CAPTION_NOT_TEXT, "not UTF-8"),
+        ([(None, [])], SkipReason.CAPTION_MISSING, None),
     ],
 )
 def test_without_a_caption_the_reason_is_that_of_the_first(texts, status, error):

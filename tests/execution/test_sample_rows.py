@@ -34,6 +34,17 @@ def test_a_late_json_adds_fields_and_changes_none():
     assert found["is_noisy"] == [True, None]
 
 
+def test_a_row_without_a_caption_has_its_own_reason_unless_the_image_has_one():
+    bad = [Caption(0, None, None, SkipReason.CAPTION_MISSING, "empty"),
+           Caption(1, None, None, SkipReason.CAPTION_NOT_TEXT, "NUL")]  # fmt: skip
+    samples = [sample(row, bad) for row in range(2)]
+    samples[0].sample.reject(SkipReason.CAPTION_MISSING, "empty")
+    samples[1].sample.reject(SkipReason.IMAGE_CORRUPT, "zero bytes")
+    _, found = facts(samples, {})
+    assert found["status"] == ["caption_missing", "caption_not_text", *2 * ["image_corrupt"]]
+    assert found["error"] == ["empty", "NUL", *2 * ["zero bytes"]]
+
+
 def test_each_caption_has_a_row_and_a_sample_without_one_has_a_row_too():
     two = [Caption(0, "alt", "x"), Caption(2, "alt", None, SkipReason.CAPTION_NOT_TEXT, "NUL")]
     samples = [sample(0, two), sample(1, [])]

@@ -15,7 +15,7 @@ from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.nested_fields import field_at, head_of
-from ncclean.data.sample_groups import is_image, may_be_caption, utf8
+from ncclean.data.sample_groups import is_image, usual_caption, utf8
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 
@@ -68,10 +68,8 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
-        there = [name for name in CAPTION_COLUMNS if may_be_caption(row.get(name))]
-        usual = next((name for name in there if row[name]), (*there, CAPTION_COLUMNS[0])[0])
         named = [(name, field_at(row, name)) for name in self._caption_keys]
-        take_captions(sample, named or [(None, row.get(usual))])
+        take_captions(sample, named or [(None, usual_caption(row, CAPTION_COLUMNS))])
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
