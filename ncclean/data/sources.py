@@ -8,7 +8,7 @@ from ncclean import stores
 from ncclean.data.embeddings.layout import Source
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings
-from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS
+from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import check_formats, has_images, resolve_images
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns

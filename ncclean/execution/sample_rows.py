@@ -88,7 +88,7 @@ def facts_of_rows(
         "caption_number": pa.array([caption.number for caption in captions], pa.int16()),
         "caption_key": strings([caption.key for caption in captions]),
         "text": strings([caption.text for caption in captions]),
-        "url": strings([_text(r.metadata.get("url")) for r in records]),
+        "url": strings([_text(row.field("url")) for row in rows]),
         "width": pa.array([row.decoded.width for row in rows], pa.int32()),
         "height": pa.array([row.decoded.height for row in rows], pa.int32()),
         "status": strings([row.status.value for row in rows]),

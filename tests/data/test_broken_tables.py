@@ -23,17 +23,17 @@ def test_lines_of_a_csv_that_are_broken(tmp_path):
         "a.jpg,nul \0 inside\n"
     )
     (tmp_path / "t.csv").write_bytes(text.encode() + b"a.jpg,\xff\xfe\n")
-    samples, errors = read(tmp_path / "t.csv")
+    (sample, broken), errors = read(tmp_path / "t.csv")
     assert errors == []
-    assert [sample.caption for sample in samples][3] == "two\nlines"
-    assert [(s.status.value, s.error and s.error[:12]) for s in samples] == [
-        ("ok", None),
-        ("row_broken", "3 fields und"),
-        ("duplicate_key", "the key occu"),
-        ("duplicate_key", "the key occu"),
-        ("duplicate_key", "the key occu"),
-        ("duplicate_key", "the key occu"),
-        ("duplicate_key", "the key occu"),
+    assert (broken.status.value, broken.error[:12]) == ("row_broken", "3 fields und")
+    assert sample.status.value == "ok"  # the other rows are of one image
+    assert [(c.text, c.status.value, c.error) for c in sample.captions] == [
+        ("fine", "ok", None),
+        (None, "caption_missing", None),
+        ("two\nlines", "ok", None),
+        (None, "caption_missing", "empty"),
+        (None, "caption_not_text", "contains NUL"),
+        (None, "caption_not_text", "not UTF-8"),
     ]
 
 

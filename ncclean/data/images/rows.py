@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.images.columns import MOST_ROWS, shared_path
 from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
@@ -60,12 +61,18 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     units: list[tuple[int, int, int]] = []
     try:
         with TextRows(url) as rows:
-            first, begin = 0, rows.offset
-            count = 0
-            for count, _ in enumerate(rows, 1):
-                if count - first == unit_rows:
+            first = count = 0
+            begin = before = rows.offset
+            image: str | None = None
+            for row in rows:
+                # Rows of one image stay together, as many as may belong to it.
+                path, rows_here = shared_path(row), count - first
+                is_same = path is not None and path == image
+                if rows_here >= unit_rows + (MOST_ROWS if is_same else 0):
                     units.append((first, count, begin))
-                    first, begin = count, rows.offset
+                    first, begin = count, before
+                image, before = path, rows.offset
+                count += 1
             if count > first:
                 units.append((first, count, begin))
     except OSError as error:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ncclean import stores
+from ncclean.data.images.columns import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    KEY_COLUMNS,
+    PATH_COLUMNS,
+    by_image,
+    image_of,
+    key_of,
+)
 from ncclean.data.images.files import UnreadableFile
 from ncclean.data.images.listing import Entry, entries_of
 from ncclean.data.images.rows import rows_of
@@ -19,16 +28,9 @@ from ncclean.data.sample_groups import is_image, usual_caption, utf8
 from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 
-# Names that columns have in the layouts we read, the first that is there counts.
-IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
-STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
-PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
-CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
-_KEY_COLUMNS = ("key", "__key__")
-
 
 class TableSamples:
-    """Iterates over the samples of a unit of a table once, a row each.
+    """Iterates over the samples of a unit of a table once, one for the rows of each image.
 
     Raises `ShardError` at the end if parts of the file could not be read; their rows are there, as
     `row_broken`.
@@ -43,24 +45,26 @@ class TableSamples:
         self._keys: set[str] = set()
 
     def __iter__(self) -> Iterator[Sample]:
-        begun = map(self._begin, rows_of(self.shard))
+        begun = map(self._begin, by_image(rows_of(self.shard)))
         yield from self._files.map(lambda row: self._read(*row), begun)
 
-    def _begin(self, row: Row | BrokenRow) -> tuple[Sample, bytes | str | None]:
-        """A sample and its image, or where that lies."""
+    def _begin(self, rows: list[Row | BrokenRow]) -> tuple[Sample, bytes | str | None]:
+        """A sample of the rows of one image, and that image, or where it lies."""
         number = self.samples
         self.samples += 1
         first = self.shard.rows[0] if self.shard.rows is not None else 0
         place = f"{first + number:09d}"
+        row = rows[0]
         if isinstance(row, BrokenRow):
             return _broken(number, place, row.what), None
-        used = (*IMAGE_COLUMNS, *PATH_COLUMNS, *_KEY_COLUMNS)
+        used = (*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS)
         captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
         for name in (*used, *captions):
             if isinstance(value := row.get(name), LeftOut):
                 return _broken(number, place, value.what), None
-        image, path = _image(row)
-        sample = Sample(row=number, key=_key(row, path) or place, metadata=_metadata(row))
+        image, path = image_of(row)
+        whole = cast(list[Row], rows)  # a broken one is alone
+        sample = Sample(row=number, key=key_of(row, path) or place, metadata=_metadata(whole))
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys.add(sample.key)
@@ -68,8 +72,10 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
-        named = [(name, field_at(row, name)) for name in self._caption_keys]
-        take_captions(sample, named or [(None, usual_caption(row, CAPTION_COLUMNS))])
+        named: list[tuple[str | None, list[object]]] = [
+            (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
+        ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
+        take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
 
     def _read(self, sample: Sample, image: bytes | str | None) -> Sample:
@@ -125,38 +131,27 @@ def _broken(number: int, key: str, what: str) -> Sample:
     return Sample(row=number, key=key, status=SkipReason.ROW_BROKEN, error=what)
 
 
-def _image(row: Row) -> tuple[bytes | None, str | None]:
-    """The image of a row, and its path: Hugging Face's struct, of any name, may have both."""
-    structs = (
-        name
-        for name, value in row.items()
-        if isinstance(value, Mapping) and value.keys() >= STRUCT_FIELDS
-    )
-    for name in (*IMAGE_COLUMNS, *structs, *PATH_COLUMNS):
-        value = row.get(name)
-        image, path = value, value
-        if isinstance(value, Mapping):
-            image, path = value.get("bytes"), value.get("path")
-        is_path = isinstance(path, str) and path != ""
-        if isinstance(image, bytes) or is_path:
-            return image if isinstance(image, bytes) else None, path if is_path else None
-    return None, None
-
-
 def _is_web_address(path: str) -> bool:
     """Which nothing here fetches."""
     return path.startswith(("http://", "https://"))
 
 
-def _key(row: Row, path: str | None) -> str | None:
-    for name in _KEY_COLUMNS:
-        value = row.get(name)
-        if isinstance(value, str | int) and value != "":
-            return utf8(str(value))
-    return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
+def _flat(values: list[object]) -> object:
+    """The captions of the rows of an image, each a text or a list of texts."""
+    if len(values) == 1:
+        return values[0]
+    return [text for one in values for text in (one if isinstance(one, list) else [one])]
 
 
-def _metadata(row: Row) -> dict[str, Any]:
-    """The fields beside the image."""
+def _metadata(rows: list[Row]) -> dict[str, Any]:
+    """The fields beside the image; where rows differ, a list with the value of each.
+
+    The uid is of the image: that of the first row.
+    """
     unfit = (bytes, Mapping, list, LeftOut)
-    return {name: value for name, value in row.items() if not isinstance(value, unfit)}
+    fields = {name: value for name, value in rows[0].items() if not isinstance(value, unfit)}
+    for name, value in fields.items() if len(rows) > 1 else ():
+        values = [row.get(name) for row in rows]
+        if name != "uid" and values.count(value) < len(values):
+            fields[name] = values
+    return fields

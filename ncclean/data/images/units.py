@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.images import karpathy
+from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.listing import (
     entries_of,
     has_captioned_images,
@@ -22,7 +23,6 @@ from ncclean.data.images.listing import (
     unread_image,
 )
 from ncclean.data.images.rows import columns_of, text_units
-from ncclean.data.images.samples import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns

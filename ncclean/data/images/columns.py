@@ -1,0 +1,105 @@
+"""The columns of a table of images: which hold the image, its path, its key and its captions.
+
+Rows of one image, which has a path and no key of its own, are one sample with several captions.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+
+from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.data.sample_groups import utf8
+from ncclean.errors import ShardError
+
+# Names that columns have in the layouts we read, the first that is there counts.
+IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
+STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
+PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
+CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
+KEY_COLUMNS = ("key", "__key__")
+MOST_ROWS = 1000  # of one image, as many as it may have captions
+_MOST_HELD = 32 << 20  # characters of rows that wait for others of their image
+
+
+def image_of(row: Row) -> tuple[bytes | None, str | None]:
+    """The image of a row, and its path: Hugging Face's struct, of any name, may have both."""
+    structs = (
+        name
+        for name, value in row.items()
+        if isinstance(value, Mapping) and value.keys() >= STRUCT_FIELDS
+    )
+    for name in (*IMAGE_COLUMNS, *structs, *PATH_COLUMNS):
+        value = row.get(name)
+        image, path = value, value
+        if isinstance(value, Mapping):
+            image, path = value.get("bytes"), value.get("path")
+        is_path = isinstance(path, str) and path != ""
+        if isinstance(image, bytes) or is_path:
+            return image if isinstance(image, bytes) else None, path if is_path else None
+    return None, None
+
+
+def key_of(row: Row, path: str | None) -> str | None:
+    for name in KEY_COLUMNS:
+        value = row.get(name)
+        if isinstance(value, str | int) and value != "":
+            return utf8(str(value))
+    return utf8(posixpath.splitext(path.replace(os.sep, "/"))[0]) if path is not None else None
+
+
+def shared_path(row: Row | BrokenRow) -> str | None:
+    """The path that tells that rows are of one image; None for a row that stands for itself."""
+    if isinstance(row, BrokenRow) or any(row.get(name) not in (None, "") for name in KEY_COLUMNS):
+        return None
+    image, path = image_of(row)
+    return path if image is None else None
+
+
+def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]:
+    """Rows of one image together, at the place of the first of them.
+
+    At most `MOST_ROWS` of an image, and only those within some megabytes of text, are put together;
+    further ones come later. A row that holds its image waits for nothing. What `rows` raises is
+    raised after the rows before it.
+    """
+    waiting: list[list[Row | BrokenRow]] = []
+    of_path: dict[str, list[Row | BrokenRow]] = {}
+    held = 0
+    failure: ShardError | None = None
+    remaining = iter(rows)
+    while True:
+        try:
+            row = next(remaining, None)
+        except ShardError as error:
+            row, failure = None, error
+        path = shared_path(row) if row is not None else None
+        if path is not None and len(of_path.get(path, ())) not in (0, MOST_ROWS):
+            of_path[path].append(row)  # type: ignore[arg-type]
+        elif row is not None:
+            waiting.append([row])
+            if path is not None:
+                of_path[path] = waiting[-1]
+        held += _characters(row)
+        if row is None or not of_path or held > _MOST_HELD or _holds_image(row):
+            yield from waiting
+            waiting, of_path, held = [], {}, 0
+        if failure is not None:
+            raise failure
+        if row is None:
+            return
+
+
+def _holds_image(row: Row | BrokenRow) -> bool:
+    return isinstance(row, dict) and image_of(row)[0] is not None
+
+
+def _characters(row: Row | BrokenRow | None) -> int:
+    """About the memory of a row's texts."""
+    if not isinstance(row, dict):
+        return 0
+    texts = (
+        text for value in row.values() for text in (value if isinstance(value, list) else [value])
+    )
+    return sum(len(text) for text in texts if isinstance(text, str))

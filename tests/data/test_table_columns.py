@@ -1,0 +1,103 @@
+"""Rows of one image in a table: one sample with a caption of each, wherever the rows are."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ncclean.data.images import columns
+from ncclean.data.images.columns import by_image
+from ncclean.data.images.rows import text_units
+from ncclean.data.images.text_rows import BrokenRow
+from ncclean.errors import ShardError
+from tests.data.image_layouts import read
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_rows_of_an_image_are_its_captions(tmp_path, ending):
+    """As open_clip's and CLIP_benchmark's tables of Flickr and COCO have them, in any order."""
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(name.encode())
+    rows = [
+        {"filepath": "a.jpg", "title": "one", "url": "u", "is_noisy": 0},
+        {"filepath": "b.jpg", "title": "two", "url": "v", "is_noisy": 0},
+        {"filepath": "a.jpg", "title": "three", "url": "u", "is_noisy": 1},
+    ]
+    path = tmp_path / f"t.{ending}"
+    if ending == "csv":
+        lines = [",".join(map(str, row.values())) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]))
+    elif ending == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    (first, second), errors = read(path)
+    assert errors == []
+    assert (first.key, first.row, second.key, second.row) == ("a", 0, "b", 1)
+    assert [(c.number, c.text) for c in first.captions] == [(0, "one"), (1, "three")]
+    assert first.metadata["url"] == "u"
+    assert list(map(int, first.metadata["is_noisy"])) == [0, 1]
+    assert int(second.metadata["is_noisy"]) == 0
+
+
+def test_rows_with_a_key_stand_for_themselves(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    (tmp_path / "t.csv").write_text("key,file_name,text\n1,a.jpg,one\n2,a.jpg,two\n1,a.jpg,three\n")
+    samples, _ = read(tmp_path / "t.csv")
+    found = [(sample.key, sample.caption, sample.status.value) for sample in samples]
+    assert found == [("1", "one", "ok"), ("2", "two", "ok"), ("1", "three", "duplicate_key")]
+
+
+def of(name, number=0):
+    return {"path": f"{name}.jpg", "text": f"{name}{number}"}
+
+
+def test_what_is_put_together(monkeypatch):
+    broken = BrokenRow("cut")
+    rows = [of("a"), broken, of("b"), of("a", 1)]
+    assert list(by_image(rows)) == [[of("a"), of("a", 1)], [broken], [of("b")]]
+    monkeypatch.setattr(columns, "MOST_ROWS", 2)
+    four = [of("a", number) for number in range(5)]
+    assert list(by_image(four)) == [four[:2], four[2:4], four[4:]]
+    monkeypatch.setattr(columns, "_MOST_HELD", 12)
+    assert list(by_image([of("a"), of("b"), of("a", 1)])) == [[of("a")], [of("b")], [of("a", 1)]]
+
+
+def test_a_row_with_its_image_waits_for_nothing():
+    image = {"image": b"bytes", "text": "c"}
+
+    def rows():
+        yield image
+        yield of("a")
+        yield image
+        raise AssertionError("nobody asked for more")
+
+    groups = by_image(rows())
+    assert [next(groups), next(groups), next(groups)] == [[image], [of("a")], [image]]
+
+
+def test_rows_before_a_failure_come_before_it():
+    def rows():
+        yield from (of("a"), of("a", 1))
+        raise ShardError("cut short")
+
+    groups = by_image(rows())
+    assert next(groups) == [of("a"), of("a", 1)]
+    with pytest.raises(ShardError, match="cut short"):
+        next(groups)
+
+
+def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):
+    names = "aaabbbbbbbbcc"
+    path = tmp_path / "t.csv"
+    path.write_text("path,text\n" + "".join(f"{name}.jpg,c\n" for name in names))
+    assert [cut[:2] for cut in text_units(str(path), 5)] == [(0, 11), (11, 13)]
+    monkeypatch.setattr("ncclean.data.images.rows.MOST_ROWS", 2)
+    cuts = text_units(str(path), 5)
+    assert [cut[:2] for cut in cuts] == [(0, 7), (7, 13)]
+    data = path.read_bytes()
+    assert [data[begin:].startswith(b"b.jpg") for _, _, begin in cuts] == [False, True]
+    keyed = tmp_path / "k.csv"
+    keyed.write_text("key,path,text\n" + "".join(f"{n},a.jpg,c\n" for n in range(7)))
+    assert [cut[:2] for cut in text_units(str(keyed), 5)] == [(0, 5), (5, 7)]
