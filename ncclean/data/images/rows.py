@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.images.karpathy import karpathy_rows
+from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
-from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
+from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
+from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
@@ -57,20 +59,11 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     The offset is the byte at which its first row begins. Raises `ShardError` if the file cannot be
     read.
     """
-    units: list[tuple[int, int, int]] = []
     try:
         with TextRows(url) as rows:
-            first, begin = 0, rows.offset
-            count = 0
-            for count, _ in enumerate(rows, 1):
-                if count - first == unit_rows:
-                    units.append((first, count, begin))
-                    first, begin = count, rows.offset
-            if count > first:
-                units.append((first, count, begin))
+            return cut_rows(rows, unit_rows)
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
-    return units
 
 
 def _text_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
@@ -87,10 +80,12 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     first, last = shard.rows or (0, 1 << 62)
     failure = ""
     try:
+        chunks = read_chunks(stores.location(shard.url))
         file = stores.open_parquet(stores.location(shard.url))
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
     with file:
+        check_rows(min(last, file.metadata.num_rows) - first, shard.size)
         vectors = vector_columns(file.schema_arrow)
         columns = [name for name in file.schema_arrow.names if name not in vectors]
         end = 0
@@ -99,12 +94,12 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
             if end <= first or begin >= last:
                 continue
             done = begin
-            inflated = inflated_columns(file, group)
+            inflated = inflated_columns(chunks[group])
             left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
             kept = [name for name in columns if name not in inflated]
             try:
                 for batch in file.iter_batches(
-                    rows_at_once(file, group, _BATCH_ROWS),
+                    rows_at_once(chunks[group], _BATCH_ROWS),
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
