@@ -414,6 +414,13 @@ def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:
     )  # fmt: skip
 
 
+def open_anywhere(path: UPath) -> Any:
+    """A file or an object, to be read from any place; nothing is read ahead."""
+    if not is_url(path):
+        return open_file(str(path))
+    return patiently(path.fs.open, path.path, "rb", cache_type="none")
+
+
 def _configure_retries() -> None:
     """Throttling and server errors are first retried by botocore itself."""
     retries = {"max_attempts": 3, "mode": "standard"}
@@ -437,8 +444,7 @@ def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
         if not is_url(path):
             check_is_file(path)
             return parquet.ParquetFile(path)
-        stream = patiently(path.fs.open, path.path, "rb", cache_type="none")
-        return parquet.ParquetFile(stream, pre_buffer=True)
+        return parquet.ParquetFile(open_anywhere(path), pre_buffer=True)
     except UnicodeDecodeError as error:  # of names of columns
         raise pyarrow.ArrowInvalid(f"a name in its schema is not UTF-8: {error}") from error
     except OSError as error:

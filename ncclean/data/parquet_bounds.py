@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+
+from ncclean.data.parquet_footer import Chunk
+from ncclean.errors import ShardError
 
 # Text and images do not shrink to a two hundredth; a few bytes that stand for gigabytes do.
 _LARGEST_RATIO = 200
 _WORTH_A_LOOK = 64 << 20
 _BATCH_BYTES = 256 << 20
+_ROWS_OF_A_SMALL_FILE = 100_000
 
 
-def inflated_columns(file: Any, group: int) -> dict[str, str]:
+def check_rows(rows: int, size: int) -> None:
+    """Raise `ShardError` for more rows than `size` bytes account for.
+
+    An image, or its path and a caption, takes more than a byte; billions of nulls take kilobytes.
+    """
+    if rows > _ROWS_OF_A_SMALL_FILE + size:
+        raise ShardError(f"announces {rows:,} rows in {size:,} bytes, so it is not read")
+
+
+def inflated_columns(chunks: Sequence[Chunk]) -> dict[str, str]:
     """The columns of a row group that unpack to far more than they take, each with a sentence."""
-    inflated = {}
-    row_group = file.metadata.row_group(group)
-    for number in range(row_group.num_columns):
-        chunk = row_group.column(number)
-        packed, unpacked = chunk.total_compressed_size, chunk.total_uncompressed_size
-        if unpacked > max(_WORTH_A_LOOK, _LARGEST_RATIO * packed):
-            name = chunk.path_in_schema.split(".")[0]
-            inflated[name] = f"column {name} unpacks from {packed:,} to {unpacked:,} bytes"
-    return inflated
+    return {
+        chunk.column: f"column {chunk.column} unpacks from {chunk.packed:,} to "
+        f"{chunk.unpacked:,} bytes"
+        for chunk in chunks
+        if chunk.unpacked > max(_WORTH_A_LOOK, _LARGEST_RATIO * chunk.packed)
+    }
 
 
-def rows_at_once(file: Any, group: int, most: int) -> int:
+def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
     """The number of rows to read at a time: fewer where one value may be many megabytes.
 
     A dictionary has each value once, so a batch may be as many times as large as its rows.
     """
-    row_group = file.metadata.row_group(group)
-    chunks = [row_group.column(number) for number in range(row_group.num_columns)]
-    sizes: list[int] = [
-        chunk.data_page_offset - chunk.dictionary_page_offset
-        for chunk in chunks
-        if chunk.dictionary_page_offset is not None
-    ]
-    return max(1, min(most, _BATCH_BYTES // max([1, *sizes])))
+    return max(1, min(most, _BATCH_BYTES // max(1, *(chunk.dictionary for chunk in chunks), 1)))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ncclean import stores
 from ncclean.data.parquet_bounds import inflated_columns
+from ncclean.data.parquet_footer import read_chunks
 from ncclean.errors import ShardError, one_line
 from ncclean.stores import open_parquet
 
@@ -24,8 +25,8 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
         with open_parquet(stores.location(url)) as file:
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
-            groups = range(file.num_row_groups)
-            inflated = {k: v for n in groups for k, v in inflated_columns(file, n).items()}
+            groups = read_chunks(stores.location(url))
+            inflated = {k: v for chunks in groups for k, v in inflated_columns(chunks).items()}
             if refused := [what for name, what in inflated.items() if name in wanted]:
                 raise ShardError(f"{url}: {refused[0]}, so it is not read")
             if rows is None:

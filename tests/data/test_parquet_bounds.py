@@ -9,13 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from upath import UPath
 
 from ncclean.data.embeddings import datacomp
 from ncclean.data.embeddings.pairs import read_pairs
 from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.data.embeddings.vectors import npy_shape
-from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
+from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
+from ncclean.data.parquet_footer import read_chunks
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
+from tests.footers import DEFINITION_LEVELS, HISTOGRAMS, rewrite_footer
 
 ROWS = 500
 # Reads a source in a process of its own, which tells its statuses and what it took.
@@ -56,12 +61,49 @@ def test_large_texts_that_are_there_are_read_a_few_at_a_time(tmp_path):
     path = tmp_path / "t.parquet"
     letters = np.random.default_rng(0).integers(97, 123, 32 << 20).astype(np.uint8)
     write_dictionary(path, "other", letters.tobytes().decode())
-    with pq.ParquetFile(path) as file:
-        assert inflated_columns(file, 0) == {}
-        assert 4 <= rows_at_once(file, 0, 64) <= 16
+    (chunks,) = read_chunks(UPath(path))
+    assert inflated_columns(chunks) == {}
+    assert 4 <= rows_at_once(chunks, 64) <= 16
     write_dictionary(path, "other", "short")
-    with pq.ParquetFile(path) as file:
-        assert rows_at_once(file, 0, 64) == 64
+    assert rows_at_once(*read_chunks(UPath(path)), 64) == 64
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_rows_that_the_bytes_do_not_account_for(tmp_path, groups):
+    """Nulls are runs: a billion of them take a few bytes."""
+    path, rows = tmp_path / "t.parquet", 2_000_000
+    columns = {"image": pa.nulls(rows, pa.binary()), "caption": pa.nulls(rows, pa.string())}
+    pq.write_table(pa.table(columns), path, row_group_size=rows // groups)
+    (shard,) = resolve_sources([str(path)])
+    with pytest.raises(
+        ShardError, match=r"announces 2,000,000 rows in .* bytes, so it is not read"
+    ):
+        next(iter(read_samples(shard)))
+
+
+def test_level_histograms_of_a_wrong_length(tmp_path):
+    """Arrow's accessor of a column's metadata ends the process there."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"jpg": [b"image"] * 3, "caption": ["fine"] * 3}), path)
+
+    def lengthen(footer):
+        for column in footer.columns():
+            kind, levels = column[HISTOGRAMS][1][DEFINITION_LEVELS]
+            column[HISTOGRAMS][1][DEFINITION_LEVELS] = kind, (levels[0], levels[1] + [7])
+
+    rewrite_footer(path, lengthen)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60, check=True
+    )
+    found, errors, *_ = json.loads(done.stdout)
+    assert sum(found.values()) == 3 or errors
+
+
+def test_rows_that_the_bytes_account_for():
+    check_rows(100_000, 1)
+    check_rows(1_100_000, 1_000_000)
+    with pytest.raises(ShardError, match="announces 1,100,001 rows"):
+        check_rows(1_100_001, 1_000_000)
 
 
 def npy(shape, dtype="<f4", size=0, length=None):

@@ -93,7 +93,7 @@ def test_units_do_not_part_the_rows_of_an_image(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("path,text\n" + "".join(f"{name}.jpg,c\n" for name in names))
     assert [cut[:2] for cut in text_units(str(path), 5)] == [(0, 11), (11, 13)]
-    monkeypatch.setattr("ncclean.data.images.rows.MOST_ROWS", 2)
+    monkeypatch.setattr("ncclean.data.images.row_units.MOST_ROWS", 2)
     cuts = text_units(str(path), 5)
     assert [cut[:2] for cut in cuts] == [(0, 7), (7, 13)]
     data = path.read_bytes()

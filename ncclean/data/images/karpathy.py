@@ -6,15 +6,15 @@ at the byte of its first image.
 
 from __future__ import annotations
 
-import io
+import itertools
 import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
-from ncclean import stores
-from ncclean.data.images.text_rows import BrokenRow, Row
+from ncclean.data.images.row_units import cut_rows
+from ncclean.data.images.text_rows import BrokenRow, Row, open_text
 from ncclean.errors import InputError, ShardError, one_line
 
 ENDING = ".json"
@@ -22,7 +22,6 @@ SPLITS = ("train", "restval", "val", "test")
 _BLOCK = 1 << 20
 _LONGEST_HEAD = 1 << 20  # characters before the list
 _LONGEST_IMAGE = 4 << 20  # characters of one image with its captions
-_STORE_BLOCK = 8 << 20
 _LIST = re.compile(r'"images"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder()
@@ -37,7 +36,7 @@ class KarpathyRows:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._stream = _open(url)
+        self._stream = open_text(url)
         self._buffer, self._place, self.offset = "", 0, 0
 
     def __enter__(self) -> KarpathyRows:
@@ -119,28 +118,12 @@ def karpathy_units(url: str, splits: Sequence[str], unit_rows: int) -> list[tupl
 
     Raises `ShardError` if the file cannot be read.
     """
-    units: list[tuple[int, int, int]] = []
-    count, first, begin = 0, 0, 0
     try:
         with KarpathyRows(url) as rows:
             rows.seek(0)
-            start = rows.offset
-            for image in rows:
-                if not _is_of(image, splits):
-                    start = rows.offset
-                    continue
-                if count == first:
-                    begin = start
-                count += 1
-                start = rows.offset
-                if count - first == unit_rows:
-                    units.append((first, count, begin))
-                    first = count
-            if count > first:
-                units.append((first, count, begin))
+            return cut_rows(rows, unit_rows, lambda image: _is_of(image, splits))
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
-    return units
 
 
 def karpathy_rows(
@@ -151,10 +134,7 @@ def karpathy_rows(
         with KarpathyRows(url) as rows:
             rows.seek(offset)
             images = (image for image in rows if _is_of(image, splits))
-            for number, image in enumerate(images):
-                if number == count:
-                    return
-                yield _row(image)
+            yield from map(_row, itertools.islice(images, count))
     except OSError as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
 
@@ -175,13 +155,3 @@ def _row(image: Any) -> Row | BrokenRow:
     path = posixpath.join(folder, name) if isinstance(folder, str) and folder else name
     numbers = {key: image[key] for key in ("imgid", "cocoid", "split") if key in image}
     return {"file_name": path, "captions": captions, **numbers}
-
-
-def _open(url: str) -> io.TextIOWrapper:
-    stream: BinaryIO
-    if stores.is_url(url):
-        stream = stores.open_binary(url, block_bytes=_STORE_BLOCK, blocks=4)
-    else:
-        stores.check_is_file(url)
-        stream = open(url, "rb")  # noqa: SIM115  the caller closes it
-    return io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")

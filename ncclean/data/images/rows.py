@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images.columns import MOST_ROWS, shared_path
+from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
+from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
-from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
+from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
+from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
@@ -58,26 +60,11 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     The offset is the byte at which its first row begins. Raises `ShardError` if the file cannot be
     read.
     """
-    units: list[tuple[int, int, int]] = []
     try:
         with TextRows(url) as rows:
-            first = count = 0
-            begin = before = rows.offset
-            image: str | None = None
-            for row in rows:
-                # Rows of one image stay together, as many as may belong to it.
-                path, rows_here = shared_path(row), count - first
-                is_same = path is not None and path == image
-                if rows_here >= unit_rows + (MOST_ROWS if is_same else 0):
-                    units.append((first, count, begin))
-                    first, begin = count, before
-                image, before = path, rows.offset
-                count += 1
-            if count > first:
-                units.append((first, count, begin))
+            return cut_rows(rows, unit_rows, path_of=shared_path)
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
-    return units
 
 
 def _text_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
@@ -94,10 +81,12 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     first, last = shard.rows or (0, 1 << 62)
     failure = ""
     try:
+        chunks = read_chunks(stores.location(shard.url))
         file = stores.open_parquet(stores.location(shard.url))
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
     with file:
+        check_rows(min(last, file.metadata.num_rows) - first, shard.size)
         vectors = vector_columns(file.schema_arrow)
         columns = [name for name in file.schema_arrow.names if name not in vectors]
         end = 0
@@ -106,12 +95,12 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
             if end <= first or begin >= last:
                 continue
             done = begin
-            inflated = inflated_columns(file, group)
+            inflated = inflated_columns(chunks[group])
             left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
             kept = [name for name in columns if name not in inflated]
             try:
                 for batch in file.iter_batches(
-                    rows_at_once(file, group, _BATCH_ROWS),
+                    rows_at_once(chunks[group], _BATCH_ROWS),
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):

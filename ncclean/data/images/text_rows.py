@@ -60,7 +60,7 @@ class TextRows:
     """
 
     def __init__(self, url: str) -> None:
-        self._stream = _open_text(url)
+        self._stream = open_text(url)
         self._lines = _Lines(self._stream)
         self.names: list[str] = []
         self._dialect: type[csv.Dialect] | None = None
@@ -224,7 +224,7 @@ class _Lines:
         self.read, self._characters = [], 0
 
 
-def _open_text(url: str) -> io.TextIOWrapper:
+def open_text(url: str) -> io.TextIOWrapper:
     """A text whose undecodable bytes stay what they are."""
     stream: BinaryIO
     if stores.is_url(url):

@@ -25,6 +25,7 @@ from ncclean.data.images.listing import (
 from ncclean.data.images.rows import columns_of, text_units
 from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.options import SourceOptions
+from ncclean.data.parquet_bounds import check_rows
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.sample_groups import HEIC_NOT_READ
 from ncclean.data.shards import (
@@ -239,7 +240,7 @@ def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[Shar
         cuts = (
             karpathy.karpathy_units(source.url, splits, _UNIT_ROWS)
             if source.layout == KARPATHY
-            else _cuts(source.url)
+            else _cuts(source.url, size)
         )
     except ShardError:  # said when it is read
         return [ShardRef(name, source.url, size, version, layout, (source.root,))]
@@ -259,11 +260,12 @@ def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[Shar
     ] or [ShardRef(name, source.url, size, version, layout, (source.root,), (0, 0))]
 
 
-def _cuts(url: str) -> list[tuple[int, int, int]]:
+def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:
     """First row, row after the last, byte offset of each unit of a table."""
     if not url.endswith(".parquet"):
         return text_units(url, _UNIT_ROWS)
     groups, _ = table_rows(url)
+    check_rows(sum(groups), size)
     cuts, begin, end = [], 0, 0
     for number, rows in enumerate(groups):
         end += rows
