@@ -11,6 +11,7 @@ import pyarrow as pa
 from ncclean import stores
 from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
+from ncclean.data.images.npc import npc_rows
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
@@ -30,6 +31,9 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     read: their rows are `BrokenRow`s.
     """
     layout, *splits = shard.layout.split(":")
+    if layout == "npc":
+        first, last = shard.rows or (0, None)
+        return npc_rows(shard.url, shard.files[0], first, last)
     if layout == "karpathy":
         count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
         return karpathy_rows(shard.url, splits, shard.offset, count)

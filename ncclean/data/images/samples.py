@@ -25,7 +25,7 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason, Unread
+from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread
 from ncclean.data.shards import ShardRef
 
 
@@ -149,7 +149,11 @@ def _metadata(rows: list[Row]) -> dict[str, Any]:
     The uid is of the image: that of the first row.
     """
     unfit = (bytes, Mapping, list, LeftOut)
-    fields = {name: value for name, value in rows[0].items() if not isinstance(value, unfit)}
+    fields = {
+        name: value
+        for name, value in rows[0].items()
+        if not isinstance(value, unfit) or (name in TRUTH and isinstance(value, list))
+    }
     for name, value in fields.items() if len(rows) > 1 else ():
         values = [row.get(name) for row in rows]
         if name != "uid" and values.count(value) < len(values):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images import karpathy
+from ncclean.data.images import karpathy, npc
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.listing import (
     entries_of,
@@ -41,6 +41,7 @@ from ncclean.errors import InputError, ShardError
 TABLES = (".parquet", *SEPARATED, *LINES)
 TABLE, FOLDER = "table", "folder"
 KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
+NPC = "npc"
 # Hugging Face's imagefolder.
 _METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 # As large as the shards of a tar: what a kill costs, and how many embeddings are held at a time.
@@ -59,7 +60,7 @@ class _Source:
 
 def is_table(shard: ShardRef) -> bool:
     """Whether a unit is of a file that names or holds its images."""
-    return shard.layout.partition(":")[0] in (TABLE, KARPATHY)
+    return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC)
 
 
 def has_images(place: str) -> bool:
@@ -102,13 +103,13 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
                     f"images or their paths ({', '.join(PATH_COLUMNS[:3])}), nor image files"
                 )
             resolved += here
-    if options.split and (others := [one.url for one in resolved if one.layout != KARPATHY]):
-        raise InputError(
-            f"--split is for Karpathy's dataset_*.json, which states splits; {others[0]} does not"
-        )
+    if options.split:
+        resolved = _of_splits(resolved, options.split)
     urls = [source.url for source in resolved]
     check_named_once(urls)
-    names = distinct_names([_named_after(url) for url in urls], (*TABLES, karpathy.ENDING))
+    names = distinct_names(
+        [_named_after(url) for url in urls], (*TABLES, karpathy.ENDING, npc.ENDING)
+    )
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # Folders have been listed by this thread; what is in a table is still to be asked.
         units = [
@@ -130,6 +131,9 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
         karpathy.check_karpathy(place)
         yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
         return
+    if files := npc.caption_files(place):
+        yield from (_Source(NPC, file, root or npc.images_of(file)) for file in files)
+        return
     if place.endswith(TABLES):
         if _holds_images(place) or _is_unreadable(place):
             yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
@@ -137,6 +141,21 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
     if stores.is_url(place) and stores.location(place).suffix:
         return
     yield from _in_folder(place, root)
+
+
+def _of_splits(sources: Sequence[_Source], splits: Sequence[str]) -> list[_Source]:
+    """The sources that hold some of the splits. Raises `InputError` for one that states none."""
+    for source in sources:
+        if source.layout not in (KARPATHY, NPC):
+            raise InputError(
+                "--split is for Karpathy's dataset_*.json and NPC's layout, which state splits; "
+                f"{source.url} does not"
+            )
+    chosen = [one for one in sources if one.layout == KARPATHY or npc.split_of(one.url) in splits]
+    if sources and not chosen:
+        there = ", ".join(sorted({str(npc.split_of(one.url)) for one in sources}))
+        raise InputError(f"{sources[0].url}: there is no split {splits[0]}; there is {there}")
+    return chosen
 
 
 def _in_folder(place: str, root: str | None) -> Iterator[_Source]:
@@ -233,15 +252,18 @@ def _named_after(url: str) -> str:
 
 def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[ShardRef]:
     size, version = sizes_and_versions([source.url])[0]
-    # Other layouts have none. The rows of other splits are another version of the unit.
-    named = [split for split in karpathy.SPLITS if split in splits]
-    layout, version = ":".join([source.layout, *named]), ":".join([version, *named])
+    layout = source.layout
     try:
-        cuts = (
-            karpathy.karpathy_units(source.url, splits, _UNIT_ROWS)
-            if source.layout == KARPATHY
-            else _cuts(source.url, size)
-        )
+        if layout == NPC:
+            cuts = npc.npc_units(source.url, _UNIT_ROWS)
+            version = ":".join(facts[1] for facts in sizes_and_versions(npc.files_of(source.url)))
+        elif layout == KARPATHY:
+            # Other layouts have none. The rows of other splits are another version of the unit.
+            named = [split for split in karpathy.SPLITS if split in splits]
+            layout, version = ":".join([layout, *named]), ":".join([version, *named])
+            cuts = karpathy.karpathy_units(source.url, splits, _UNIT_ROWS)
+        else:
+            cuts = _cuts(source.url, size)
     except ShardError:  # said when it is read
         return [ShardRef(name, source.url, size, version, layout, (source.root,))]
     total = max(cuts[-1][1], 1) if cuts else 1

@@ -1,0 +1,174 @@
+"""NPC's layout of Flickr30K, COCO and CC120K, which OSA and others share.
+
+    DATASET/annotations/scan_split/train_ids.txt             an image number a line
+    DATASET/annotations/scan_split/train_caps.txt            its captions, a line each
+    DATASET/annotations/scan_split/0.2_noise_train_caps.txt  the same lines with noise
+    DATASET/annotations/scan_split/image_name.txt            names of Flickr30K's images by number
+    DATASET/images/
+
+The numbers of an image are on one line, or on as many lines as it has captions; `scan_split` may be
+missing. Where captions with noise differ from `train_caps.txt`, they are known to be noisy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import re
+from collections.abc import Iterator
+
+from ncclean import stores
+from ncclean.data.images.text_rows import Row, open_text
+from ncclean.data.noise import FROM_FILE
+from ncclean.errors import ShardError, one_line
+
+ENDING = "_caps.txt"
+_SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test"}
+_CAPTIONS = re.compile(r"(?:.*_)?(train|dev|val|test)_caps\.txt")
+_FOLDERS = ("annotations/scan_split", "annotations", "scan_split", "")
+_NAMES = "image_name.txt"
+_LONGEST_LINE = 1 << 20
+# NPC renames COCO's images to the second; the others are those of COCO itself.
+_PATTERNS = (
+    "{}.jpg",
+    "COCO_2014_{:0>12}.jpg",
+    "COCO_train2014_{:0>12}.jpg",
+    "COCO_val2014_{:0>12}.jpg",
+    "{:0>12}.jpg",
+    "{}",
+)
+
+
+def caption_files(place: str) -> list[str]:
+    """The captions of each split in a folder, as they come without noise, or the file itself."""
+    if place.endswith(ENDING):
+        return [place] if split_of(place) and _has(_ids_of(place)) else []
+    for below in _FOLDERS:
+        folder = posixpath.join(place, below) if below else place
+        files = [f"{folder}/{split}{ENDING}" for split in _SPLITS]
+        if there := [file for file in files if _has(file) and _has(_ids_of(file))]:
+            return there
+    return []
+
+
+def split_of(url: str) -> str | None:
+    """The split that a file of captions is of, in Karpathy's words; None if it is none."""
+    name = _CAPTIONS.fullmatch(posixpath.basename(url))
+    return _SPLITS[name[1]] if name else None
+
+
+def images_of(url: str) -> str:
+    """The folder `images` beside the annotations of a file of captions."""
+    folder = posixpath.dirname(url) or "."
+    above = [posixpath.normpath(f"{folder}/{up}") for up in (".", "..", "../..")]
+    if stores.is_url(url):
+        above = [folder, posixpath.dirname(folder), posixpath.dirname(posixpath.dirname(folder))]
+    found = (f"{one}/images" for one in above if stores.listing(f"{one}/images"))
+    return next(found, above[-1] if folder.endswith("scan_split") else above[1])
+
+
+def files_of(url: str) -> list[str]:
+    """The files that the rows of a file of captions depend on, with that file."""
+    return [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
+
+
+def npc_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
+    """First image, image after the last, 0 of each unit. Raises `ShardError` as `npc_rows`."""
+    count = sum(1 for _ in _images(url))
+    firsts = range(0, count, unit_rows)
+    return [(first, min(first + unit_rows, count), 0) for first in firsts]
+
+
+def npc_rows(url: str, root: str, first: int, last: int | None) -> Iterator[Row]:
+    """Images from number `first` to before `last` as rows: path, captions, and which are noisy.
+
+    Raises `ShardError` for files that do not go together or cannot be read.
+    """
+    names = _Names(url, root)
+    for number, captions, clean in itertools.islice(_images(url), first, last):
+        row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
+        if clean is not None:
+            noisy = [one != other for one, other in zip(captions, clean, strict=True)]
+            row["is_noisy"] = noisy
+            row["noise_kind"] = [FROM_FILE if flag else None for flag in noisy]
+        yield row
+
+
+def _images(url: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
+    """The number, captions and captions without noise of each image.
+
+    Equal numbers on successive lines are one image.
+    """
+    ids, plain = _ids_of(url), _plain_of(url)
+    numbers, captions = _count(ids), _count(url)
+    if not numbers or captions % numbers:
+        raise ShardError(
+            f"{url} has {captions:,} captions and {posixpath.basename(ids)} {numbers:,} images: "
+            "each image must have as many"
+        )
+    each = captions // numbers
+    has_plain = posixpath.normpath(plain) != posixpath.normpath(url) and _has(plain)
+    if has_plain and _count(plain) != captions:
+        raise ShardError(f"{plain} and {url} have different numbers of lines")
+    texts = _lines(url)
+    before = _lines(plain) if has_plain else None
+    for number, lines in itertools.groupby(_lines(ids)):
+        size = each * sum(1 for _ in lines)
+        clean = list(itertools.islice(before, size)) if before is not None else None
+        yield number, list(itertools.islice(texts, size)), clean
+
+
+class _Names:
+    """Paths of images by their number: listed in `image_name.txt`, or as the folder has them."""
+
+    def __init__(self, url: str, root: str) -> None:
+        listed = f"{posixpath.dirname(url) or '.'}/{_NAMES}"
+        self._listed = list(_lines(listed)) if _has(listed) else []
+        self._root = root
+        self._patterns = list(_PATTERNS)
+
+    def of(self, number: str) -> str:
+        """The path of an image below the folder of images, there or not."""
+        if number.isdecimal() and len(number) < 10 and int(number) < len(self._listed):
+            return self._listed[int(number)]
+        for pattern in self._patterns:
+            name = pattern.format(number)
+            if _has(f"{self._root}/{name}"):
+                # Most images of a folder are named alike; of a store, all are taken to be.
+                others = [] if stores.is_url(self._root) else self._patterns
+                self._patterns = [pattern, *(one for one in others if one != pattern)]
+                return name
+        return self._patterns[0].format(number)
+
+
+def _stem(url: str) -> str:
+    name = _CAPTIONS.fullmatch(posixpath.basename(url))
+    return name[1] if name else ""
+
+
+def _ids_of(url: str) -> str:
+    return f"{posixpath.dirname(url) or '.'}/{_stem(url)}_ids.txt"
+
+
+def _plain_of(url: str) -> str:
+    return f"{posixpath.dirname(url) or '.'}/{_stem(url)}{ENDING}"
+
+
+def _has(file: str) -> bool:
+    return bool(stores.present_files([stores.location(file)]))
+
+
+def _count(url: str) -> int:
+    return sum(1 for _ in _lines(url))
+
+
+def _lines(url: str) -> Iterator[str]:
+    """Lines as the authors' code reads them, without the space around them."""
+    try:
+        with open_text(url) as stream:
+            while line := stream.readline(_LONGEST_LINE):
+                if len(line) == _LONGEST_LINE:
+                    raise ShardError(f"{url}: a line has more than {_LONGEST_LINE:,} characters")
+                yield line.strip()
+    except OSError as error:
+        raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
