@@ -31,12 +31,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from machine import machine_facts
-from ncclean_pipelines.command import build, parse_settings
-from ncclean_pipelines.finetune import Finetune
-
-from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
-from ncclean.evaluation.disentanglement import (
+from disentangle_mine import mutual_information
+from disentangle_report import (
     PARTS,
     explained,
     fitted_recall,
@@ -44,7 +40,11 @@ from ncclean.evaluation.disentanglement import (
     leading_components,
     probe,
 )
-from ncclean.evaluation.mine import mutual_information
+from machine import machine_facts
+from ncclean_pipelines.command import build, parse_settings
+from ncclean_pipelines.finetune import Finetune
+
+from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
 from ncclean.models.heads import SPACES, in_space

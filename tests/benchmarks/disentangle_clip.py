@@ -4,7 +4,7 @@
 
 As `disentangle.py`, whose arguments it takes, with the model `demo`'s features of rendered images
 and captions in place of mixtures: 40 % of the captions are permuted, heads train on the frozen
-towers, and 2,000 new pairs are measured as `ncclean evaluate disentanglement` measures them.
+towers, and 2,000 new pairs are measured as `disentangle_run.py` measures them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from disentangle import (
     table,
     trained,
 )
+from disentangle_facts import scene_facts
+from disentangle_report import disentanglement_report, head_parts
+from disentangle_run import encoded_pairs
 from ncclean_pipelines.synth import Synth
 
 from ncclean.data.options import CorpusOptions
 from ncclean.data.shards import resolve_shards
-from ncclean.evaluation.disentanglement import disentanglement_report, head_parts
-from ncclean.evaluation.run_heads import encoded_pairs
-from ncclean.evaluation.scene_facts import scene_facts
 from ncclean.models.estimator import Estimator
 
 Encoded = tuple[torch.Tensor, torch.Tensor, list[dict[str, str] | None]]

@@ -4,10 +4,9 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from ncclean.data.shards import resolve_shards
-from ncclean.data.tar import TarSamples
-from ncclean.evaluation.disentanglement import (
+from disentangle_facts import FACTS, scene_facts
+from disentangle_figure import projected, save_figure
+from disentangle_report import (
     PARTS,
     disentanglement_report,
     explained,
@@ -15,8 +14,9 @@ from ncclean.evaluation.disentanglement import (
     head_parts,
     probe,
 )
-from ncclean.evaluation.disentanglement_figure import projected, save_figure
-from ncclean.evaluation.scene_facts import FACTS, scene_facts
+
+from ncclean.data.shards import resolve_shards
+from ncclean.data.tar import TarSamples
 from ncclean.models.heads import Heads, HeadsConfig
 
 PAIRS = 300

@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 import pytest
-
-from ncclean.evaluation.pair_weights import compare_beliefs
+from beliefs_compared import compare_beliefs
 
 
 def test_comparison_by_hand():

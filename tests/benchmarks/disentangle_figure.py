@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
+from disentangle_report import PARTS, DisentanglementReport
 
-from ncclean.evaluation.disentanglement import PARTS, DisentanglementReport
 from ncclean.figure_files import write_figure
 
 _NAMES = {
@@ -56,4 +56,4 @@ def save_figure(report: DisentanglementReport, plane: Mapping[str, np.ndarray], 
             figure.colorbar(image, ax=right)
         else:
             right.set_axis_off()
-    write_figure(figure, path, "evaluate disentanglement")
+    write_figure(figure, path, "disentangle_run")

@@ -2,8 +2,7 @@ import math
 
 import pytest
 import torch
-
-from ncclean.evaluation.mine import mutual_information
+from disentangle_mine import mutual_information
 
 
 def gaussians(correlation: float, pairs: int = 3000):

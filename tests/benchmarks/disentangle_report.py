@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from disentangle_facts import FACTS
+from disentangle_mine import mutual_information
 
-from ncclean.evaluation.mine import mutual_information
 from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.evaluation.scene_facts import FACTS
 from ncclean.models.heads import SPACES, Heads, in_space
 
 PARTS = (

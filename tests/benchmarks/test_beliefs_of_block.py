@@ -1,8 +1,8 @@
 import pytest
 import torch
+from beliefs_of_block import block_beliefs
 
 from ncclean.scoring.ncu import clean_confidence
-from ncclean.training.block_weights import block_beliefs
 
 
 def test_beliefs_of_a_block():
