@@ -50,8 +50,9 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
 
 
 def flags_of(parameter: Parameter) -> list[str]:
-    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`."""
-    short = [flag for flag in parameter.option.flags if not flag.startswith("--")]
+    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`; every `out` has the `-o`."""
+    flags = ("-o",) if parameter.name == "out" else parameter.option.flags
+    short = [flag for flag in flags if not flag.startswith("--")]
     if bool in union_members(parameter.takes) and parameter.default is not False:
         return [f"{parameter.flag}/--no-{parameter.flag.removeprefix('--')}", *short]
     return [parameter.flag, *short]

@@ -172,10 +172,12 @@ class OptionError(InputError):
 class Options:
     """Base of dataclasses with annotated fields: checks the values when one is made.
 
-    `methods` are those of `finetune` that read the options of the class, all if empty.
+    `methods` are those of `finetune` that read the options of the class, all if empty;
+    `in_recipes` tells whether recipes can have them.
     """
 
     methods: ClassVar[tuple[str, ...]] = ()
+    in_recipes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for parameter in parameters(type(self)).values():
@@ -212,6 +214,8 @@ def _collected(kind: Any, place: Place) -> typing.Iterator[Parameter]:
         if methods := option.methods or getattr(kind, "methods", ()):
             named = f"{', '.join(methods)}: {option.help}"
             option = dataclasses.replace(option, methods=methods, help=named)
+        if not getattr(kind, "in_recipes", True):
+            option = dataclasses.replace(option, in_recipes=False)
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()

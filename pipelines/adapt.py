@@ -13,14 +13,7 @@ from ncclean.training.options import AdaptOptions
 from .command import Command, Result, identity
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import (
-    Device,
-    Overwrite,
-    Precision,
-    Pretrained,
-    ScoredShards,
-    Scores,
-)
+from .shared_options import Device, Overwrite, Precision, Pretrained, ScoredShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.training.adapt_model import AdaptSummary
@@ -44,9 +37,7 @@ class Adapt(Command):
 
     scores: Scores
     shards: ScoredShards
-    out: Annotated[
-        str, Option("Folder of the adapted model.", flags=("-o",), inside="", local=True)
-    ]
+    out: Annotated[str, Option("Folder of the adapted model.", inside="", local=True)]
     model: Annotated[
         str,
         Option("Model to adapt, as in `score`; preferably the one that scored.", reads=Reads.MODEL),

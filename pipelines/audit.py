@@ -45,8 +45,7 @@ class Audit(Command):
 
     scores: Scores
     out: Annotated[
-        str | None,
-        Option("Folder for the page, audit.html, and sample.parquet; may be a URL.", flags=("-o",)),
+        str | None, Option("Folder for the page, audit.html, and sample.parquet; may be a URL.")
     ] = None
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)

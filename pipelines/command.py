@@ -228,11 +228,6 @@ def identity(command: Command) -> dict[str, Any]:
     return {"version": ncclean.__version__, "options": options, "inputs": inputs}
 
 
-def input_labels(identity: Mapping[str, Any]) -> dict[str, str]:
-    """Names for the inputs of an identity, to describe differences with."""
-    return {f"inputs.{name}": "the input" for name in identity["inputs"]}
-
-
 def listed(value: Any) -> list[Any]:
     """The value or values of an option; of a mapping, its keys."""
     if value is None:

@@ -46,9 +46,7 @@ class Demo(Command):
     resume_hint = "run the same command again to go on"
     is_stage = False
 
-    out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH", local=True)] = (
-        "demo_run"
-    )
+    out: Annotated[str, Option("Folder of the run.", metavar="PATH", local=True)] = "demo_run"
     pairs: Annotated[int, Option("Pairs to render.", low=100)] = 16_000
     seed: Seed = 0
 

@@ -54,11 +54,7 @@ class ModelOptions(Command):
     ] = ()
     out: Annotated[
         str | None,
-        Option(
-            "Folder for the results, or a `.json` file if there is only one.",
-            flags=("-o",),
-            inside="",
-        ),
+        Option("Folder for the results, or a `.json` file if there is only one.", inside=""),
     ] = None
     space: Annotated[
         str,

@@ -16,6 +16,7 @@ from ncclean.options import Option, Options, Reads, check_source, check_unset, p
 
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
+from .inputs import DEFAULT_PRETRAINED
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
 
@@ -28,36 +29,30 @@ if TYPE_CHECKING:
 class TrialOptions(Options):
     """Options of `--inject`: the pairs, and the model that scores them."""
 
+    in_recipes = False
+
     donors: Annotated[
         Sequence[str],
         Option(
             "Corpus whose captions --inject takes, in place of permuting: images if SCORES are, "
             "else embeddings of the same model. Repeatable.",
             reads=Reads.SOURCE,
-            in_recipes=False,
         ),
     ] = ()
     pairs: Annotated[
-        int,
-        Option(
-            "Approximate number of pairs for --inject, from all over the corpus.",
-            low=2,
-            in_recipes=False,
-        ),
+        int, Option("Approximate number of pairs for --inject, from all over the corpus.", low=2)
     ] = 20_000
     model: Annotated[
-        str,
-        Option("Model for --inject with shards, as in `score`.", in_recipes=False, source="images"),
+        str, Option("Model for --inject with shards, as in `score`.", source="images")
     ] = "ViT-B-32"
-    pretrained: Annotated[
-        str | None, Option("Pretrained tag or checkpoint file of --model.", in_recipes=False)
-    ] = "laion2b_s34b_b79k"
+    pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
+        DEFAULT_PRETRAINED
+    )
     embedding_keys: Annotated[
         str | None,
         Option(
             "Vectors for --inject with embeddings, as in `score`.",
             metavar="IMG,TEXT",
-            in_recipes=False,
             source="embeddings",
         ),
     ] = None
@@ -65,12 +60,11 @@ class TrialOptions(Options):
         str | float | None,
         Option(
             "Scale for --inject with embeddings, or their model, as in `score`.",
-            in_recipes=False,
             source="embeddings",
         ),
     ] = None
-    device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
-    seed: Annotated[int, Option("Random seed of --inject.", in_recipes=False)] = 0
+    device: Annotated[str, Option("Device of the model.", is_idle=True)] = "auto"
+    seed: Annotated[int, Option("Random seed of --inject.")] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,10 +41,7 @@ class Export(Command):
         str,
         Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE),
     ]
-    out: Annotated[
-        str,
-        Option("Folder of the shards, or a .npy file for the uids.", flags=("-o",), inside=""),
-    ]
+    out: Annotated[str, Option("Folder of the shards, or a .npy file for the uids.", inside="")]
     shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     caption_key: CaptionKeys = None

@@ -53,9 +53,7 @@ class Finetune(Command):
         Sequence[str],
         Option("Shards to train on. Repeatable.", reads=Reads.SHARDS),
     ]
-    out: Annotated[
-        str, Option("Folder of the run and its model.", flags=("-o",), inside="", local=True)
-    ]
+    out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from ncclean.errors import InputError
 from ncclean.options import Parameter, parameters
 
 from .command import Command, Result, build, help_text
-from .progress import SILENT, Calls, Progress, Report
+from .progress import SILENT, Calls, Progress
 from .registry import COMMANDS
 
 # `ncclean.report` is a package already.
@@ -22,7 +22,11 @@ FUNCTIONS: dict[str, type[Command]] = {
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of a command, or `evaluate`. Raises `KeyError` for another name."""
+    """The function of a command, or `evaluate`. Raises `KeyError` for another name.
+
+    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
+    each time, such as `print`. Raises `InputError` for options that the command does not take.
+    """
     if name == "evaluate":
         return evaluate
     kind = FUNCTIONS[name]
@@ -30,7 +34,12 @@ def function(name: str) -> Callable[..., Any]:
 
     def call(*args: Any, **options: Any) -> Result[Any]:
         arguments = signature.bind(*args, **options).arguments
-        return run(kind, arguments.pop("progress", None), arguments)
+        progress = arguments.pop("progress", None)
+        if progress is None:
+            progress = SILENT
+        elif not isinstance(progress, Progress):
+            progress = Calls(progress)
+        return build(kind, arguments).run(progress)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = help_text(kind)
@@ -46,22 +55,6 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
         raise InputError(f"evaluate takes {', '.join(tasks)}, got {task!r}")
     result: Result[Any] = function(f"evaluate_{task.replace('-', '_')}")(*inputs, **options)
     return result
-
-
-def run(
-    kind: type[Command],
-    progress: Progress | Callable[[Report], object] | None,
-    options: dict[str, Any],
-) -> Result[Any]:
-    """Run a command with options by name.
-
-    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
-    each time, such as `print`. Raises `InputError` for options that the command does not take.
-    """
-    command = build(kind, options)
-    if progress is None:
-        return command.run(SILENT)
-    return command.run(progress if isinstance(progress, Progress) else Calls(progress))
 
 
 def signature_of(kind: type[Command]) -> inspect.Signature:

@@ -51,12 +51,7 @@ class Neighbours(Command):
     embedding_keys: EmbeddingKeys = None
     out: Annotated[
         str,
-        Option(
-            "Parquet file to write.",
-            flags=("-o",),
-            inside="neighbours.parquet",
-            endings=(".parquet",),
-        ),
+        Option("Parquet file to write.", inside="neighbours.parquet", endings=(".parquet",)),
     ]
     reference: Annotated[
         Sequence[str],

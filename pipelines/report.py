@@ -34,7 +34,7 @@ class Report(Command):
     summary = "Show a score table as one HTML file."
 
     scores: Scores
-    out: Annotated[str, Option("The HTML file; may be a URL.", flags=("-o",), inside="report.html")]
+    out: Annotated[str, Option("The HTML file; may be a URL.", inside="report.html")]
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None

@@ -41,9 +41,7 @@ class Run(Command):
     ] = None
     out: Annotated[
         str | None,
-        Option(
-            "Folder of the run (default: runs/RECIPE).", flags=("-o",), metavar="PATH", local=True
-        ),
+        Option("Folder of the run (default: runs/RECIPE).", metavar="PATH", local=True),
     ] = None
     set: Annotated[
         Sequence[str],

@@ -37,12 +37,7 @@ class Select(Command):
     scores: Scores
     out: Annotated[
         str,
-        Option(
-            "Parquet file of the selection.",
-            flags=("-o",),
-            inside="selection.parquet",
-            endings=(".parquet",),
-        ),
+        Option("Parquet file of the selection.", inside="selection.parquet", endings=(".parquet",)),
     ]
     policy: Policy = field(default_factory=Policy)
     dedup: Annotated[

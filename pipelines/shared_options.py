@@ -57,9 +57,7 @@ PageTitle = Annotated[str | None, Option("Title of the page (default: the name o
 ScoresOut = Annotated[
     str,
     Option(
-        "`*.parquet` for one file, any other name for a folder of parts.",
-        flags=("-o",),
-        inside="scores.parquet",
+        "`*.parquet` for one file, any other name for a folder of parts.", inside="scores.parquet"
     ),
 ]
 Shift = Annotated[
@@ -136,7 +134,7 @@ def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> 
 
 def json_option(inside: str) -> Option:
     """The option for a JSON file of the result; `inside` is its place in a stage's folder."""
-    return Option("JSON file of the result.", flags=("-o",), inside=inside, endings=(".json",))
+    return Option("JSON file of the result.", inside=inside, endings=(".json",))
 
 
 def plot_option(inside: str | None = None) -> Option:

@@ -5,6 +5,11 @@
 The scores are simulated as scale.py does it; the joined table has the same uids in another order,
 with a score of its own and LEMoN's. Each step is a process of its own, so that its peak memory is
 its own. Needs about 250 bytes of disk per row while it runs.
+
+`--only query struct struct-file` compares three ways to run one query that names `dfn.similarity`.
+ncclean finds the columns that it reads in DuckDB's tree, and writes them, joined, to a file. In a
+view whose column `dfn` is the joined row as a STRUCT, DuckDB finds them itself. Written to a file,
+that view takes all columns, as nothing says which are read.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 SCORES, JOINED = "scores", "dfn.parquet"
 MIXTURE = "0.5 * rank(similarity) + 0.5 * rank(dfn.similarity)"
@@ -62,6 +68,65 @@ def mixture(folder: Path, memory_limit: str) -> None:
     _select(folder, memory_limit, MIXTURE, [f"dfn={folder / JOINED}"])
 
 
+QUERY = (
+    "SELECT count(*) AS pairs, avg(dfn.similarity - similarity) AS difference, "
+    "sum((dfn.lemon_score > 0.5)::INT) AS above FROM scores WHERE dfn.similarity > 0.25"
+)
+
+
+def query(folder: Path, memory_limit: str) -> None:
+    """The query as `ncclean query --join` runs it."""
+    from ncclean.storage.joined import query as run_query
+
+    paths, joins = [str(folder / SCORES)], [f"dfn={folder / JOINED}"]
+    print(json.dumps({"result": run_query(QUERY, paths, memory_limit, joins=joins).fetchall()}))
+
+
+def struct(folder: Path, memory_limit: str, *, is_written: bool = False) -> None:
+    """The query over a view whose column `dfn` is the joined row as a STRUCT.
+
+    As ncclean does, it looks for repeated keys first, and counts the pairs with a joined row.
+    """
+    from ncclean.storage.joined import JoinedScores
+
+    scores = JoinedScores.open([str(folder / SCORES)], [f"dfn={folder / JOINED}"], memory_limit)
+    run = scores.connection.execute
+    source = (
+        "SELECT s.*, j AS dfn FROM _scores_alone AS s "
+        "LEFT JOIN _joined_1 AS j ON s.uid::VARCHAR = j.uid::VARCHAR"
+    )
+    if is_written:
+        scores.work.mkdir(parents=True)
+        for name, order in (("joined", ""), ("sorted", "ORDER BY _place")):
+            file = scores.work / f"{name}.parquet"
+            run(f"SET preserve_insertion_order = {str(bool(order)).lower()}")
+            run(
+                f"COPY ({source} {order}) TO '{file}' "
+                "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+            )
+            source = f"SELECT * FROM read_parquet('{file}')"
+    run(f"CREATE OR REPLACE TEMP VIEW scores AS {source}")
+    partners = run("SELECT count(dfn._place) FROM scores").fetchall()[0][0]
+    print(json.dumps({"result": run(QUERY).fetchall(), "partners": partners}))
+    scores.close()
+
+
+def struct_file(folder: Path, memory_limit: str) -> None:
+    """The same, from a file of the joined rows in the order of the scores."""
+    struct(folder, memory_limit, is_written=True)
+
+
+STEPS = {
+    "write": write,
+    "column": column,
+    "rank": rank,
+    "mixture": mixture,
+    "query": query,
+    "struct": struct,
+    "struct-file": struct_file,
+}
+
+
 def _select(folder: Path, memory_limit: str, score: str, join: list[str]) -> None:
     from ncclean_pipelines.select import Select
 
@@ -95,12 +160,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.step:
         name, folder, *rest = args.step
-        {"write": write, "column": column, "rank": rank, "mixture": mixture}[name](
-            Path(folder), *[int(text) if text.isdigit() else text for text in rest]
-        )
+        STEPS[name](Path(folder), *[int(text) if text.isdigit() else text for text in rest])
         print(json.dumps({"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
         return
-    results: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="ncclean-join-") as scratch:
         folder = args.data or Path(scratch)
         joined = args.rows if args.joined is None else args.joined
@@ -116,7 +179,7 @@ def main() -> None:
     write_record(args.json, make_record(rows, settings=settings))
 
 
-def run(folder: Path, step: str, *arguments: object) -> dict[str, float]:
+def run(folder: Path, step: str, *arguments: object) -> dict[str, Any]:
     """Seconds, peak memory and the peak of temporary files of one step."""
     spill = folder / "temporary"
     spill.mkdir(parents=True, exist_ok=True)
@@ -141,11 +204,11 @@ def run(folder: Path, step: str, *arguments: object) -> dict[str, float]:
     finally:
         is_done.set()
         watcher.join()
-    figures: dict[str, float] = {"seconds": time.perf_counter() - begin}
+    figures: dict[str, Any] = {"seconds": time.perf_counter() - begin}
     for line in done.stdout.splitlines():
         figures |= json.loads(line)
     figures["temporary_gb"] = max(sizes) / 1e9
-    print(step, {key: round(value, 2) for key, value in figures.items()}, flush=True)
+    print(step, figures, flush=True)
     return figures
 
 
