@@ -45,8 +45,7 @@ class Adapt(Command):
     pretrained: Pretrained = "laion2b_s34b_b79k"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     threshold: Annotated[
-        float,
-        Option("Train on pairs whose clean_posterior is above this.", low=0, below=1),
+        float, Option("Train on pairs whose clean_posterior is above this.", low=0, below=1)
     ] = 0.9
     options: AdaptOptions = field(default_factory=AdaptOptions)
     precision: Precision = "auto"

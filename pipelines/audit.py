@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
 from ncclean.options import Option, Reads, check_unset, parameters
 
 from .command import Command, Result
-from .display import Note, Shown, Table, file_size, share
+from .display import Note, Shown, Table, file_size, interval, share
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ncclean.auditing.measure import RuleAudit
     from ncclean.report.write_audit import WrittenAudit
 
+_estimate = partial(interval, called="")
 _OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
@@ -81,8 +82,7 @@ class Audit(Command):
         Option("What `cannot tell` counts as: `leave-out`, `match` or `mismatch`."),
     ] = "leave-out"
     apply: Annotated[
-        bool,
-        Option("Move the table's calibration to the answers, like `score --calibrate-with`."),
+        bool, Option("Move the table's calibration to the answers, like `score --calibrate-with`.")
     ] = False
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -185,13 +185,8 @@ def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
         yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
     if audit.repeated:
         yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
-    expected = audit.expected
-    stated = _estimate(expected) if expected.has_interval else share(expected.value)
-    yield Table(
-        "",
-        ("", "measured (95 % interval)", "expected"),
-        (("noise rate", _estimate(audit.noise), stated),),
-    )
+    rates = (_estimate(audit.noise), _estimate(audit.expected))
+    yield Table("", ("", "measured (95 % interval)", "expected"), (("noise rate", *rates),))
     rules = [*audit.rules, *([audit.selection] if audit.selection is not None else [])]
     yield Table(
         "Rules",
@@ -232,13 +227,6 @@ def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
     name = negated if negated != rule.name else f"not: {rule.name}"
     name = "the selection" if rule.name == "dropped" else name
     return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
-
-
-def _estimate(estimate: Estimate) -> str:
-    """`4.1% (2.9% to 5.6%)`, or `-` where the answers do not say."""
-    if not estimate.is_known:
-        return "-"
-    return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
 
 
 def _kinds(counts: Mapping[str, Any]) -> str:

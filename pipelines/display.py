@@ -66,11 +66,11 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def interval(rate: Estimate) -> str:
-    """`20.1% (95 % interval 18.9% to 21.3%)`."""
+def interval(rate: Estimate, called: str = "95 % interval ") -> str:
+    """`20.1% (95 % interval 18.9% to 21.3%)`, or what is known of it; `-` for nothing."""
     if not rate.has_interval:
         return share(rate.value)
-    return f"{share(rate.value)} (95 % interval {share(rate.low)} to {share(rate.high)})"
+    return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
 
 
 def hours(count: float) -> str:

@@ -41,8 +41,7 @@ class EvaluateCompare(Command):
         ),
     ]
     b: Annotated[
-        str,
-        Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH),
+        str, Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH)
     ]
     out: Annotated[str | None, json_option("comparison.json")] = None
     draws: Annotated[int, Option("Bootstrap resamples.", low=1)] = 2000

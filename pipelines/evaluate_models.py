@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
 Models = Annotated[
-    Sequence[str],
-    Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
+    Sequence[str], Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL)
 ]
 
 

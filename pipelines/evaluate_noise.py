@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ncclean.evaluation.noise_trial import TrialRequest
 
 
+_TABLES = ("scores", "join")  # options that name the tables
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(Options):
     """Options of `--inject`: the pairs, and the model that scores them."""
@@ -90,23 +93,17 @@ class EvaluateNoise(Command):
     out: Annotated[str | None, json_option("noise.json")] = None
     column: Annotated[
         Sequence[str],
-        Option(
-            "Also evaluate this column; higher is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Also evaluate this column; higher is noisier. Repeatable.", columns_of=_TABLES),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
-        Option(
-            "Also evaluate this column; lower is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Also evaluate this column; lower is noisier. Repeatable.", columns_of=_TABLES),
     ] = ()
     score: Annotated[
         Sequence[str],
         Option(
             "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner. Repeatable.",
-            sql_over=("scores", "join"),
+            sql_over=_TABLES,
         ),
     ] = ()
     join: Join = ()
@@ -114,14 +111,14 @@ class EvaluateNoise(Command):
         Mapping[str, float] | Sequence[str],
         Option(
             "Judge a column at this threshold, as in `similarity=0.25`. Repeatable.",
-            columns_of=("scores", "join"),
+            columns_of=_TABLES,
         ),
     ] = ()
     rule: Annotated[
         Sequence[str],
         Option(
             "Also evaluate this rule: SQL that is true for the pairs to flag. Repeatable.",
-            sql_over=("scores", "join"),
+            sql_over=_TABLES,
         ),
     ] = ()
     inject: Annotated[
@@ -161,28 +158,21 @@ class EvaluateNoise(Command):
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
         """Evaluate, draw and write; see `ncclean.evaluation.evaluate_noise`."""
-        import tempfile
-        from pathlib import Path
-
         from ncclean.output_mark import check_free
+        from ncclean.scratch import scratch_folder
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out, self.plot], self.name, self.overwrite)
         if self.inject is None:
             evaluation = self._evaluate(self.scores, progress)
         else:
-            with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-                trial, table = self._trial(self.inject).run(Path(folder), progress)
+            with scratch_folder() as folder:
+                trial, table = self._trial(self.inject).run(folder, progress)
                 evaluation = dataclasses.replace(self._evaluate([table], progress), trial=trial)
-        files = []
+        files = [path for path in (self.out, self.plot) if path is not None]
         if self.out is not None:
-            files.append(
-                write_json(
-                    self.out, dataclasses.asdict(evaluation, dict_factory=flattened), self.name
-                )
-            )
-        if self.plot is not None:
-            files.append(self.plot)
+            values = dataclasses.asdict(evaluation, dict_factory=flattened)
+            write_json(self.out, values, self.name)
         noisy = sum(evaluation.noisy.values())
         best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
         auroc = best.kinds[0].report.auroc  # of all noise, which comes first
@@ -304,13 +294,7 @@ def _detection_table(scores: Sequence[ScoreEvaluation], number: int) -> Table:
     for score in scores:
         kind = score.kinds[number]
         report = kind.report
-        shares = (
-            report.accuracy,
-            report.precision,
-            report.recall,
-            report.f1,
-            report.clean_kept,
-        )
+        shares = (report.accuracy, report.precision, report.recall, report.f1, report.clean_kept)
         rows.append(
             (
                 score.column,

@@ -38,8 +38,7 @@ class Export(Command):
     has_record = True
 
     selection: Annotated[
-        str,
-        Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE),
+        str, Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE)
     ]
     out: Annotated[str, Option("Folder of the shards, or a .npy file for the uids.", inside="")]
     shards: ScoredShards = ()

@@ -49,15 +49,11 @@ class Finetune(Command):
             typed_default="clip",
         ),
     ]
-    shards: Annotated[
-        Sequence[str],
-        Option("Shards to train on. Repeatable.", reads=Reads.SHARDS),
-    ]
+    shards: Annotated[Sequence[str], Option("Shards to train on. Repeatable.", reads=Reads.SHARDS)]
     out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
-        str | None,
-        Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE),
+        str | None, Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE)
     ] = None
     model: Annotated[str, Option("Model to train, as in `score`.", reads=Reads.MODEL)] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"

@@ -39,8 +39,7 @@ class Report(Command):
     source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None
     pairs: Annotated[
-        int,
-        Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300),
+        int, Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300)
     ] = 24
     figures: Annotated[
         str | None,

@@ -40,8 +40,7 @@ class Run(Command):
         Option("A YAML file, or the name of a bundled recipe.", argument=True, metavar="RECIPE"),
     ] = None
     out: Annotated[
-        str | None,
-        Option("Folder of the run (default: runs/RECIPE).", metavar="PATH", local=True),
+        str | None, Option("Folder of the run (default: runs/RECIPE).", metavar="PATH", local=True)
     ] = None
     set: Annotated[
         Sequence[str],

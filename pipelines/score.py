@@ -95,9 +95,7 @@ class Score(Command):
     compiled: Annotated[
         bool,
         Option(
-            "torch.compile the image tower; pays off only on GPUs.",
-            name="compile",
-            source="images",
+            "torch.compile the image tower; pays off only on GPUs.", name="compile", source="images"
         ),
     ] = False
     engine: Annotated[

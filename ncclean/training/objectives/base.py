@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -163,6 +163,29 @@ class Objective(ABC):
 
     def save(self, folder: Path) -> None:  # noqa: B027  most have none
         """Write modules that belong to the trained model into its folder."""
+
+
+class LossObjective(Objective):
+    """An objective that is a function of embeddings and batch, without a state of its own.
+
+    `loss` takes (N, d) image and (N, d) caption embeddings of all ranks, L2-normalised, the scale
+    and the batch, and returns named scalars that sum to the loss.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        phases: tuple[Phase, ...],
+        loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GlobalBatch], Terms],
+    ) -> None:
+        super().__init__(phases)
+        self.name, self._loss = name, loss
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """The result of the function."""
+        return self._loss(embeddings["image"], embeddings["text"], scale, batch)
 
 
 class PerPairObjective(Objective):
