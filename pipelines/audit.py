@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
@@ -180,7 +180,8 @@ def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
 
 
 def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
-    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {_kinds(audit.given)}"
+    answers = ", ".join(f"{count:,} {kind}" for kind, count in audit.given.items() if count)
+    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {answers}"
     if audit.unknown:
         yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
     if audit.repeated:
@@ -227,7 +228,3 @@ def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
     name = negated if negated != rule.name else f"not: {rule.name}"
     name = "the selection" if rule.name == "dropped" else name
     return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
-
-
-def _kinds(counts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)

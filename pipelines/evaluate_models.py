@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 # The one figure of each task that stands for it.
 LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
-Models = Annotated[
-    Sequence[str], Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL)
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Command):
     """Options that all evaluations of models share."""
 
-    model: Models
+    model: Annotated[
+        Sequence[str],
+        Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
+    ]
     data: Annotated[
         Sequence[str],
         Option(

@@ -59,21 +59,17 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
 
 def signature_of(kind: type[Command]) -> inspect.Signature:
     """The signature of a command's function: inputs and `out` by position, all else by name."""
-    declared = list(parameters(kind).values())
-    by_position = [p for p in declared if p.is_required]
-    by_position += [
-        p for p in declared if not p.is_required and (p.option.argument or p.name == "out")
-    ]
-    names = {parameter.name for parameter in by_position}
-    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Signature(
-        [
-            *(_argument(parameter, positional) for parameter in by_position),
-            *(_argument(p, keyword) for p in declared if p.name not in names),
-            inspect.Parameter("progress", keyword, default=None),
-        ]
-    )
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    needed, optional, others = [], [], []
+    for parameter in parameters(kind).values():
+        if parameter.is_required:
+            needed.append(_argument(parameter, positional))
+        elif parameter.option.argument or parameter.name == "out":
+            optional.append(_argument(parameter, positional))
+        else:
+            others.append(_argument(parameter, keyword))
+    progress = inspect.Parameter("progress", keyword, default=None)
+    return inspect.Signature([*needed, *optional, *others, progress])
 
 
 def _argument(parameter: Parameter, kind: Any) -> inspect.Parameter:
