@@ -50,7 +50,7 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
 
 
 def flags_of(parameter: Parameter) -> list[str]:
-    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`; every `out` has the `-o`."""
+    """The flags of an option, such as `--shift`, `--text/--no-text` or `--out -o`."""
     flags = ("-o",) if parameter.name == "out" else parameter.option.flags
     short = [flag for flag in flags if not flag.startswith("--")]
     if bool in union_members(parameter.takes) and parameter.default is not False:
@@ -59,7 +59,7 @@ def flags_of(parameter: Parameter) -> list[str]:
 
 
 def typed_as(parameter: Parameter) -> Any:
-    """The type in which an option is typed: text, a number, a switch, or several of them."""
+    """The Python type that Typer parses an option as: text, a number, a switch, or a list."""
     if parameter.is_mapping:
         return list[str]
     members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]

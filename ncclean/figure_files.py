@@ -28,7 +28,7 @@ STYLE: dict[Any, Any] = {
 
 
 def marked(kind: str, command: str) -> dict[str, str | None]:
-    """Metadata with the command that drew a figure of the format `kind`.
+    """Metadata for a figure file that names the command that drew it.
 
     No time of writing is among it: the same numbers give the same bytes.
     """
@@ -37,7 +37,7 @@ def marked(kind: str, command: str) -> dict[str, str | None]:
 
 
 def write_figure(figure: Figure, path: str, command: str) -> None:
-    """Write to a file or an object; its ending is the format.
+    """Write a matplotlib figure to a file or an object; its ending is the format.
 
     Raises `InputError` if it cannot be written.
     """

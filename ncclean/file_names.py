@@ -8,7 +8,7 @@ _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers
 
 
 def short_name(name: str) -> str:
-    """The name, or of one too long to add anything to its beginning and a hash of all of it."""
+    """The name; one that is too long is cut and ends in a hash of the whole."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= _MOST_BYTES:
         return name

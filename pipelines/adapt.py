@@ -53,7 +53,7 @@ class Adapt(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
-        """Train and save the model; see `ncclean.training.adapt_model`."""
+        """Adapt the model and save it; see `ncclean.training.adapt_model`."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.models.request import ModelRequest
         from ncclean.training.adapt_model import adapt_model

@@ -102,7 +102,7 @@ class Audit(Command):
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
     def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
-        """Draw, see `ncclean.report.write_audit`, or measure, see `ncclean.auditing.measure`."""
+        """Draw a sample and write the page to judge it, or measure the answers."""
         if self.out is not None:
             from ncclean import stores
             from ncclean.data.sources import resolve_pairs

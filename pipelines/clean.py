@@ -80,7 +80,7 @@ class Clean(Command):
     dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
-        """Run the recipe, or what is left of it; or plan it."""
+        """Run or resume the bundled recipe `clean`, or show its plan."""
         from ncclean.data.sources import are_embeddings, resolve_sources
 
         from .recipe.bundled import find_recipe

@@ -51,7 +51,7 @@ class Demo(Command):
     seed: Seed = 0
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
-        """Run the recipe, or what is left of it."""
+        """Run or resume the bundled recipe `demo`."""
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
         from .recipe.run import run

@@ -49,7 +49,7 @@ class EvaluateCompare(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
-        """Compare what both have; see `ncclean.evaluation.comparison`."""
+        """Compare two models' results on common data; see `ncclean.evaluation.comparison`."""
         from ncclean.evaluation.comparison import compare_results
         from ncclean.evaluation.results import read_results
         from ncclean.output_mark import check_free

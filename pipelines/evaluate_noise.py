@@ -157,7 +157,7 @@ class EvaluateNoise(Command):
         return thresholds
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
-        """Evaluate, draw and write; see `ncclean.evaluation.evaluate_noise`."""
+        """Evaluate scores and rules, and plot; see `ncclean.evaluation.evaluate_noise`."""
         from ncclean.output_mark import check_free
         from ncclean.scratch import scratch_folder
         from ncclean.storage.run_folder import write_json

@@ -53,14 +53,14 @@ class EvaluateSimilarity(ModelOptions):
 
     @property
     def named_models(self) -> list[tuple[str, str]]:
-        """The models, the one to compare with last."""
+        """The models with their tags, the model of `--against` last."""
         if self.against is None:
             return super().named_models
         both = dataclasses.replace(self, model=[*self.model, self.against], against=None)
         return both.named_models
 
     def run(self, progress: Progress = SILENT) -> Result[list[ModelSimilarity]]:
-        """Compare the models' cosines, and draw them if `plot` is given.
+        """Compare the models' cosines of matched and mismatched pairs, and plot them if asked to.
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """

@@ -83,7 +83,7 @@ class Export(Command):
         return self.out.endswith(".npy")
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
-        """Write what was selected; see `ncclean.selection.export`."""
+        """Write the selected samples as shards, or their uids; see `ncclean.selection.export`."""
         if self.dry_run:
             estimate = self._plan(progress)
             return self.result(estimate, _plan_lines(estimate))

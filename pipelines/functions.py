@@ -22,7 +22,7 @@ FUNCTIONS: dict[str, type[Command]] = {
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of a command, or `evaluate`. Raises `KeyError` for another name.
+    """The Python function of a command by name. Raises `KeyError` for another name.
 
     `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
     each time, such as `print`. Raises `InputError` for options that the command does not take.
@@ -48,7 +48,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
-    """`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes."""
+    """Run `ncclean evaluate TASK`, with the arguments of the task's function `evaluate_...`."""
     prefix = "evaluate "
     tasks = sorted(name.removeprefix(prefix) for name in COMMANDS if name.startswith(prefix))
     if task not in tasks:
@@ -58,7 +58,7 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
 
 
 def signature_of(kind: type[Command]) -> inspect.Signature:
-    """The signature of a command's function: inputs and `out` by position, all else by name."""
+    """Signature of a command's function: inputs and `out` by position, other options by name."""
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     needed, optional, others = [], [], []
     for parameter in parameters(kind).values():

@@ -49,7 +49,7 @@ class Merge(Command):
         object.__setattr__(self, "shift", parse_shift(self.shift))
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary]:
-        """Merge; see `ncclean.storage.merge`."""
+        """Merge the scoring runs; see `ncclean.storage.merge`."""
         from ncclean.storage.merge import merge
 
         merged = merge(

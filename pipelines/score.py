@@ -148,7 +148,7 @@ class Score(Command):
             )
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
-        """Score what is not scored yet and finalize; see `ncclean.execution.score_corpus`."""
+        """Score the shards not scored yet, and finalize; see `ncclean.execution.score_corpus`."""
         calibration = CalibrationOptions(
             shift=self.shift, osa_function=self.osa_function, calibrate_on=self.calibrate_on
         )
@@ -226,7 +226,7 @@ class Score(Command):
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)
 
     def table_columns(self) -> frozenset[str] | None:
-        """Those of every score table and of the options; unknown with `--columns`."""
+        """Columns of the score table under these options; None with `--columns`."""
         from ncclean import schema
         from ncclean.data import image_signals, languages
 

@@ -59,7 +59,7 @@ class Select(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
-        """Write the selection; see `ncclean.selection.select.select`.
+        """Select pairs and write the selection; see `ncclean.selection.select.select`.
 
         Raises `InputError` if it would take the place of a table that it reads, or of a file that
         another command wrote.

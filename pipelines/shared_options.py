@@ -121,7 +121,7 @@ Replace = Annotated[
 
 
 def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:
-    """Pairs in any layout that is read."""
+    """The option for a command's sources: images or embeddings in any layout."""
     return Option(
         "Shards, tables or folders of images, or embeddings: files, folders, globs, brace ranges "
         "`{0000..0099}.tar`, `@list.txt` or URLs.",

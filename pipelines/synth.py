@@ -53,7 +53,7 @@ class Synth(Command):
 
     @property
     def options(self) -> CorpusOptions:
-        """The corpus with its noise and seed."""
+        """Options of the rendered corpus, with its noise and seed."""
         noise = {self.kind: self.noise, "hard": self.hard, "junk": self.junk}
         return dataclasses.replace(self.corpus, noise=noise, seed=self.seed)
 

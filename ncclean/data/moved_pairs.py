@@ -55,7 +55,7 @@ class MovedPairs:
     hashes: np.ndarray
 
     def edits_of(self, shard: int) -> tuple[dict[int, PairEdit], dict[str, int]]:
-        """Edits of a shard by the pair's place in it, and pairs that got what they had by kind.
+        """The edits of a shard by pair, and the number of pairs left unchanged, by kind.
 
         The latter are clean: their new caption, or the bytes of their new image, are those of
         another pair and the same.
@@ -104,7 +104,7 @@ def gather_moved(
     shards: Iterable[IndexedShard],
     donors: Iterable[Captions] = (),
 ) -> MovedPairs:
-    """Collect what the plan moves, from the shards in order, and the captions of `donors` it takes.
+    """Read the captions and images that injected noise moves between pairs, shard by shard.
 
     `starts` (S + 1,) is the number of pairs before each shard.
     """
@@ -137,12 +137,12 @@ def gather_moved(
 
 
 def moving_images(plan: NoisePlan, starts: np.ndarray, shard: int) -> np.ndarray:
-    """(L,) pairs of a shard, counted within it, whose images other pairs get."""
+    """(L,) pairs of a shard, numbered within it, whose images other pairs receive."""
     return _within(np.flatnonzero(plan.code == _DECL), starts, shard)
 
 
 def image_spans(index: ShardIndex, pairs: np.ndarray, *, packed: bool = False) -> np.ndarray:
-    """(L, 2) begin and end of the members that hold the images of `pairs` (L,).
+    """(L, 2) byte offsets at which the image members of (L,) `pairs` begin and end.
 
     In the uncompressed shard or, `packed`, in a file of these members alone.
     """

@@ -11,7 +11,7 @@ _BATCH_BYTES = 256 << 20
 
 
 def inflated_columns(file: Any, group: int) -> dict[str, str]:
-    """The columns of a row group that unpack to far more than they take, each with a sentence."""
+    """Columns of a row group that unpack to far more than their size, with a sentence for each."""
     inflated = {}
     row_group = file.metadata.row_group(group)
     for number in range(row_group.num_columns):

@@ -18,12 +18,12 @@ class SampleReader(Protocol):
 
     @property
     def samples(self) -> int:
-        """Samples begun so far."""
+        """Number of samples begun so far."""
         ...
 
     @property
     def late_metadata(self) -> dict[int, dict[str, Any]]:
-        """By row, fields that came after their sample had been yielded."""
+        """Json fields that followed after their sample had been yielded, by row."""
         ...
 
     def __iter__(self) -> Iterator[Sample]:

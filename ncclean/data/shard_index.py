@@ -66,7 +66,7 @@ class ShardIndex:
         return self.text[begin:end].tobytes().decode("utf-8")
 
     def to_bytes(self) -> bytes:
-        """A compressed npz archive of the fields."""
+        """Pack the index of a shard into a compressed npz archive."""
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
         np.savez_compressed(buffer, **arrays)
@@ -74,7 +74,7 @@ class ShardIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ShardIndex:
-        """Raises `ValueError` if the bytes are not those of an index."""
+        """Unpack what `to_bytes` packed. Raises `ValueError` for other bytes."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 fields = {name: arrays[name] for name in _FIELDS}
@@ -88,7 +88,7 @@ _FIELDS = tuple(ShardIndex.__dataclass_fields__)
 
 
 def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
-    """Read a shard once. Images are not decoded: one that is corrupt counts as an image.
+    """Read a tar once and index its samples, without decoding: a corrupt image counts as one.
 
     A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.
@@ -128,7 +128,7 @@ def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
 
 
 def open_tar(shard: ShardRef) -> IO[bytes]:
-    """The shard's bytes, uncompressed."""
+    """Open a tar shard as a stream of its uncompressed bytes."""
     return unpacked(open_as_tar(shard))
 
 

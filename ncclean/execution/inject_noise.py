@@ -47,7 +47,7 @@ def inject_noise(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> NoiseSummary:
-    """Write the shards with noise, resuming what an earlier run left.
+    """Copy shards with injected noise, resuming an interrupted run.
 
     Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.

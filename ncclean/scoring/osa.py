@@ -30,21 +30,21 @@ class ShiftEstimator(Protocol):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the input in pixels."""
+        """Height and width of the images that the model takes, in pixels."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Number of token ids of the model."""
 
     @property
     def context_length(self) -> int:
-        """Tokens per text."""
+        """Number of tokens of a text."""
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32."""
+        """Embed images: (N, 3, H, W) uint8 -> (N, d) L2-normalised float32."""
 
     def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) int64 token ids -> (N, d) L2-normalised float32."""
+        """Embed texts: (N, L) int64 token ids -> (N, d) L2-normalised float32."""
 
 
 def cleanliness_weight(
@@ -84,7 +84,7 @@ class AllPairsMean:
 
 
 def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
-    """(m, d) and (n, d) L2-normalised embeddings, m, n >= 2 -> the mean of their m n cosines.
+    """Mean cosine of all m n pairs of (m, d) and (n, d) L2-normalised embeddings, with its spread.
 
     The mean over all pairs is the product of the two mean embeddings, v_bar . t_bar, so m + n
     encodings give what m n pairs say. It is a two-sample U-statistic: its variance is
@@ -106,7 +106,7 @@ def estimate_shift(
     seed: int = 0,
     tolerance: float = 0.0,
 ) -> float:
-    """Mean cosine of random pairs: where the orthogonal boundary lies for this estimator.
+    """Estimate the mean cosine of noise images and noise texts, the boundary of OSA.
 
     `source="noise"`: uniform random pixels and uniform random token ids through the frozen
     encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of

@@ -124,11 +124,11 @@ class Distributions:
                 yield getattr(self, name).setdefault(key, Distributions()), theirs
 
     def group(self, name: str | None) -> Distributions:
-        """The distributions of a group, empty at first."""
+        """The distributions of a group of pairs, empty at first."""
         return self.groups.setdefault(name, Distributions())
 
     def score(self, name: str) -> Distributions:
-        """The distributions of a score, empty at first; of `similarity`, these."""
+        """The distributions of a score, empty at first; for `similarity`, these themselves."""
         if name == "similarity":
             return self
         return self.scores.setdefault(name, Distributions())
@@ -163,7 +163,7 @@ _NAMES = tuple(
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:
-    """JSON fields: `counts` as base64 of zlib of little-endian int64, `units` as `Histogram`."""
+    """Pack a histogram into JSON fields; counts as base64 of compressed int64."""
     raw = zlib.compress(histogram.counts.astype("<i8").tobytes())
     return {"counts": base64.b64encode(raw).decode(), "units": histogram.units}
 

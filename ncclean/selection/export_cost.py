@@ -59,7 +59,7 @@ def plan(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> ExportPlan:
-    """Estimate `export_shards` from the first input shard, exported to a temporary folder.
+    """Estimate an export from its first input shard, which is exported to a temporary folder.
 
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """

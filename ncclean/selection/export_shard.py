@@ -62,7 +62,7 @@ class ExportOptions:
     caption_key: CaptionKeys = None
 
     def absolute(self) -> ExportOptions:
-        """The same with paths that a worker resolves."""
+        """The options with absolute paths, for a worker whose working folder is another one."""
         return replace(
             self,
             selection=stores.absolute(self.selection),

@@ -75,7 +75,7 @@ def select(
     join: Sequence[str] = (),
     memory_limit: str | None = None,
 ) -> SelectionSummary:
-    """Write the selection of `policy` over score files to `out`.
+    """Apply a selection policy to score files, and write the selection to `out`.
 
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
     (with `dedup`, of shard and row). Where images have several captions, `caption_number` and

@@ -45,7 +45,7 @@ class ScoredRun:
 
     @classmethod
     def open(cls, out: str) -> ScoredRun:
-        """Raises `InputError` if there is no run at `out`, or an unfinished one."""
+        """Open a finished scoring run at `out`. Raises `InputError` if there is none."""
         layout = ScoreLayout(stores.location(out))
         manifest = Manifest.load(layout.manifest, read_only=True)
         if manifest is None:
@@ -54,7 +54,7 @@ class ScoredRun:
         return cls(out, layout, manifest)
 
     def shards(self) -> list[ShardRef]:
-        """In the order of the table, with the versions that were scored."""
+        """The scored shards in the order of the table, with the versions that were scored."""
         return [
             dataclasses.replace(shard, size=size, version=version)
             for shard in self.manifest.identity.shards
@@ -72,7 +72,7 @@ def merge(
     overwrite: bool = False,
     on_progress: OnProgress = lambda done, total: None,
 ) -> ScoreSummary:
-    """Make one scoring run at `out` of the runs at `runs`, calibrated over all of their pairs.
+    """Merge scoring runs into one at `out`, calibrated over all of their pairs.
 
     The shards are in the order of their urls if they are so in every run, otherwise run after run.
     Embeddings stay where the runs wrote them. `on_progress` receives the shards taken over.

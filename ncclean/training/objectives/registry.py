@@ -44,7 +44,7 @@ class Clip(PerPairObjective):
         batch: GlobalBatch,
         rows: slice | None = None,
     ) -> Tensor:
-        """See `clip_loss`."""
+        """The CLIP loss of the batch, or of the pairs `rows`."""
         return clip_loss(image, text, scale, rows)
 
 
@@ -65,12 +65,12 @@ class Osa(PerPairObjective):
         batch: GlobalBatch,
         rows: slice | None = None,
     ) -> Tensor:
-        """See `osa_loss`."""
+        """The CLIP loss with each pair weighted as the selection says."""
         return osa_loss(image, text, scale, batch.weights, self._normalize, rows)
 
 
 def cyclip_terms(image: Tensor, text: Tensor, scale: Tensor, _: GlobalBatch) -> Terms:
-    """The CLIP loss with both consistencies, a quarter each."""
+    """CyCLIP's loss terms: the CLIP loss, and both consistencies, a quarter each."""
     return {
         "contrastive": clip_loss(image, text, scale),
         "in_modal": 0.25 * in_modal_consistency(image, text),
@@ -161,7 +161,7 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
 def make_objective(
     name: str, options: ObjectiveOptions | None = None, tokenizer: Tokenizer | None = None
 ) -> Objective:
-    """The objective of that name. Raises `InputError` for an unknown one."""
+    """Create a training objective by name. Raises `InputError` for an unknown one."""
     if name not in METHODS:
         raise InputError(f"--method takes {', '.join(METHODS)}, got {name!r}")
     return _FACTORIES[cast(Method, name)](options or ObjectiveOptions(), tokenizer)
