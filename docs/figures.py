@@ -112,6 +112,7 @@ FIGURES = {
     "human-repair": Figure(("cifar10n",), audit_tables.human_repair_table),
     "human-scores": Figure(("cifar10n",), audit_tables.human_scores_table),
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
+    "joins-struct": Figure(("joins-struct",), tables.joined_row_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
