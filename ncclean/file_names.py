@@ -1,9 +1,10 @@
-"""Names of files that are made from those of other files."""
+"""Names of files: those made from the names of others, and the endings of figures."""
 
 from __future__ import annotations
 
 import hashlib
 
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers to be added
 
 

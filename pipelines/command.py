@@ -23,7 +23,6 @@ from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.json_values import finite
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
-from ncclean.text_files import load_yaml
 
 from .display import Shown
 from .progress import SILENT, Progress
@@ -238,6 +237,8 @@ def listed(value: Any) -> list[Any]:
 def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, Any]:
     """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
     import yaml
+
+    from ncclean.text_files import load_yaml
 
     values = {}
     for setting in settings:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from ncclean.config import CalibrateOn, WeightFunction
-from ncclean.figure_files import FORMATS
+from ncclean.file_names import FIGURE_ENDINGS
 from ncclean.options import Option, Reads
 
 Model = Annotated[
@@ -142,7 +142,7 @@ def plot_option(inside: str | None = None) -> Option:
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",
-        endings=FORMATS,
+        endings=FIGURE_ENDINGS,
         inside=inside,
         extra="plots",
     )

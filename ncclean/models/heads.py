@@ -60,18 +60,6 @@ class Heads(nn.Module):
         return self.text_invariant(features), self.text_exclusive(features)
 
 
-def in_space(invariant: torch.Tensor, exclusive: torch.Tensor, space: str) -> torch.Tensor:
-    """Embed (N, dim) halves in a space -> (N, dim) L2-normalised, for `joint` (N, 2 dim).
-
-    A cosine in the joint space is the mean of those in the other two.
-    """
-    check_space(space)
-    halves = F.normalize(invariant.float(), dim=-1), F.normalize(exclusive.float(), dim=-1)
-    if space == "joint":
-        return torch.cat(halves, dim=-1) / math.sqrt(2)
-    return halves[SPACES.index(space)]
-
-
 def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Module:
     """Wrap a model so that it embeds in `space`, by the DisNCL heads in its folder.
 

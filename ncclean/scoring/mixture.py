@@ -96,13 +96,3 @@ class LossMixture:
         log_joint = shares.log() - (variances.log() + (values - means) ** 2 / variances) / 2
         # A softmax over two, in a tenth of its time.
         return (log_joint[:, 0] - log_joint[:, 1]).sigmoid().float()
-
-
-def clean_posterior(losses: torch.Tensor) -> torch.Tensor:
-    """(N,) per-pair (i2t + t2i) / 2 cross-entropies -> (N,) posterior of the low-mean component.
-
-    A two-component Gaussian mixture is fitted to the losses themselves (methods 1.5). The
-    variances of the components differ, so at the very edges of the range the posterior need not
-    fall with the loss. Raises `ValueError` for fewer than two losses.
-    """
-    return LossMixture.fit(losses).clean_posterior(losses)

@@ -7,7 +7,6 @@ For each phase: freeze what does not train, make an optimiser, run the epochs, s
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,8 +41,6 @@ from ncclean.training.parameter_groups import (
 )
 from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import RunLog
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from ncclean.data.weighted_loader import WeightedLoader
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.disncl import mutual_match
 from ncclean.scoring.ncu import clean_confidence, forget_mask
-from ncclean.training.objectives.bayes import posterior_mean_weights
+from ncclean.training.objectives.bayes import gibbs_sample, normalized_weights
 from ncclean.training.objectives.options import BayesOptions
 
 
@@ -81,3 +81,21 @@ def training_beliefs(
         name: np.concatenate(values).astype(float)[first] for name, values in columns.items()
     }
     return [uids[place] for place in first], by_pair.pop("is_noisy"), by_pair
+
+
+@torch.no_grad()
+def posterior_mean_weights(
+    log_similarity: torch.Tensor,
+    options: BayesOptions,
+    draws: int = 32,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """(N, K) log s -> (N,) posterior mean of the positive weight, normalised to mean 1 per row.
+
+    The mean over independent chains. It falls as the similarity rises.
+    """
+    chains = (
+        normalized_weights(gibbs_sample(log_similarity, options, generator)[0]).diagonal().clone()
+        for _ in range(draws)
+    )
+    return torch.stack(list(chains)).mean(dim=0)

@@ -37,6 +37,7 @@ from disentangle_report import (
     explained,
     fitted_recall,
     head_parts,
+    in_space,
     leading_components,
     probe,
 )
@@ -47,7 +48,7 @@ from ncclean_pipelines.finetune import Finetune
 from ncclean.data.weighted_loader import LoaderCounts, TrainBatch
 from ncclean.evaluation.retrieval import recall_at_k
 from ncclean.models.estimator import Estimator
-from ncclean.models.heads import SPACES, in_space
+from ncclean.models.heads import SPACES
 from ncclean.training.feature_cache import CachedFeatures
 from ncclean.training.objectives.base import Embeddings, GlobalBatch, Phase, Terms
 from ncclean.training.objectives.disncl import filtered

@@ -9,6 +9,7 @@ each half.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from disentangle_facts import FACTS
 from disentangle_mine import mutual_information
 
 from ncclean.evaluation.retrieval import recall_at_k
-from ncclean.models.heads import SPACES, Heads, in_space
+from ncclean.models.heads import SPACES, Heads
 
 PARTS = (
     *("image", "image_invariant", "image_exclusive"),
@@ -62,6 +63,17 @@ def head_parts(heads: Heads, image: torch.Tensor, text: torch.Tensor) -> dict[st
     text_invariant, text_exclusive = heads.text(text)
     values = (image, image_invariant, image_exclusive, text, text_invariant, text_exclusive)
     return dict(zip(PARTS, values, strict=True))
+
+
+def in_space(invariant: torch.Tensor, exclusive: torch.Tensor, space: str) -> torch.Tensor:
+    """Embed (N, dim) halves in a space -> (N, dim) L2-normalised, for `joint` (N, 2 dim).
+
+    A cosine in the joint space is the mean of those in the other two.
+    """
+    halves = F.normalize(invariant.float(), dim=-1), F.normalize(exclusive.float(), dim=-1)
+    if space == "joint":
+        return torch.cat(halves, dim=-1) / math.sqrt(2)
+    return halves[SPACES.index(space)]
 
 
 def disentanglement_report(

@@ -1,8 +1,9 @@
 import pytest
 import torch
-from beliefs_of_block import block_beliefs
+from beliefs_of_block import block_beliefs, posterior_mean_weights
 
 from ncclean.scoring.ncu import clean_confidence
+from ncclean.training.objectives.options import BayesOptions
 
 
 def test_beliefs_of_a_block():
@@ -19,3 +20,13 @@ def test_beliefs_of_a_block():
     assert found["bayes_weight"][0] > 1.5 * found["bayes_weight"][1:].mean()
     again = block_beliefs(image, text, 20.0, forget_percent=5)
     assert (again["bayes_weight"] == found["bayes_weight"]).all()
+
+
+def test_a_dissimilar_positive_gets_the_larger_weight():
+    """So w_pos is no cleanliness score."""
+    cosine = torch.tensor([[0.9, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, -0.1]])
+    for mode in ("paper", "proper_prior"):
+        mean = posterior_mean_weights(
+            cosine, BayesOptions(mode=mode), 3000, torch.Generator().manual_seed(0)
+        )
+        assert mean[0] < mean[1] < mean[2]

@@ -104,24 +104,6 @@ def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
     return columns * log_weights.softmax(dim=1)
 
 
-@torch.no_grad()
-def posterior_mean_weights(
-    log_similarity: torch.Tensor,
-    options: BayesOptions,
-    draws: int = 32,
-    generator: torch.Generator | None = None,
-) -> torch.Tensor:
-    """(N, K) log s -> (N,) posterior mean of the positive weight, normalised to mean 1 per row.
-
-    The mean over independent chains. It falls as the similarity rises.
-    """
-    chains = (
-        normalized_weights(gibbs_sample(log_similarity, options, generator)[0]).diagonal().clone()
-        for _ in range(draws)
-    )
-    return torch.stack(list(chains)).mean(dim=0)
-
-
 def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) -> torch.Tensor:
     """Moving average of u, log(share e^remembered + (1 - share) e^drawn); NaN remembers none."""
     kept = torch.logaddexp(
