@@ -23,14 +23,14 @@ ROOT = DOCS.parent
 RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
-import audit_tables  # noqa: E402
-import billion  # noqa: E402
-import compare_tables  # noqa: E402
-import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import reliability_tables as reliability  # noqa: E402
-import repair_tables  # noqa: E402
-import scale_tables  # noqa: E402
+from audits import tables as audit_tables  # noqa: E402
+from compare import tables as compare_tables  # noqa: E402
+from disentangle import tables as halves  # noqa: E402
+from repair import tables as repair_tables  # noqa: E402
+from scale import billion  # noqa: E402
+from scale import tables as scale_tables  # noqa: E402
 
 BLOCK = re.compile(
     r"^(?P<begin><!-- figures: (?P<name>[^>]*?) -->\n)(?P<content>.*?)(?P<end><!-- /figures -->)$",

@@ -308,7 +308,7 @@ _JOIN_STEPS = {
 
 
 def join_table(*records: Record) -> Iterator[str]:
-    """`join_speed.py`: what each selection takes."""
+    """`scale.joins`: what each selection takes."""
     yield from heading("rows", "joined", "best 30 % by", "limit", "time", "peak memory", "disk")
     for record in records:
         settings = record["settings"]
@@ -332,7 +332,7 @@ _JOINED_BY = {
 
 
 def joined_row_table(record: Record) -> Iterator[str]:
-    """`join_speed.py`: one query with joined columns, and with the joined row as a STRUCT."""
+    """`scale.joins`: one query with joined columns, and with the joined row as a STRUCT."""
     yield from heading("joined as", "time", "peak memory", "disk")
     for row in record["rows"]:
         yield line(

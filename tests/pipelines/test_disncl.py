@@ -72,10 +72,8 @@ def test_score_takes_cosines_in_the_invariant_space(run, corpus, scored, tmp_pat
 def test_the_evidence_and_the_beliefs_of_a_run_can_be_measured(run, corpus, tmp_path):
     figure, record = tmp_path / "halves.png", tmp_path / "report.json"
     measured = ["--shards", corpus, "--pairs", "150", "--plot", figure, "--json", record]
-    for words in (["disentangle_run.py", run, *measured], ["beliefs.py", run]):
-        done = subprocess.run(
-            [sys.executable, BENCHMARKS / words[0], *words[1:]], capture_output=True, text=True
-        )
+    for words in (["disentangle.run", run, *measured], ["beliefs.run", run]):
+        done = subprocess.run([sys.executable, BENCHMARKS, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     report = json.loads(record.read_text())
     assert report["pairs"] == 150
