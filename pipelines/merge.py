@@ -59,6 +59,6 @@ class Merge(Command):
             osa_function=self.osa_function,
             calibrate_on=self.calibrate_on,
             overwrite=self.overwrite,
-            on_progress=lambda done, total: progress.advance(done, total, "shards"),
+            progress=progress,
         )
         return score_result(self, merged)

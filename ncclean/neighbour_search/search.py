@@ -7,7 +7,6 @@ files. The results depend neither on the memory, nor on how many tasks run at a 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,6 +42,7 @@ from ncclean.neighbour_search.training import Assignment, assign, describe, is_e
 from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
+from ncclean.scratch import scratch_folder
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
@@ -156,11 +156,11 @@ def neighbours_of(
     options: NeighbourOptions | None = None,
 ) -> CorpusNeighbours:
     """Search the neighbours of (n, d) images and captions in memory, in this process."""
-    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+    with scratch_folder() as folder:
         _, neighbours = find_neighbours(
             [ArrayBlock(image, text, captions)],
             options or NeighbourOptions(),
-            ArrayFolder(folder),
+            ArrayFolder(str(folder)),
             InProcess(),
         )
     return neighbours

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
 from ncclean.rules import RULES
-from ncclean.storage.catalog import identifier
+from ncclean.storage.quoting import identifier
 
 _Place = tuple[str, int, int]
 _PLACE = "shard, row, caption_number"

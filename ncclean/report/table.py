@@ -10,8 +10,9 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
-from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
+from ncclean.storage.quoting import identifier
 from ncclean.storage.run_facts import RunFacts, read_facts
 from ncclean.storage.tables import table_files
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ncclean.report.table import ScoreTable
 from ncclean.schema import REPORT_SCORES, ScoreFacts
-from ncclean.storage.catalog import identifier
+from ncclean.storage.quoting import identifier
 
 _STEPS = 1000
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from ncclean.storage.catalog import quoted
+from ncclean.storage.quoting import quoted
 
 _BUCKETS = 1 << 16
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Options
+from ncclean.storage.quoting import identifier
 
 if TYPE_CHECKING:
     from ncclean.rules import Method
@@ -226,14 +227,7 @@ class Policy(Options):
         return "1.0" if column is None else identifier(column)
 
 
-# Arrow and DuckDB are not needed to declare the options, only to apply them.
-
-
-def identifier(name: str) -> str:
-    """A quoted column name of SQL."""
-    from ncclean.storage.catalog import identifier
-
-    return identifier(name)
+# Arrow is not needed to declare the options, only to apply them.
 
 
 def _facts(score: str) -> ScoreFacts | None:

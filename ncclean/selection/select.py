@@ -31,9 +31,10 @@ from ncclean.selection.chain_steps import (
     find_worse_captions,
 )
 from ncclean.selection.policy import Policy
-from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
+from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
+from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files, table_metadata
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.

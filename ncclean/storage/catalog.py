@@ -15,6 +15,7 @@ import fsspec
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.scratch import scratch_folder
+from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
@@ -108,16 +109,6 @@ def _process_folder() -> Path:
 
 def _listed(files: Iterable[str]) -> str:
     return ", ".join(quoted(file) for file in files)
-
-
-def quoted(text: str) -> str:
-    """A string literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def identifier(name: str) -> str:
-    """A quoted name of SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:

@@ -15,8 +15,9 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.schema import NEIGHBOURS, SCORES
-from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.catalog import first_line
 from ncclean.storage.column_names import ColumnNames
+from ncclean.storage.quoting import identifier
 from ncclean.storage.sql_tree import Node, is_expression, is_rank, own_tables, parse, written
 
 _CONDITIONS = ("BOOLEAN", '"NULL"')  # and integers, which tables of others have for them

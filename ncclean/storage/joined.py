@@ -21,9 +21,7 @@ from ncclean.storage.catalog import (
     columns_of,
     connect,
     first_line,
-    identifier,
     lock,
-    quoted,
     temporary_folder,
 )
 from ncclean.storage.column_names import ColumnNames, JoinedFile
@@ -33,6 +31,7 @@ from ncclean.storage.expressions import (
     parse_query,
     rank_column,
 )
+from ncclean.storage.quoting import identifier, quoted
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
