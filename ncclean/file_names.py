@@ -9,7 +9,7 @@ _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers
 
 
 def short_name(name: str) -> str:
-    """The name; one that is too long is cut and ends in a hash of the whole."""
+    """A file name as it is, or cut and ended by a hash of the whole if it is too long."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= _MOST_BYTES:
         return name

@@ -24,10 +24,10 @@ from .select import Select
 from .shared_options import (
     Device,
     EmbeddingKeys,
-    Engine,
     Model,
     Precision,
     Pretrained,
+    ScoreEngine,
     sources_option,
 )
 
@@ -73,9 +73,7 @@ class Clean(Command):
     samples_per_shard: Annotated[int, Option("Samples per shard written.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
-    engine: Annotated[
-        Engine, Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.")
-    ] = "auto"
+    engine: ScoreEngine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
     dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
 

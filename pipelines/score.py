@@ -26,11 +26,11 @@ from .shared_options import (
     CalibrateOnOption,
     Device,
     EmbeddingKeys,
-    Engine,
     Model,
     OsaFunction,
     Overwrite,
     Pretrained,
+    ScoreEngine,
     ScoresOut,
     Shift,
     sources_option,
@@ -98,10 +98,7 @@ class Score(Command):
             "torch.compile the image tower; pays off only on GPUs.", name="compile", source="images"
         ),
     ] = False
-    engine: Annotated[
-        Engine,
-        Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
-    ] = "auto"
+    engine: ScoreEngine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
         bool,

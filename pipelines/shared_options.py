@@ -27,6 +27,10 @@ Device = Annotated[
     str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
 ]
 Engine = Literal["auto", "local", "ray"]
+ScoreEngine = Annotated[
+    Engine,
+    Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
+]
 Shards = Annotated[
     Sequence[str],
     Option(

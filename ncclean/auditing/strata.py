@@ -42,7 +42,7 @@ class Strata:
     def allocated(self, answers: int) -> np.ndarray:
         """(S,) number of pairs of each stratum to judge: `answers` in all, or every pair.
 
-        In parts of their unsureness, but `_FEWEST` at least and no more than there are. Each
+        In proportion to `unsureness`, but at least `_FEWEST` and at most all of a stratum. Each
         stratum gets one, even if that is more than was asked for.
         """
         most = self.pairs.astype(np.int64)

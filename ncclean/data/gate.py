@@ -25,7 +25,7 @@ class Gate:
             self._held += size
 
     def leave(self, size: int) -> None:
-        """Return an amount that `enter` reserved."""
+        """Give a reserved amount back to the limit, for others to use."""
         with self._changed:
             self._held -= size
             self._changed.notify_all()

@@ -57,8 +57,8 @@ class MovedPairs:
     def edits_of(self, shard: int) -> tuple[dict[int, PairEdit], dict[str, int]]:
         """The edits of a shard by pair, and the number of pairs left unchanged, by kind.
 
-        The latter are clean: their new caption, or the bytes of their new image, are those of
-        another pair and the same.
+        The latter stay clean: the caption or image that they get from another pair equals their
+        own.
         """
         begin, end = int(self.starts[shard]), int(self.starts[shard + 1])
         edits: dict[int, PairEdit] = {}

@@ -96,7 +96,7 @@ class CandidateCounts:
         return keys
 
     def count(self, pairs: np.ndarray, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-        """(p, k) number of times that each pair's group holds each of its k candidates."""
+        """(p, k) how often each candidate of a pair occurs in the pair's near-duplicate group."""
         keys = self.keys_of(group[:, None], candidate, len(self.candidates))
         ends = (np.searchsorted(self.keys, keys, side=side) for side in ("right", "left"))
         return np.where(

@@ -211,7 +211,7 @@ def area(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
 
 
 def steps(edges: np.ndarray, heights: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path of a histogram's outline, closed along the axis."""
+    """SVG path that outlines a histogram and closes along the axis."""
     corners = np.repeat(edges, 2)[1:-1]
     return area(corners, np.repeat(heights, 2), x, y)
 

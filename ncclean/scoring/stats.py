@@ -169,7 +169,7 @@ def pack_histogram(histogram: Histogram) -> dict[str, Any]:
 
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
-    """The histogram that `pack_histogram` packed. Raises `ValueError` for other bins."""
+    """Unpack a histogram from JSON fields. Raises `ValueError` if it has other bins."""
     packed, size = base64.b64decode(fields["counts"]), 8 * BINS
     raw = zlib.decompressobj().decompress(packed, size + 1)  # a bomb is not unpacked
     units = fields["units"]

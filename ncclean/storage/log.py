@@ -73,7 +73,7 @@ def read_log(path: UPath) -> Iterator[dict[str, Any]]:
 
 
 def exists(path: UPath) -> bool:
-    """Whether a log exists at `path`."""
+    """Whether a run's log exists at `path`."""
     return bool(_objects(path)) if stores.is_url(path) else path.exists()
 
 
