@@ -18,7 +18,6 @@ from .run import result_of
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
-SCORES_FILE = "scores.parquet"
 QUERIES = (
     "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC",
     "SELECT round(similarity, 3) AS similarity, round(noise_probability, 3) AS noise_probability, "
@@ -70,7 +69,7 @@ class Demo(Command):
 
     def _shown(self, result: Result[RunSummary]) -> Iterator[Shown]:
         yield from result.shown
-        scores = f"{self.out.rstrip('/')}/{SCORES_FILE}"
+        scores = f"{self.out.rstrip('/')}/scores.parquet"
         for sql in QUERIES:
             yield f'\n$ ncclean query "{sql}" {scores}'
             yield from Query(sql=sql, scores=[scores]).run().shown
