@@ -47,7 +47,7 @@ class Captions:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Captions:
-        """Unpack what `to_bytes` packed. Raises `ValueError` for other bytes."""
+        """Unpack the captions of a shard from an npz archive. Raises `ValueError`."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return cls(arrays["text"], arrays["ends"], arrays["error"].item())

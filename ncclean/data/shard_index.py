@@ -74,7 +74,7 @@ class ShardIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ShardIndex:
-        """Unpack what `to_bytes` packed. Raises `ValueError` for other bytes."""
+        """Unpack the index of a shard from an npz archive. Raises `ValueError` for other bytes."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 fields = {name: arrays[name] for name in _FIELDS}

@@ -30,13 +30,13 @@ class CanonicalColumn(ColumnSource):
         return cls() if options.canonical else None
 
     def identity(self) -> Mapping[str, Any]:
-        """Nothing: the values depend on no version but that of ncclean."""
+        """Nothing: the column depends on no version but that of ncclean."""
         return {}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) cosines within the directions that both sides of the corpus's other half share."""
+        """(m,) cosines within the directions that images and captions of the other half share."""
         projections = encoder.corpus.projections
         if projections is None:
             return {}

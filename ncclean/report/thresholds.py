@@ -83,7 +83,7 @@ class ScoreCurve:
         return int(self.pairs.sum())
 
     def kept(self, per_step: np.ndarray) -> np.ndarray:
-        """(steps + 1,) sums, over the pairs that each threshold keeps, of an array by step."""
+        """(steps + 1,) sums of a quantity by step, over the pairs that each threshold keeps."""
         below = np.concatenate([[0], np.cumsum(per_step)])
         return below if self.keeps_below else below[-1] - below
 

@@ -94,7 +94,7 @@ class NegativePrefixes(nn.Module):
         prefixes: Sequence[str] = PREFIXES,
         start: int = 1,
     ) -> NegativePrefixes:
-        """Tokenize the negative prefixes, such as "a photo without", for a model."""
+        """Tokenize the negative prefixes, such as "the image has no", for a model."""
         tokens = tokenizer(list(prefixes))
         ends = _end_of_text(model, tokens).tolist()
         return cls([row[start:end] for row, end in zip(tokens, ends, strict=True)], start)
