@@ -39,7 +39,7 @@ def command_help(kind: type[Command], width: int) -> str:
 
 
 def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
-    """Labels in one column, their meanings in another."""
+    """Lay out labels in one column and their meanings in another, as the lines of `--help`."""
     column = max(len(label) for label, _ in labelled) + 4
     lines = [f"{title}:"]
     for label, meaning in labelled:
@@ -52,7 +52,7 @@ def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
 
 
 def switch(info: Any) -> tuple[str, str]:
-    """An option of the command line alone: its label and its meaning."""
+    """Label and meaning of a flag that only the command line has, such as `--json`."""
     # Typer takes the first name for a default until the option is used.
     names = ", ".join(sorted([info.default, *(info.param_decls or ())], key=len))
     return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")

@@ -30,7 +30,7 @@ INTERRUPTED = 130
 
 
 def one_sentence(resume_hint: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a command: exceptions become a sentence on stderr and an exit code.
+    """Decorate a command so that exceptions become a sentence on stderr and an exit code.
 
     `resume_hint` is printed when the command is interrupted.
     """

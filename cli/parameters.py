@@ -50,15 +50,16 @@ def typer_parameter(parameter: Parameter) -> inspect.Parameter:
 
 
 def flags_of(parameter: Parameter) -> list[str]:
-    """`--shift`, `--compile`, `--text/--no-text`, `--out -o`."""
-    short = [flag for flag in parameter.option.flags if not flag.startswith("--")]
+    """The flags of an option, such as `--shift`, `--text/--no-text` or `--out -o`."""
+    flags = ("-o",) if parameter.name == "out" else parameter.option.flags
+    short = [flag for flag in flags if not flag.startswith("--")]
     if bool in union_members(parameter.takes) and parameter.default is not False:
         return [f"{parameter.flag}/--no-{parameter.flag.removeprefix('--')}", *short]
     return [parameter.flag, *short]
 
 
 def typed_as(parameter: Parameter) -> Any:
-    """The type in which an option is typed: text, a number, a switch, or several of them."""
+    """The Python type that Typer parses an option as: text, a number, a switch, or a list."""
     if parameter.is_mapping:
         return list[str]
     members = [kind for kind in union_members(parameter.takes) if kind is not type(None)]

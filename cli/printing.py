@@ -26,12 +26,12 @@ _STYLES = {"warning": "yellow", "error": "red", "aside": "dim", "strong": "bold"
 
 
 def print_json(result: Result[Any]) -> None:
-    """All values as one JSON object."""
+    """Print a result as one JSON object."""
     typer.echo(json.dumps(result.to_json(), default=str))
 
 
 def print_shown(result: Result[Any]) -> None:
-    """Print what the result shows, then the failures."""
+    """Print the tables and lines of a result, then its failures."""
     from ncclean_pipelines.display import Note, Table
     from rich.console import Console
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """Progress for the length of a command."""
+    """Yield a progress bar, or a log of lines where stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield Lines(sys.stderr)
         return

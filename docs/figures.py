@@ -23,14 +23,14 @@ ROOT = DOCS.parent
 RECORDS = DOCS / "records"
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
-import audit_tables  # noqa: E402
-import billion  # noqa: E402
-import compare_tables  # noqa: E402
-import disentangle_tables as halves  # noqa: E402
 import record_tables as tables  # noqa: E402
 import reliability_tables as reliability  # noqa: E402
-import repair_tables  # noqa: E402
-import scale_tables  # noqa: E402
+from audits import tables as audit_tables  # noqa: E402
+from compare import tables as compare_tables  # noqa: E402
+from disentangle import tables as halves  # noqa: E402
+from repair import tables as repair_tables  # noqa: E402
+from scale import billion  # noqa: E402
+from scale import tables as scale_tables  # noqa: E402
 
 BLOCK = re.compile(
     r"^(?P<begin><!-- figures: (?P<name>[^>]*?) -->\n)(?P<content>.*?)(?P<end><!-- /figures -->)$",
@@ -112,6 +112,7 @@ FIGURES = {
     "human-repair": Figure(("cifar10n",), audit_tables.human_repair_table),
     "human-scores": Figure(("cifar10n",), audit_tables.human_scores_table),
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
+    "joins-struct": Figure(("joins-struct",), tables.joined_row_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),

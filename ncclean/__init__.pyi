@@ -497,31 +497,6 @@ def evaluate_similarity(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show how far matched pairs stand above mismatched ones, before and after a repair."""
-def evaluate_disentanglement(
-    run: str,
-    shards: str | Sequence[str],
-    *,
-    pairs: int = 2000,
-    plot: str | None = None,
-    precision: str = 'auto',
-    device: str = 'auto',
-    seed: int = 0,
-    overwrite: bool = False,
-    progress: _Progress = None,
-) -> Result[Any]:
-    """Measure how far a disncl model keeps apart what is shared and what is not."""
-def evaluate_weights(
-    run: str,
-    *,
-    scores: str | Sequence[str] = ...,
-    shards: str | Sequence[str] = ...,
-    precision: str = 'auto',
-    device: str = 'auto',
-    seed: int = 0,
-    overwrite: bool = False,
-    progress: _Progress = None,
-) -> Result[Any]:
-    """Compare what the methods believe about each training pair with the truth and one another."""
 def demo(
     out: str = 'demo_run',
     *,

@@ -24,7 +24,7 @@ _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", de
 
 @contextlib.contextmanager
 def reported(report: Callable[[UPath], None]) -> Iterator[None]:
-    """Call `report` with each file that this thread publishes, before it takes its place."""
+    """Within this context, call `report` with each file that this thread is about to publish."""
     token = _reports.set(report)
     try:
         yield
@@ -73,7 +73,7 @@ def raise_if_full(path: UPath | Path, error: Exception) -> None:
 
 
 def remove_leftovers(folder: UPath, names: Container[str]) -> None:
-    """Remove the temporary files that a killed process left of the files with these names."""
+    """Remove the temporary files that killed processes left while writing these files."""
     if stores.is_url(folder) or not folder.is_dir():
         return
     if isinstance(names, Collection):
@@ -85,7 +85,7 @@ def remove_leftovers(folder: UPath, names: Container[str]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a local folder outlive a crash."""
+    """Sync a local folder, so that the names of new files outlive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,7 +95,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def aside_of(path: Path) -> Iterator[Path]:
-    """Yield a hidden path beside a local one; what is there at the end is removed."""
+    """Yield a hidden temporary path beside a local file; what is there is removed at the end."""
     # Processes of two nodes may have one number and write to one folder.
     number = f"{os.getpid()}{secrets.randbelow(10**9):09d}"
     aside = path.with_name(f".{short_name(path.name)}.{number}.tmp")

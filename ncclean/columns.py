@@ -46,11 +46,11 @@ class PairBatch:
 
     @property
     def text(self) -> torch.Tensor:
-        """Float32 (n, d) embeddings of the captions, of length 1; encoded when asked for."""
+        """Float32 (n, d) L2-normalised embeddings of the captions, encoded on first use."""
         return self.encode_text()
 
     def only(self, row: int) -> PairBatch:
-        """The batch of one of the pairs."""
+        """A batch with nothing but the pair at this place."""
         return PairBatch(
             self.captions[row : row + 1],
             self.image[row : row + 1],
@@ -74,7 +74,7 @@ class Declared:
 
 
 def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
-    """Declare the columns that a function computes, by name, and their Arrow types.
+    """Declare names and Arrow types of the columns that a user's function computes.
 
     The function takes a `PairBatch` and returns n values for each name: an Arrow or numpy array, a
     tensor, or a list with None for missing values. It must not depend on which pairs are in one
@@ -91,5 +91,5 @@ def columns(version: str = "1", **types: pa.DataType) -> Callable[[F], F]:
 
 
 def declared_columns(function: object) -> Declared | None:
-    """The declaration that `columns` attached to a function, None without one."""
+    """The declaration that the decorator `columns` attached to a function, None without one."""
     return getattr(function, _ATTRIBUTE, None)

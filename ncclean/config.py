@@ -145,7 +145,7 @@ class ScoreOptions(Options):
             raise InputError("--words-per-caption needs --words")
 
     def result_options(self) -> dict[str, Any]:
-        """The options that change what is written, by name."""
+        """The options of `score` that change its table, by name."""
         return {
             parameter.name: value_of(self, parameter)
             for parameter in parameters(type(self)).values()
@@ -207,7 +207,7 @@ class CalibrationOptions:
 
 
 def parse_shift(value: str | float) -> str | float:
-    """`auto`, `noise`, `shuffled` or a number in [-1, 1]. Raises `InputError` for anything else."""
+    """Parse `--shift`: `auto`, `noise`, `shuffled` or a number in [-1, 1]. Raises `InputError`."""
     if value in ("auto", "noise", "shuffled"):
         return value
     try:
@@ -222,7 +222,7 @@ def parse_shift(value: str | float) -> str | float:
 
 
 def parse_scale(value: str | float | None) -> str | float | None:
-    """A positive number, else the name of a model. Raises `InputError` for another number."""
+    """Parse `--scale`: a positive number, or the name of a model. Raises `InputError`."""
     if value is None:
         return None
     try:
@@ -235,7 +235,7 @@ def parse_scale(value: str | float | None) -> str | float | None:
 
 
 def parse_keys(text: str | None) -> tuple[str, str] | None:
-    """`IMG,TEXT` to both names. Raises `InputError` for anything else."""
+    """Split `IMG,TEXT`, the names of image and caption vectors. Raises `InputError`."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
@@ -245,7 +245,7 @@ def parse_keys(text: str | None) -> tuple[str, str] | None:
 
 
 def parse_memory(text: str | None) -> int | None:
-    """`4GB` to bytes, None to None. Raises `InputError` for anything else."""
+    """Convert a size such as `4GB` to bytes, None to None. Raises `InputError`."""
     if text is None:
         return None
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)

@@ -50,5 +50,5 @@ class InfeasibleError(NccleanError, ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error on one line, without secrets of URLs; its class if it has none."""
+    """An exception's message on one line, without secrets in URLs; its class if it has none."""
     return " ".join(without_secrets(str(error)).split())[:200] or type(error).__name__

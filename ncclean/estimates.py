@@ -25,12 +25,12 @@ class Estimate(NamedTuple):
         return not (math.isnan(self.low) or math.isnan(self.high))
 
     def fields(self, name: str) -> dict[str, float]:
-        """The three values by name, for the metadata of a table."""
+        """Value and both ends of the interval as `NAME`, `NAME_low`, `NAME_high`."""
         return {f"{name}{end}": number for end, number in zip(_ENDS, self, strict=True)}
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any], name: str) -> Estimate:
-        """Read the three values from metadata or JSON; NaN for one that is absent or unreadable."""
+        """Read an estimate from `NAME`, `NAME_low`, `NAME_high`; NaN for an unreadable one."""
         return cls(*(_number(fields.get(f"{name}{end}")) for end in _ENDS))
 
 
@@ -38,7 +38,7 @@ UNKNOWN = Estimate(math.nan)
 
 
 def flattened(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A `dict_factory` of `dataclasses.asdict` for JSON: an estimate becomes three fields.
+    """Turn fields into a dict for JSON; an estimate becomes three entries.
 
     What is not known of it is None.
     """
@@ -53,7 +53,7 @@ def flattened(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_count(value: Any) -> int:
-    """A number of pairs, as metadata or JSON has it. Raises `ValueError` for something else."""
+    """Check a number of pairs read from metadata or JSON. Raises `ValueError` for others."""
     if not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise ValueError("not a number of pairs")
     return value

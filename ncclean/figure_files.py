@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
+from ncclean.file_names import FIGURE_ENDINGS
 from ncclean.output_mark import mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 STYLE: dict[Any, Any] = {
     "font.size": 8.0,
     "axes.spines.top": False,
@@ -28,7 +28,7 @@ STYLE: dict[Any, Any] = {
 
 
 def marked(kind: str, command: str) -> dict[str, str | None]:
-    """Metadata with the command that drew a figure of the format `kind`.
+    """Metadata for a figure file that names the command that drew it.
 
     No time of writing is among it: the same numbers give the same bytes.
     """
@@ -37,14 +37,14 @@ def marked(kind: str, command: str) -> dict[str, str | None]:
 
 
 def write_figure(figure: Figure, path: str, command: str) -> None:
-    """Write to a file or an object; its ending is the format.
+    """Write a matplotlib figure to a file or an object; its ending is the format.
 
     Raises `InputError` if it cannot be written.
     """
     place = stores.location(path)
     kind = place.suffix.lower()
-    if kind not in FORMATS:
-        raise InputError(f"--plot takes a file ending in {', '.join(FORMATS)}, got {path}")
+    if kind not in FIGURE_ENDINGS:
+        raise InputError(f"--plot takes a file ending in {', '.join(FIGURE_ENDINGS)}, got {path}")
     with published(place) as aside:
         metadata = marked(kind[1:], command)
         figure.savefig(aside, format=kind[1:], dpi=200, metadata=metadata)

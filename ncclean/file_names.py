@@ -1,14 +1,15 @@
-"""Names of files that are made from those of other files."""
+"""Names of files: those made from the names of others, and the endings of figures."""
 
 from __future__ import annotations
 
 import hashlib
 
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers to be added
 
 
 def short_name(name: str) -> str:
-    """The name, or of one too long to add anything to its beginning and a hash of all of it."""
+    """A file name as it is, or cut and ended by a hash of the whole if it is too long."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= _MOST_BYTES:
         return name

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """The value with NaN and infinity as None, which JSON has no word for."""
+    """Copy a JSON value with None in place of NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

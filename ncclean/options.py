@@ -95,7 +95,7 @@ class Parameter:
 
     @property
     def flag(self) -> str:
-        """`--block-size`."""
+        """The long flag of an option, such as `--block-size`."""
         long = (flag for flag in self.option.flags if flag.startswith("--"))
         return next(long, "--" + self.name.replace("_", "-"))
 
@@ -105,17 +105,17 @@ class Parameter:
 
     @property
     def is_list(self) -> bool:
-        """True for an option that takes several values."""
+        """Whether the option takes several values."""
         return any(typing.get_origin(kind) is list for kind in union_members(self.takes))
 
     @property
     def is_mapping(self) -> bool:
-        """True for an option that takes names with values."""
+        """Whether the option takes names with values, `NAME=VALUE`."""
         return any(typing.get_origin(kind) is Mapping for kind in union_members(self.takes))
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values of a `Literal`, or of a list of them; empty for other types."""
+        """The values that an option of type `Literal` can have; empty for other types."""
         members = [kind for kind in union_members(self.takes) if kind is not type(None)]
         inner = [typing.get_args(m)[0] if typing.get_origin(m) is list else m for m in members]
         if not all(typing.get_origin(kind) is typing.Literal for kind in inner):
@@ -123,7 +123,7 @@ class Parameter:
         return tuple(value for kind in inner for value in typing.get_args(kind))
 
     def check(self, value: Any) -> None:
-        """Raise `OptionError` for a value out of range."""
+        """Raise `OptionError` for a value that the option cannot have."""
         option = self.option
         for one in value if isinstance(value, list | tuple) else [value]:
             if one is None:
@@ -172,10 +172,12 @@ class OptionError(InputError):
 class Options:
     """Base of dataclasses with annotated fields: checks the values when one is made.
 
-    `methods` are those of `finetune` that read the options of the class, all if empty.
+    `methods` are those of `finetune` that read the options of the class, all if empty;
+    `in_recipes` tells whether recipes can have them.
     """
 
     methods: ClassVar[tuple[str, ...]] = ()
+    in_recipes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for parameter in parameters(type(self)).values():
@@ -212,6 +214,8 @@ def _collected(kind: Any, place: Place) -> typing.Iterator[Parameter]:
         if methods := option.methods or getattr(kind, "methods", ()):
             named = f"{', '.join(methods)}: {option.help}"
             option = dataclasses.replace(option, methods=methods, help=named)
+        if not getattr(kind, "in_recipes", True):
+            option = dataclasses.replace(option, in_recipes=False)
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
@@ -220,7 +224,7 @@ def _collected(kind: Any, place: Place) -> typing.Iterator[Parameter]:
 
 
 def usable_cores() -> int:
-    """Cores of this machine: the default number of threads and processes."""
+    """Number of cores of this machine, the default number of threads and processes."""
     return os.cpu_count() or 1
 
 
@@ -252,7 +256,7 @@ def value_of(options: object, parameter: Parameter) -> Any:
 
 
 def union_members(takes: Any) -> tuple[Any, ...]:
-    """The types of a union; of any other type, itself."""
+    """The members of a union type; any other type alone."""
     is_union = typing.get_origin(takes) in (typing.Union, types.UnionType)
     return typing.get_args(takes) if is_union else (takes,)
 
@@ -268,7 +272,7 @@ def _as_list(takes: Any) -> Any:
 
 
 def check_unset(options: Options, names: Sequence[str], why: str) -> None:
-    """Raise `InputError` if one of the named options has another value than its default."""
+    """Raise `InputError` if one of the named options differs from its default."""
     declared = parameters(type(options))
     for name in names:
         if value_of(options, declared[name]) != declared[name].default:
@@ -276,7 +280,7 @@ def check_unset(options: Options, names: Sequence[str], why: str) -> None:
 
 
 def check_source(options: Options, source: str) -> None:
-    """Raise `InputError` for an option that was given and is for another kind of source."""
+    """Raise `InputError` for an option that was given but is for another kind of source."""
     for name, parameter in parameters(type(options)).items():
         meant, value = parameter.option.source, value_of(options, parameter)
         if isinstance(value, list):  # as recipes have them
@@ -289,5 +293,5 @@ def check_source(options: Options, source: str) -> None:
 
 
 def total_memory() -> int:
-    """Bytes of memory of this machine."""
+    """Memory of this machine in bytes."""
     return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))

@@ -33,12 +33,12 @@ _PLACES: dict[bytes, tuple[str, bytes | None]] = {
 
 
 def mark(command: str) -> str:
-    """The words that a file of `ncclean COMMAND` holds."""
+    """The text that marks a file as made by `ncclean COMMAND`."""
     return f"made by ncclean {command}"
 
 
 def was_made_by(path: str, command: str) -> bool:
-    """Whether there is a file at `path` with the mark of the command."""
+    """Whether the file at `path` carries the mark of the command."""
     place = stores.location(path)
     if not (stores.is_url(path) or os.path.isfile(path)):
         return False
@@ -68,7 +68,7 @@ def _metadata(place: UPath) -> dict[bytes, bytes]:
 
 
 def check_free(paths: Iterable[str | None], command: str, overwrite: bool = False) -> None:
-    """Raise `InputError` if a file of anything but the command is where it will write.
+    """Raise `InputError` if the command would replace a file that another command or program made.
 
     `overwrite` allows files to be replaced, but no folders and no devices. None is passed over.
     """

@@ -10,10 +10,10 @@ class Progress(Protocol):
     """Receives what is being done and how far it is."""
 
     def say(self, text: str) -> None:
-        """Something begins, or is worth a line."""
+        """Report that something begins, or another line of text."""
 
     def advance(self, done: int, total: int, unit: str, **facts: object) -> None:
-        """`done` of `total` units are done; a `total` of 0 is unknown."""
+        """Report that `done` of `total` units are done; 0 stands for an unknown total."""
 
 
 class Silent:
@@ -27,10 +27,10 @@ SILENT = Silent()
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 shard`, `1,200 shards`."""
+    """A number with its noun: `1 shard`, `1,200 shards`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def file_size(size: float) -> str:
-    """`12.3 MB`."""
+    """A size in bytes as text, such as `12.3 MB`."""
     return f"{size / 1e6:,.1f} MB"

@@ -37,7 +37,7 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The condition as the report writes it: without quotes, with typographic signs."""
+        """The rule's condition as the report prints it: typographic signs, no quotes."""
         return self.condition.replace("'", "").replace("NOT ", "not ").replace(">=", "≥")
 
 
@@ -145,5 +145,5 @@ class DetectionCounts:
 
 
 def ratio(part: int, whole: int) -> float:
-    """part / whole, NaN if there is no whole."""
+    """part / whole; NaN if whole is 0."""
     return part / whole if whole else math.nan

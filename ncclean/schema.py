@@ -39,7 +39,7 @@ class ScoreFacts:
 
     @property
     def is_share(self) -> bool:
-        """Whether all values lie in [0, 1]."""
+        """Whether all values of the score lie in [0, 1]."""
         return self.range == (0, 1)
 
 
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def sql_type(self) -> str:
-        """DuckDB's."""
+        """DuckDB's type of the column."""
         return SQL_TYPES[str(self.type)]
 
 
@@ -143,17 +143,17 @@ SCORES = pa.schema([column.field() for column in SCORE_COLUMNS])
 
 
 def with_further(fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema of a run whose table has further columns."""
+    """The schema of a score table with further columns."""
     return pa.schema([*SCORES, *fields])
 
 
 def run_schema(kinds: pa.Schema) -> pa.Schema:
-    """The schema of a score table that was read: our columns, and the further ones it has."""
+    """The schema of a score table that was read: ncclean's columns and the table's further ones."""
     return with_further(field for field in kinds if field.name not in SCORES.names)
 
 
 def as_scores(table: pa.Table) -> pa.Table:
-    """A score table that was read, in its schema; columns that it lacks are null."""
+    """Cast a score table that was read to its schema; missing columns are null."""
     for field in SCORES:
         if field.name not in table.column_names:  # of an older version
             nulls = pa.nulls(len(table), field.type)
@@ -302,7 +302,7 @@ SCORE_FACTS = {
 
 
 def facts_of(score: str) -> ScoreFacts | None:
-    """The facts of a column, also of one of a joined table; None for other SQL and other columns.
+    """Direction, bounds and the like of a score column; None for a column that is not known.
 
     >>> facts_of("dfn.noise_probability").higher_is_cleaner
     False

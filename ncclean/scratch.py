@@ -15,7 +15,7 @@ _PREFIX = "ncclean-scratch-"
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder that is removed at the end, and with it those that killed processes left beside it.
+    """Yield a temporary folder, removed at the end, as are those that killed processes left.
 
     Its owner holds a lock on it, which the system releases when the process dies.
     """

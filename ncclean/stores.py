@@ -72,27 +72,27 @@ _TRANSIENT_CLASSES = frozenset(
 
 
 def is_url(path: str | UPath) -> bool:
-    """Whether `path` lies in an object store."""
+    """Whether `path` is a URL of an object store."""
     return "://" in str(path)
 
 
 def without_query(path: str) -> str:
-    """A URL of http without its query, which holds the signature of signed ones; others as is."""
+    """Cut the query, which may hold a signature, off an http URL; other URLs stay as they are."""
     return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def canonical(path: str) -> str:
-    """One name for each file: links and relative paths resolved, URLs as they are."""
+    """A unique name for each file: links and relative paths resolved, URLs unchanged."""
     return path if is_url(path) else os.path.realpath(path)
 
 
 def absolute(path: str) -> str:
-    """The absolute path, for a worker whose working folder is another one; URLs as they are."""
+    """Make a path absolute, for a worker with another working folder; URLs stay as they are."""
     return path if is_url(path) else os.path.abspath(path)
 
 
 def location(path: str) -> UPath:
-    """`path` as a path object, local or not. Listings of object stores are never cached.
+    """Turn a path or URL into a path object whose listings are never cached.
 
     Raises `InputError` for a URL whose library is not installed or whose scheme is unknown.
     """
@@ -119,13 +119,13 @@ def location(path: str) -> UPath:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it. Raises as `location` does."""
+    """Open the fsspec file system of a URL; returns the path within it, too."""
     place = location(url)
     return place.fs, place.path
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again may help: throttling, a server's error, a broken connection."""
+    """Whether an error may go away on retry: throttling, a server's error, a broken connection."""
     if any(cls.__name__ in _TRANSIENT_CLASSES for cls in type(error).__mro__):
         return True
     status = getattr(error, "code", None)  # gcsfs
@@ -137,13 +137,13 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_store_error(error: BaseException) -> bool:
-    """Whether a file system or the client of an object store raised this."""
+    """Whether an error was raised by a file system or the client of an object store."""
     family = type(error).__module__.split(".")[0]
     return isinstance(error, OSError) or family in _CLIENTS or is_transient(error)
 
 
 def patiently(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call `work` until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
+    """Call `work` again until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
 
     Errors that trying again cannot help are raised at once, the last one when time is up.
     """
@@ -165,7 +165,7 @@ def _log_retry(state: RetryCallState) -> None:
 
 
 def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call `work` patiently. Raises `InputError` with one sentence: cannot `verb` `path`."""
+    """Call `work` with retries. Raises `InputError`, in one sentence: cannot `verb` `path`."""
     try:
         return patiently(work, *args, **kwargs)
     except Exception as error:
@@ -175,7 +175,7 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
 
 
 def is_full(folder: str | os.PathLike[str]) -> bool:
-    """Whether the disk of a local folder has no room left, less than a megabyte.
+    """Whether the disk of a local folder has less than a megabyte left.
 
     torch, safetensors and DuckDB raise errors of their own where the disk is full.
     """
@@ -187,7 +187,7 @@ def is_full(folder: str | os.PathLike[str]) -> bool:
 
 
 def explain(path: object, error: BaseException, verb: str = "write") -> str:
-    """One sentence: what a failed access to `path` means and what to do. Without secrets."""
+    """Explain in one sentence why an access to `path` failed and what to do, without secrets."""
     path = without_secrets(str(path))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {path}; nothing is lost: make room and run the same command"
@@ -231,7 +231,7 @@ class Entry(NamedTuple):
 
 
 def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
-    """List a folder by name; nothing if there is no such folder.
+    """List a folder by name; empty if there is no such folder.
 
     With `is_there`, a folder that does not exist is an error as well. Links to folders count as
     files. Raises `InputError` if the folder cannot be listed.
@@ -250,7 +250,7 @@ def listing(folder: str | UPath, *, is_there: bool = False) -> list[Entry]:
 
 @contextmanager
 def listings_kept() -> Iterator[None]:
-    """Each folder is listed once in here, however often it is asked for in this thread."""
+    """Within this context, list each folder only once in this thread."""
     token = _kept_listings.set({})
     try:
         yield
@@ -289,13 +289,13 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """A version that changes when an object's bytes do, from the facts of its store."""
+    """A version of an object that changes with its bytes, from its store's metadata."""
     names = ("ETag", "etag", "mtime", "LastModified")
     return str(next((info[name] for name in names if info.get(name)), ""))
 
 
 def present_files(paths: Iterable[UPath]) -> list[UPath]:
-    """The paths that are files, or links; of many objects in one folder, by listing it."""
+    """The paths among these that are files or links; objects of one folder are listed once."""
     folders: dict[str, list[UPath]] = defaultdict(list)
     present: list[UPath] = []
     for path in paths:
@@ -315,7 +315,7 @@ def present_files(paths: Iterable[UPath]) -> list[UPath]:
 
 
 def remove_files(paths: Iterable[UPath]) -> None:
-    """Remove the paths that are files; folders and what is not there are left alone."""
+    """Delete the paths that are files; folders and missing paths are left alone."""
     objects: list[UPath] = []
     for path in present_files(paths):
         if is_url(path):
@@ -334,7 +334,7 @@ def _is_local_file(path: str) -> bool:
 
 
 def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
-    """A local file to read.
+    """Open a local regular file for reading.
 
     Raises `OSError` for anything else: a pipe would be waited for, a device has no end.
     """
@@ -353,7 +353,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def check_is_file(path: str | UPath) -> None:
-    """Raise `OSError` for a local path that is there and is no regular file, behind links too.
+    """Raise `OSError` for a local path that exists and, links followed, is not a regular file.
 
     For readers that open a path by themselves; others use `open_file`.
     """
@@ -368,7 +368,7 @@ def check_is_file(path: str | UPath) -> None:
 
 
 def missing(path: str | UPath) -> str:
-    """The sentence for a path without a file: it does not exist, or it is a pipe or a device."""
+    """A sentence that says whether a path does not exist, or is a pipe or a device."""
     try:
         check_is_file(path)
     except OSError as error:
@@ -383,12 +383,12 @@ def _not_a_file(path: str, mode: int) -> OSError:
 
 
 def read_bytes(path: UPath) -> bytes:
-    """The whole of a small file."""
+    """Read a small file as bytes."""
     return patiently(path.read_bytes) if is_url(path) else path.read_bytes()
 
 
 def read_range(url: str, begin: int, end: int) -> bytes:
-    """Bytes `begin` to `end` of a file. Raises `InputError` if they cannot be had."""
+    """Read bytes `begin` to `end` of a file. Raises `InputError` if that fails."""
     if is_url(url):
         system, path = filesystem(url)
         data = ask("read", url, system.cat_file, path, start=begin, end=end)
@@ -405,7 +405,7 @@ def _read_local(path: str, begin: int, end: int) -> bytes:
 
 
 def open_binary(url: str, *, block_bytes: int, blocks: int) -> Any:
-    """A readable binary stream of an object; the next block is fetched while one is read."""
+    """Open an object as a binary stream that fetches the next block ahead of time."""
     system, path = filesystem(url)
     options = {"maxblocks": blocks}
     return patiently(
@@ -433,7 +433,7 @@ _configure_retries()
 
 
 def open_parquet(path: UPath) -> Any:  # a `pyarrow.parquet.ParquetFile`
-    """A Parquet file of any size, on a disk or in a store; only what is asked for is read.
+    """Open a Parquet file, local or in a store; only what is asked for is read.
 
     Raises `OSError` or `pyarrow.ArrowException` if it cannot be read.
     """

@@ -22,7 +22,7 @@ _MOST_NODES = 1_000_000  # of a YAML document, counting what an alias repeats
 
 
 def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
-    """The text of a file or an object, UTF-8 with or without a byte order mark.
+    """Read a text file or object, UTF-8 with or without a byte order mark.
 
     Raises `InputError` if it cannot be read, is no regular file, is no UTF-8, or has more than
     `largest` bytes.
@@ -37,7 +37,7 @@ def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
 
 
 def parse_json(text: str | bytes, where: object) -> Any:
-    """The value of a JSON text. Raises `InputError` that begins with `where` for another text."""
+    """Parse JSON. Raises `InputError`, beginning with `where`, for other text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -47,7 +47,7 @@ def parse_json(text: str | bytes, where: object) -> Any:
 
 
 def compose_yaml(text: str, where: object) -> yaml.Node | None:
-    """The nodes of a YAML text, None of an empty one.
+    """Parse YAML into nodes, None for an empty text.
 
     Raises `InputError` that begins with `where` for one that is nested too deeply, or whose aliases
     repeat so much that it would not fit into memory, and `yaml.YAMLError` for what is not YAML.
@@ -65,7 +65,7 @@ def compose_yaml(text: str, where: object) -> yaml.Node | None:
 
 
 def load_yaml(text: str, where: object) -> Any:
-    """The value of a YAML text. Raises as `compose_yaml` does."""
+    """Parse YAML into values, within bounds of nesting and size."""
     compose_yaml(text, where)
     try:
         return yaml.safe_load(text)

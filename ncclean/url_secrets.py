@@ -28,20 +28,20 @@ _LIKE_A_TOKEN = re.compile(r"[\w+/=%~.-]{24,}")
 
 
 def without_secrets(text: str) -> str:
-    """The text with `***` for the secrets of every URL in it."""
+    """Replace the secrets of every URL in a text with `***`."""
     if "://" not in text:
         return text
     return _URL.sub(_without_secrets, text)
 
 
 def is_broken(url: str) -> bool:
-    """Whether a password has a character that ends it, which would be read as host and port."""
+    """Whether a URL's password has an unescaped character that cuts it short."""
     _, _, rest = url.partition("://")
     return "@" in rest and _has_half_a_password(re.split("[/?#]", rest, maxsplit=1)[0])
 
 
 def name_without_secrets(url: str) -> str:
-    """The URL without what `without_secrets` hides: for names of files."""
+    """A URL without its secrets, for the names of files."""
     url = without_secrets(url).replace(f"{HIDDEN}@", "")
     begin, mark, query = url.partition("?")
     left = [one for one in query.split("&") if not one.endswith(HIDDEN)]
@@ -49,7 +49,7 @@ def name_without_secrets(url: str) -> str:
 
 
 def values_without_secrets(value: Any) -> Any:
-    """`without_secrets` of each string in the lists and mappings of JSON, keys included."""
+    """Replace the secrets of URLs in all strings of a JSON value, keys included."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):

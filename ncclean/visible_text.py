@@ -17,12 +17,12 @@ _CONTROLS = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelled out (`⟨U+202E⟩`), but for tabs and line ends."""
+    """Spell out control characters in a text (`⟨U+202E⟩`), except tabs and line ends."""
     return _CONTROLS.sub(lambda control: f"⟨U+{ord(control[0]):04X}⟩", text)
 
 
 def message(text: str) -> str:
-    """Text that ncclean says itself, unlike data that it prints: without secrets of URLs too."""
+    """Prepare a message of ncclean for the terminal: no control characters, no secrets of URLs."""
     return visible(without_secrets(text))
 
 

@@ -13,14 +13,7 @@ from ncclean.training.options import AdaptOptions
 from .command import Command, Result, identity
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import (
-    Device,
-    Overwrite,
-    Precision,
-    Pretrained,
-    ScoredShards,
-    Scores,
-)
+from .shared_options import Device, Overwrite, Precision, Pretrained, ScoredShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.training.adapt_model import AdaptSummary
@@ -44,9 +37,7 @@ class Adapt(Command):
 
     scores: Scores
     shards: ScoredShards
-    out: Annotated[
-        str, Option("Folder of the adapted model.", flags=("-o",), inside="", local=True)
-    ]
+    out: Annotated[str, Option("Folder of the adapted model.", inside="", local=True)]
     model: Annotated[
         str,
         Option("Model to adapt, as in `score`; preferably the one that scored.", reads=Reads.MODEL),
@@ -54,8 +45,7 @@ class Adapt(Command):
     pretrained: Pretrained = "laion2b_s34b_b79k"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     threshold: Annotated[
-        float,
-        Option("Train on pairs whose clean_posterior is above this.", low=0, below=1),
+        float, Option("Train on pairs whose clean_posterior is above this.", low=0, below=1)
     ] = 0.9
     options: AdaptOptions = field(default_factory=AdaptOptions)
     precision: Precision = "auto"
@@ -63,7 +53,7 @@ class Adapt(Command):
     overwrite: Overwrite = False
 
     def run(self, progress: Progress = SILENT) -> Result[AdaptSummary]:
-        """Train and save the model; see `ncclean.training.adapt_model`."""
+        """Adapt the model and save it; see `ncclean.training.adapt_model`."""
         from ncclean.data.sources import resolve_pairs
         from ncclean.models.request import ModelRequest
         from ncclean.training.adapt_model import adapt_model

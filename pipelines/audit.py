@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate
 from ncclean.options import Option, Reads, check_unset, parameters
 
 from .command import Command, Result
-from .display import Note, Shown, Table, file_size, share
+from .display import Note, Shown, Table, file_size, interval, share
 from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ncclean.auditing.measure import RuleAudit
     from ncclean.report.write_audit import WrittenAudit
 
+_estimate = partial(interval, called="")
 _OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
@@ -45,8 +46,7 @@ class Audit(Command):
 
     scores: Scores
     out: Annotated[
-        str | None,
-        Option("Folder for the page, audit.html, and sample.parquet; may be a URL.", flags=("-o",)),
+        str | None, Option("Folder for the page, audit.html, and sample.parquet; may be a URL.")
     ] = None
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
@@ -82,8 +82,7 @@ class Audit(Command):
         Option("What `cannot tell` counts as: `leave-out`, `match` or `mismatch`."),
     ] = "leave-out"
     apply: Annotated[
-        bool,
-        Option("Move the table's calibration to the answers, like `score --calibrate-with`."),
+        bool, Option("Move the table's calibration to the answers, like `score --calibrate-with`.")
     ] = False
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -103,7 +102,7 @@ class Audit(Command):
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
     def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
-        """Draw, see `ncclean.report.write_audit`, or measure, see `ncclean.auditing.measure`."""
+        """Draw a sample and write the page to judge it, or measure the answers."""
         if self.out is not None:
             from ncclean import stores
             from ncclean.data.sources import resolve_pairs
@@ -181,18 +180,14 @@ def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
 
 
 def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
-    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {_kinds(audit.given)}"
+    answers = ", ".join(f"{count:,} {kind}" for kind, count in audit.given.items() if count)
+    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {answers}"
     if audit.unknown:
         yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
     if audit.repeated:
         yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
-    expected = audit.expected
-    stated = _estimate(expected) if expected.has_interval else share(expected.value)
-    yield Table(
-        "",
-        ("", "measured (95 % interval)", "expected"),
-        (("noise rate", _estimate(audit.noise), stated),),
-    )
+    rates = (_estimate(audit.noise), _estimate(audit.expected))
+    yield Table("", ("", "measured (95 % interval)", "expected"), (("noise rate", *rates),))
     rules = [*audit.rules, *([audit.selection] if audit.selection is not None else [])]
     yield Table(
         "Rules",
@@ -233,14 +228,3 @@ def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
     name = negated if negated != rule.name else f"not: {rule.name}"
     name = "the selection" if rule.name == "dropped" else name
     return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)
-
-
-def _estimate(estimate: Estimate) -> str:
-    """`4.1% (2.9% to 5.6%)`, or `-` where the answers do not say."""
-    if not estimate.is_known:
-        return "-"
-    return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
-
-
-def _kinds(counts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)

@@ -15,43 +15,28 @@ from ncclean.options import CaptionKeys, Option, parameters
 
 from .command import Command, Result, options_of
 from .display import Note, Shown, counted, interval, none_scored
+from .export import Export
 from .progress import SILENT, Progress
+from .report import Report
 from .run import planned, result_of
+from .score import Score
+from .select import Select
 from .shared_options import (
     Device,
     EmbeddingKeys,
-    Engine,
     Model,
     Precision,
     Pretrained,
+    ScoreEngine,
     sources_option,
 )
 
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
-
-_OF_SOURCE = tuple(parameters(SourceOptions))
-# Which options go to which stage of the recipe.
-_STAGE_OPTIONS = {
-    "score": (
-        "model",
-        "pretrained",
-        "caption_key",
-        "embedding_keys",
-        *_OF_SOURCE,
-        "calibrate_by",
-        "signals",
-        "words",
-        "precision",
-        "device",
-        "engine",
-        "ray_address",
-    ),
-    "select": ("threshold", "where"),
-    "report": _OF_SOURCE,
-    "export": ("samples_per_shard", *_OF_SOURCE, "caption_key"),
-}
+# Of the whole, though stages have them too; on a cluster only the scoring runs.
+_OF_CLEAN = {"out", "dry_run"}
+_OF_SCORING = {"engine", "ray_address"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +57,7 @@ class Clean(Command):
     is_stage = False
 
     source: Annotated[Sequence[str], sources_option("SOURCE")]
-    out: Annotated[str, Option("Folder of the results.", flags=("-o",), metavar="PATH", local=True)]
+    out: Annotated[str, Option("Folder of the results.", metavar="PATH", local=True)]
     model: Model = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     caption_key: CaptionKeys = None
@@ -88,14 +73,12 @@ class Clean(Command):
     samples_per_shard: Annotated[int, Option("Samples per shard written.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
-    engine: Annotated[
-        Engine, Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.")
-    ] = "auto"
+    engine: ScoreEngine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
     dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
-        """Run the recipe, or what is left of it; or plan it."""
+        """Run or resume the bundled recipe `clean`, or show its plan."""
         from ncclean.data.sources import are_embeddings, resolve_sources
 
         from .recipe.bundled import find_recipe
@@ -150,7 +133,10 @@ class Clean(Command):
 
 
 def _targets() -> Iterator[tuple[str, str]]:
-    """Yield each option with its place in the recipe."""
+    """Yield each option with its place in the recipe: every stage that has one of its name."""
     yield "source", "source"
-    for stage, options in _STAGE_OPTIONS.items():
-        yield from ((f"{stage}.{option}", option) for option in options)
+    for stage in (Score, Select, Report, Export):
+        others = _OF_CLEAN if stage is Score else _OF_CLEAN | _OF_SCORING
+        for option in parameters(Clean):
+            if option in parameters(stage) and option not in others:
+                yield f"{stage.name}.{option}", option

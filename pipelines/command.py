@@ -23,7 +23,6 @@ from ncclean.errors import InputError
 from ncclean.estimates import flattened
 from ncclean.json_values import finite
 from ncclean.options import OptionError, Options, Parameter, parameters, union_members, value_of
-from ncclean.text_files import load_yaml
 
 from .display import Shown
 from .progress import SILENT, Progress
@@ -57,7 +56,7 @@ class Result(Generic[S]):
         return self.values[name]
 
     def to_json(self) -> Mapping[str, Any]:
-        """The values without NaN and infinity."""
+        """The result's values with None in place of NaN and infinity."""
         cleaned: Mapping[str, Any] = finite(dict(self.values))
         return cleaned
 
@@ -95,7 +94,7 @@ class Command(Options):
 
     @abstractmethod
     def run(self, progress: Progress = SILENT) -> Result[Any]:
-        """Do it. Raises `InputError` before anything is written if it cannot be done."""
+        """Run the command. Raises `InputError`, before anything is written, if it cannot be."""
 
     def result(
         self,
@@ -108,7 +107,7 @@ class Command(Options):
         failures: Mapping[str, str] | None = None,
         is_empty: bool = False,
     ) -> Result[S]:
-        """Build the result; values and failures come from the summary unless they are given."""
+        """Build the command's result; values and failures come from the summary by default."""
         reported: Any = summary
         if values is None:
             values = (
@@ -124,20 +123,20 @@ class Command(Options):
 
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:
-        """Raise `OptionError` for options that were given and do not go together."""
+        """Raise `OptionError` if the given options contradict one another."""
 
     def table_columns(self) -> frozenset[str] | None:
-        """The columns of the table at `out`, None if it is not a table."""
+        """Columns of the table that the command writes; None if it writes none."""
         return None
 
 
 def help_text(kind: type[Command]) -> str:
-    """The docstring, unindented."""
+    """The command's docstring, unindented."""
     return inspect.cleandoc(kind.__doc__ or "")
 
 
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
-    """The command with these options, by name; those left out keep their defaults.
+    """Build a command from options by name; those left out keep their defaults.
 
     Values may be as a recipe has them: one where a list is taken, a number as text. Raises
     `OptionError` for an unknown option, a missing one and a value that it does not take.
@@ -159,14 +158,14 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
 
 
 def check_known(kind: type[Command], names: Iterable[str], options: Collection[str]) -> None:
-    """Raise `OptionError` for the first name that is not one of the known options."""
+    """Raise `OptionError` for the first name that is not an option of the command."""
     for name in names:
         if name not in options:
             raise OptionError(name, f"{kind.name} has no option {name!r}{closest(name, options)}")
 
 
 def accept(parameter: Parameter, value: Any) -> Any:
-    """The value in the type of the option. Raises `OptionError` if it has none of it."""
+    """Convert a value to the type of an option. Raises `OptionError` if that fails."""
     from pydantic import TypeAdapter, ValidationError
 
     if value is None and not parameter.is_required:
@@ -189,13 +188,13 @@ def accept(parameter: Parameter, value: Any) -> Any:
 
 
 def closest(word: str, words: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing if no known word is like it."""
+    """` (did you mean ...?)` with the most similar word; empty if none is similar."""
     close = difflib.get_close_matches(word, list(words), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def options_of(command: Command) -> dict[str, Any]:
-    """All options by name."""
+    """All options of a command, by name."""
     return {name: value_of(command, p) for name, p in parameters(type(command)).items()}
 
 
@@ -228,21 +227,18 @@ def identity(command: Command) -> dict[str, Any]:
     return {"version": ncclean.__version__, "options": options, "inputs": inputs}
 
 
-def input_labels(identity: Mapping[str, Any]) -> dict[str, str]:
-    """Names for the inputs of an identity, to describe differences with."""
-    return {f"inputs.{name}": "the input" for name in identity["inputs"]}
-
-
 def listed(value: Any) -> list[Any]:
-    """The value or values of an option; of a mapping, its keys."""
+    """The value or values of an option as a list; the keys of a mapping."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
 def parse_settings(kind: type[Command], settings: Sequence[str]) -> dict[str, Any]:
-    """`["a_neg=20"]` as options; values are YAML. Raises `InputError` for an unknown name."""
+    """Parse `--set NAME=VALUE`, values as YAML. Raises `InputError` for an unknown name."""
     import yaml
+
+    from ncclean.text_files import load_yaml
 
     values = {}
     for setting in settings:

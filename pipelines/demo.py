@@ -18,7 +18,6 @@ from .run import result_of
 if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
-SCORES_FILE = "scores.parquet"
 QUERIES = (
     "SELECT status, count(*) AS pairs FROM scores GROUP BY status ORDER BY pairs DESC",
     "SELECT round(similarity, 3) AS similarity, round(noise_probability, 3) AS noise_probability, "
@@ -46,14 +45,12 @@ class Demo(Command):
     resume_hint = "run the same command again to go on"
     is_stage = False
 
-    out: Annotated[str, Option("Folder of the run.", flags=("-o",), metavar="PATH", local=True)] = (
-        "demo_run"
-    )
+    out: Annotated[str, Option("Folder of the run.", metavar="PATH", local=True)] = "demo_run"
     pairs: Annotated[int, Option("Pairs to render.", low=100)] = 16_000
     seed: Seed = 0
 
     def run(self, progress: Progress = SILENT) -> Result[RunSummary]:
-        """Run the recipe, or what is left of it."""
+        """Run or resume the bundled recipe `demo`."""
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
         from .recipe.run import run
@@ -72,7 +69,7 @@ class Demo(Command):
 
     def _shown(self, result: Result[RunSummary]) -> Iterator[Shown]:
         yield from result.shown
-        scores = f"{self.out.rstrip('/')}/{SCORES_FILE}"
+        scores = f"{self.out.rstrip('/')}/scores.parquet"
         for sql in QUERIES:
             yield f'\n$ ncclean query "{sql}" {scores}'
             yield from Query(sql=sql, scores=[scores]).run().shown

@@ -38,7 +38,7 @@ Shown = Table | Note | str
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and values, without heads."""
+    """A table of names and values, without heads."""
     return Table("", (), tuple(rows), left=2)
 
 
@@ -52,27 +52,27 @@ def none_scored(failures: Mapping[str, int], fields: Sequence[str] = ()) -> Note
 
 
 def partner_lines(joined: Mapping[str, int], rows: int) -> list[str]:
-    """Lines that count the rows of the scores with a row in each joined table."""
+    """Lines that say how many rows of the scores each joined table has."""
     return [f"{name}: joined to {count:,} of {rows:,} rows" for name, count in joined.items()]
 
 
 def share(value: float | None, digits: int = 1) -> str:
-    """`12.3%`, or `-` for nothing and NaN."""
+    """A share as text, `12.3%`; `-` for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}%}"
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """`0.123`, or `-` for nothing and NaN."""
+    """A number as text, `0.123`; `-` for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def interval(rate: Estimate) -> str:
-    """`20.1% (95 % interval 18.9% to 21.3%)`."""
+def interval(rate: Estimate, called: str = "95 % interval ") -> str:
+    """An estimate as text, `20.1% (95 % interval 18.9% to 21.3%)`; `-` for an unknown one."""
     if not rate.has_interval:
         return share(rate.value)
-    return f"{share(rate.value)} (95 % interval {share(rate.low)} to {share(rate.high)})"
+    return f"{share(rate.value)} ({called}{share(rate.low)} to {share(rate.high)})"
 
 
 def hours(count: float) -> str:
-    """`2.50 hours`, or `12.3 minutes`."""
+    """A duration as text: `2.50 hours`, or `12.3 minutes`."""
     return f"{60 * count:,.1f} minutes" if count < 1 else f"{count:,.2f} hours"

@@ -41,8 +41,7 @@ class EvaluateCompare(Command):
         ),
     ]
     b: Annotated[
-        str,
-        Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH),
+        str, Option("Result of the other model.", argument=True, metavar="B", reads=Reads.PATH)
     ]
     out: Annotated[str | None, json_option("comparison.json")] = None
     draws: Annotated[int, Option("Bootstrap resamples.", low=1)] = 2000
@@ -50,7 +49,7 @@ class EvaluateCompare(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[list[Comparison]]:
-        """Compare what both have; see `ncclean.evaluation.comparison`."""
+        """Compare two models' results on common data; see `ncclean.evaluation.comparison`."""
         from ncclean.evaluation.comparison import compare_results
         from ncclean.evaluation.results import read_results
         from ncclean.output_mark import check_free

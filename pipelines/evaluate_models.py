@@ -26,17 +26,15 @@ if TYPE_CHECKING:
 # The one figure of each task that stands for it.
 LEADING_METRICS = ("acc1", "lp_acc1", "rsum")
 
-Models = Annotated[
-    Sequence[str],
-    Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Command):
     """Options that all evaluations of models share."""
 
-    model: Models
+    model: Annotated[
+        Sequence[str],
+        Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
+    ]
     data: Annotated[
         Sequence[str],
         Option(
@@ -54,11 +52,7 @@ class ModelOptions(Command):
     ] = ()
     out: Annotated[
         str | None,
-        Option(
-            "Folder for the results, or a `.json` file if there is only one.",
-            flags=("-o",),
-            inside="",
-        ),
+        Option("Folder for the results, or a `.json` file if there is only one.", inside=""),
     ] = None
     space: Annotated[
         str,
@@ -91,7 +85,7 @@ class ModelOptions(Command):
         return list(zip(self.model, tags, strict=True))
 
     def requests(self) -> list[ModelRequest]:
-        """The models, each with its tag."""
+        """Requests to load the models, each with its tag."""
         from ncclean.models.request import ModelRequest
 
         return [
@@ -114,7 +108,7 @@ class ModelEvaluation(ModelOptions):
 
     @abstractmethod
     def task(self) -> Task:
-        """The measurement."""
+        """The task to evaluate the models on."""
 
     def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
         """Evaluate every model on every set; see `ncclean.evaluation.models_on_sets`."""
@@ -153,7 +147,7 @@ class EvaluateZeroshot(ModelEvaluation):
     title = "Zero-shot classification"
 
     def task(self) -> Task:
-        """Accuracy of the prompts."""
+        """The task of zero-shot classification by prompts."""
         from ncclean.evaluation.models_on_sets import zeroshot_task
 
         return zeroshot_task(self.embedding)
@@ -174,7 +168,7 @@ class EvaluateRetrieval(ModelEvaluation):
     title = "Retrieval"
 
     def task(self) -> Task:
-        """Recall in both directions."""
+        """The task of retrieval in both directions."""
         from ncclean.evaluation.models_on_sets import retrieval_task
 
         return retrieval_task(self.embedding)
@@ -198,14 +192,14 @@ class EvaluateLinearProbe(ModelEvaluation):
     seed: Seed = 0
 
     def task(self) -> Task:
-        """The probe, with the seed."""
+        """The task of a linear classifier on frozen embeddings, with the seed."""
         from ncclean.evaluation.models_on_sets import linear_probe_task
 
         return linear_probe_task(self.embedding, dataclasses.replace(self.probe, seed=self.seed))
 
 
 def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:
-    """A metric as text: a share as a percentage; `rsum` is a sum of percentages."""
+    """A metric as text: shares as percentages; `rsum` is a sum of percentages already."""
     if value is None:
         return "-"
     sign = "+" if is_signed else ""
@@ -215,7 +209,7 @@ def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:
 
 
 def skipped_counts(skipped: dict[str, int]) -> str:
-    """`3 image_corrupt, 1 caption_missing`."""
+    """Unusable samples as text, such as `3 image_corrupt, 1 caption_missing`."""
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
 
 

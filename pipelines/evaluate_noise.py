@@ -16,6 +16,7 @@ from ncclean.options import Option, Options, Reads, check_source, check_unset, p
 
 from .command import Command, Result
 from .display import Note, Shown, Table, decimal, interval, partner_lines, share
+from .inputs import DEFAULT_PRETRAINED
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores, json_option, plot_option
 
@@ -24,9 +25,14 @@ if TYPE_CHECKING:
     from ncclean.evaluation.noise_trial import TrialRequest
 
 
+_TABLES = ("scores", "join")  # options that name the tables
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(Options):
     """Options of `--inject`: the pairs, and the model that scores them."""
+
+    in_recipes = False
 
     donors: Annotated[
         Sequence[str],
@@ -34,30 +40,22 @@ class TrialOptions(Options):
             "Corpus whose captions --inject takes, in place of permuting: images if SCORES are, "
             "else embeddings of the same model. Repeatable.",
             reads=Reads.SOURCE,
-            in_recipes=False,
         ),
     ] = ()
     pairs: Annotated[
-        int,
-        Option(
-            "Approximate number of pairs for --inject, from all over the corpus.",
-            low=2,
-            in_recipes=False,
-        ),
+        int, Option("Approximate number of pairs for --inject, from all over the corpus.", low=2)
     ] = 20_000
     model: Annotated[
-        str,
-        Option("Model for --inject with shards, as in `score`.", in_recipes=False, source="images"),
+        str, Option("Model for --inject with shards, as in `score`.", source="images")
     ] = "ViT-B-32"
-    pretrained: Annotated[
-        str | None, Option("Pretrained tag or checkpoint file of --model.", in_recipes=False)
-    ] = "laion2b_s34b_b79k"
+    pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
+        DEFAULT_PRETRAINED
+    )
     embedding_keys: Annotated[
         str | None,
         Option(
             "Vectors for --inject with embeddings, as in `score`.",
             metavar="IMG,TEXT",
-            in_recipes=False,
             source="embeddings",
         ),
     ] = None
@@ -65,12 +63,11 @@ class TrialOptions(Options):
         str | float | None,
         Option(
             "Scale for --inject with embeddings, or their model, as in `score`.",
-            in_recipes=False,
             source="embeddings",
         ),
     ] = None
-    device: Annotated[str, Option("Device of the model.", is_idle=True, in_recipes=False)] = "auto"
-    seed: Annotated[int, Option("Random seed of --inject.", in_recipes=False)] = 0
+    device: Annotated[str, Option("Device of the model.", is_idle=True)] = "auto"
+    seed: Annotated[int, Option("Random seed of --inject.")] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,23 +93,17 @@ class EvaluateNoise(Command):
     out: Annotated[str | None, json_option("noise.json")] = None
     column: Annotated[
         Sequence[str],
-        Option(
-            "Also evaluate this column; higher is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Also evaluate this column; higher is noisier. Repeatable.", columns_of=_TABLES),
     ] = ()
     lower_is_noisier: Annotated[
         Sequence[str],
-        Option(
-            "Also evaluate this column; lower is noisier. Repeatable.",
-            columns_of=("scores", "join"),
-        ),
+        Option("Also evaluate this column; lower is noisier. Repeatable.", columns_of=_TABLES),
     ] = ()
     score: Annotated[
         Sequence[str],
         Option(
             "Also evaluate this score, `SQL` or `NAME=SQL`; higher is cleaner. Repeatable.",
-            sql_over=("scores", "join"),
+            sql_over=_TABLES,
         ),
     ] = ()
     join: Join = ()
@@ -120,14 +111,14 @@ class EvaluateNoise(Command):
         Mapping[str, float] | Sequence[str],
         Option(
             "Judge a column at this threshold, as in `similarity=0.25`. Repeatable.",
-            columns_of=("scores", "join"),
+            columns_of=_TABLES,
         ),
     ] = ()
     rule: Annotated[
         Sequence[str],
         Option(
             "Also evaluate this rule: SQL that is true for the pairs to flag. Repeatable.",
-            sql_over=("scores", "join"),
+            sql_over=_TABLES,
         ),
     ] = ()
     inject: Annotated[
@@ -166,29 +157,22 @@ class EvaluateNoise(Command):
         return thresholds
 
     def run(self, progress: Progress = SILENT) -> Result[NoiseEvaluation]:
-        """Evaluate, draw and write; see `ncclean.evaluation.evaluate_noise`."""
-        import tempfile
-        from pathlib import Path
-
+        """Evaluate scores and rules, and plot; see `ncclean.evaluation.evaluate_noise`."""
         from ncclean.output_mark import check_free
+        from ncclean.scratch import scratch_folder
         from ncclean.storage.run_folder import write_json
 
         check_free([self.out, self.plot], self.name, self.overwrite)
         if self.inject is None:
             evaluation = self._evaluate(self.scores, progress)
         else:
-            with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-                trial, table = self._trial(self.inject).run(Path(folder), progress)
+            with scratch_folder() as folder:
+                trial, table = self._trial(self.inject).run(folder, progress)
                 evaluation = dataclasses.replace(self._evaluate([table], progress), trial=trial)
-        files = []
+        files = [path for path in (self.out, self.plot) if path is not None]
         if self.out is not None:
-            files.append(
-                write_json(
-                    self.out, dataclasses.asdict(evaluation, dict_factory=flattened), self.name
-                )
-            )
-        if self.plot is not None:
-            files.append(self.plot)
+            values = dataclasses.asdict(evaluation, dict_factory=flattened)
+            write_json(self.out, values, self.name)
         noisy = sum(evaluation.noisy.values())
         best = max(evaluation.scores, key=lambda score: score.kinds[0].report.auroc)
         auroc = best.kinds[0].report.auroc  # of all noise, which comes first
@@ -310,13 +294,7 @@ def _detection_table(scores: Sequence[ScoreEvaluation], number: int) -> Table:
     for score in scores:
         kind = score.kinds[number]
         report = kind.report
-        shares = (
-            report.accuracy,
-            report.precision,
-            report.recall,
-            report.f1,
-            report.clean_kept,
-        )
+        shares = (report.accuracy, report.precision, report.recall, report.f1, report.clean_kept)
         rows.append(
             (
                 score.column,

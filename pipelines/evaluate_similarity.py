@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 
 from .command import Result
@@ -17,26 +16,7 @@ from .progress import SILENT, Progress
 from .shared_options import plot_option
 
 if TYPE_CHECKING:
-    from ncclean.data.shards import ShardRef
-    from ncclean.evaluation.similarity import Similarities
-
-
-@dataclass(frozen=True)
-class ModelSimilarity:
-    """The cosines of one model, see `Similarities`; `skipped` counts samples by reason."""
-
-    model: str
-    pretrained: str
-    cosines: Similarities
-    skipped: dict[str, int]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "pretrained": self.pretrained,
-            **dataclasses.asdict(self.cosines.summary()),
-            "skipped": self.skipped,
-        }
+    from ncclean.evaluation.model_similarity import ModelSimilarity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +42,9 @@ class EvaluateSimilarity(ModelOptions):
             "Retrieval set in clip_benchmark's layout, or shards. Repeatable.", reads=Reads.PATH
         ),
     ]
-    out: Annotated[
-        str | None,
-        Option("Folder for the result, `similarity.json`.", flags=("-o",), inside=""),
-    ] = None
+    out: Annotated[str | None, Option("Folder for the result, `similarity.json`.", inside="")] = (
+        None
+    )
     against: Annotated[
         str | None,
         Option("The model afterwards; the same as one more --model at the end.", reads=Reads.MODEL),
@@ -74,24 +53,25 @@ class EvaluateSimilarity(ModelOptions):
 
     @property
     def named_models(self) -> list[tuple[str, str]]:
-        """The models, the one to compare with last."""
+        """The models with their tags, the model of `--against` last."""
         if self.against is None:
             return super().named_models
         both = dataclasses.replace(self, model=[*self.model, self.against], against=None)
         return both.named_models
 
     def run(self, progress: Progress = SILENT) -> Result[list[ModelSimilarity]]:
-        """Compare the models' cosines, and draw them if `plot` is given.
+        """Compare the models' cosines of matched and mismatched pairs, and plot them if asked to.
 
         Raises `InputError` if the data cannot be read or holds fewer than two images.
         """
+        from ncclean.evaluation.model_similarity import measure_similarity
         from ncclean.evaluation.similarity_figure import save_similarity_figure
         from ncclean.output_mark import check_free
         from ncclean.storage.run_folder import write_json
 
         out = f"{self.out.rstrip('/')}/similarity.json" if self.out is not None else None
         check_free([out, self.plot], self.name, self.overwrite)
-        results = list(self._measure(progress))
+        results = list(measure_similarity(self.requests(), self.data, self.embedding, progress))
         values = {"models": [result.to_json() for result in results]}
         files = []
         if self.plot is not None:
@@ -101,41 +81,6 @@ class EvaluateSimilarity(ModelOptions):
         if out is not None:
             files.append(write_json(out, values, self.name))
         return self.result(results, _summary(results, files), made=files, values=values)
-
-    def _measure(self, progress: Progress) -> Iterator[ModelSimilarity]:
-        from ncclean.evaluation.embedding import embed_dataset
-        from ncclean.evaluation.similarity import similarities
-
-        shards = [shard for source in self.data for shard in _shards(source)]
-        for model in self.requests():
-            progress.say(f"{model.model}: loading")
-            estimator = model.load()
-            progress.say(f"{model.model}: embedding")
-            pairs = embed_dataset(estimator, shards, self.embedding)
-            if len(pairs.keys) < 2:
-                raise InputError(
-                    "similarities need at least two images: a single one has no negatives"
-                )
-            cosines = similarities(pairs.image, pairs.text, pairs.text_to_image)
-            identity = estimator.identity
-            yield ModelSimilarity(identity.model, identity.pretrained, cosines, pairs.skipped)
-
-
-def _shards(source: str) -> list[ShardRef]:
-    """The shards of a retrieval set's test split, or of any source that `score` takes."""
-    from ncclean import stores
-    from ncclean.data.benchmark_sets import RETRIEVAL, read_set
-    from ncclean.data.shards import resolve_shards
-
-    folder = stores.location(source.rstrip("/") or source)
-    one = None if source.startswith("@") or "{" in source or "*" in source else read_set(folder)
-    if one is None:
-        return resolve_shards([source])
-    if one.kind != RETRIEVAL:
-        raise InputError(
-            f"{source} is a {one.kind} set, whose images have no captions: name a retrieval set"
-        )
-    return one.shards("test")
 
 
 def _summary(results: Sequence[ModelSimilarity], files: Sequence[str]) -> Iterator[Shown]:

@@ -38,13 +38,9 @@ class Export(Command):
     has_record = True
 
     selection: Annotated[
-        str,
-        Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE),
+        str, Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE)
     ]
-    out: Annotated[
-        str,
-        Option("Folder of the shards, or a .npy file for the uids.", flags=("-o",), inside=""),
-    ]
+    out: Annotated[str, Option("Folder of the shards, or a .npy file for the uids.", inside="")]
     shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     caption_key: CaptionKeys = None
@@ -87,7 +83,7 @@ class Export(Command):
         return self.out.endswith(".npy")
 
     def run(self, progress: Progress = SILENT) -> Result[ExportSummary] | Result[ExportPlan]:
-        """Write what was selected; see `ncclean.selection.export`."""
+        """Write the selected samples as shards, or their uids; see `ncclean.selection.export`."""
         if self.dry_run:
             estimate = self._plan(progress)
             return self.result(estimate, _plan_lines(estimate))

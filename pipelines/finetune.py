@@ -49,17 +49,11 @@ class Finetune(Command):
             typed_default="clip",
         ),
     ]
-    shards: Annotated[
-        Sequence[str],
-        Option("Shards to train on. Repeatable.", reads=Reads.SHARDS),
-    ]
-    out: Annotated[
-        str, Option("Folder of the run and its model.", flags=("-o",), inside="", local=True)
-    ]
+    shards: Annotated[Sequence[str], Option("Shards to train on. Repeatable.", reads=Reads.SHARDS)]
+    out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
-        str | None,
-        Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE),
+        str | None, Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE)
     ] = None
     model: Annotated[str, Option("Model to train, as in `score`.", reads=Reads.MODEL)] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
@@ -117,7 +111,7 @@ class Finetune(Command):
 
     @classmethod
     def check_given(cls, values: Mapping[str, Any]) -> None:
-        """Refuse the options of other methods: they would do nothing."""
+        """Raise `OptionError` for an option of another training method, which would do nothing."""
         method = values["method"]
         for name in values:
             parameter = parameters(cls)[name]
@@ -135,12 +129,12 @@ class Finetune(Command):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether only the heads are trained, on features that are computed once."""
+        """Whether only the heads train, on features that are computed once."""
         return self.method == "disncl" and self.objective.disncl.freeze_towers
 
     @property
     def objective_options(self) -> ObjectiveOptions:
-        """The options of the objective, with the variants of DisNCL."""
+        """The options of the objective, with DisNCL's variants applied."""
         variants: dict[str, Any] = {name.replace("-", "_"): True for name in self.disncl_variant}
         disncl = dataclasses.replace(self.objective.disncl, **variants)
         return dataclasses.replace(self.objective, disncl=disncl)
@@ -155,7 +149,7 @@ class Finetune(Command):
         return self.result(trained, _summary(trained, figures), figures=figures, made=[self.out])
 
     def finetuning(self) -> Finetuning:
-        """The run that the command describes."""
+        """The training run that the command's options describe."""
         from ncclean.models.request import ModelRequest
         from ncclean.training.finetune import Finetuning
 

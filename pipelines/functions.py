@@ -10,7 +10,7 @@ from ncclean.errors import InputError
 from ncclean.options import Parameter, parameters
 
 from .command import Command, Result, build, help_text
-from .progress import SILENT, Calls, Progress, Report
+from .progress import SILENT, Calls, Progress
 from .registry import COMMANDS
 
 # `ncclean.report` is a package already.
@@ -22,7 +22,11 @@ FUNCTIONS: dict[str, type[Command]] = {
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of a command, or `evaluate`. Raises `KeyError` for another name."""
+    """The Python function of a command by name. Raises `KeyError` for another name.
+
+    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
+    each time, such as `print`. Raises `InputError` for options that the command does not take.
+    """
     if name == "evaluate":
         return evaluate
     kind = FUNCTIONS[name]
@@ -30,7 +34,12 @@ def function(name: str) -> Callable[..., Any]:
 
     def call(*args: Any, **options: Any) -> Result[Any]:
         arguments = signature.bind(*args, **options).arguments
-        return run(kind, arguments.pop("progress", None), arguments)
+        progress = arguments.pop("progress", None)
+        if progress is None:
+            progress = SILENT
+        elif not isinstance(progress, Progress):
+            progress = Calls(progress)
+        return build(kind, arguments).run(progress)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = help_text(kind)
@@ -39,7 +48,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
-    """`ncclean evaluate TASK`, with what the function `evaluate_...` of the task takes."""
+    """Run `ncclean evaluate TASK`, with the arguments of the task's function `evaluate_...`."""
     prefix = "evaluate "
     tasks = sorted(name.removeprefix(prefix) for name in COMMANDS if name.startswith(prefix))
     if task not in tasks:
@@ -48,39 +57,19 @@ def evaluate(task: str, *inputs: Any, **options: Any) -> Result[Any]:
     return result
 
 
-def run(
-    kind: type[Command],
-    progress: Progress | Callable[[Report], object] | None,
-    options: dict[str, Any],
-) -> Result[Any]:
-    """Run a command with options by name.
-
-    `progress` is an object with `say` and `advance`, or a function that is called with a `Report`
-    each time, such as `print`. Raises `InputError` for options that the command does not take.
-    """
-    command = build(kind, options)
-    if progress is None:
-        return command.run(SILENT)
-    return command.run(progress if isinstance(progress, Progress) else Calls(progress))
-
-
 def signature_of(kind: type[Command]) -> inspect.Signature:
-    """The signature of a command's function: inputs and `out` by position, all else by name."""
-    declared = list(parameters(kind).values())
-    by_position = [p for p in declared if p.is_required]
-    by_position += [
-        p for p in declared if not p.is_required and (p.option.argument or p.name == "out")
-    ]
-    names = {parameter.name for parameter in by_position}
-    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Signature(
-        [
-            *(_argument(parameter, positional) for parameter in by_position),
-            *(_argument(p, keyword) for p in declared if p.name not in names),
-            inspect.Parameter("progress", keyword, default=None),
-        ]
-    )
+    """Signature of a command's function: inputs and `out` by position, other options by name."""
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    needed, optional, others = [], [], []
+    for parameter in parameters(kind).values():
+        if parameter.is_required:
+            needed.append(_argument(parameter, positional))
+        elif parameter.option.argument or parameter.name == "out":
+            optional.append(_argument(parameter, positional))
+        else:
+            others.append(_argument(parameter, keyword))
+    progress = inspect.Parameter("progress", keyword, default=None)
+    return inspect.Signature([*needed, *optional, *others, progress])
 
 
 def _argument(parameter: Parameter, kind: Any) -> inspect.Parameter:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.options import Reads
 from ncclean.url_secrets import without_secrets
@@ -31,6 +30,7 @@ def check_there(
 
     `is_random` asks for the architecture of a model, without weights.
     """
+    from ncclean import stores
     from ncclean.models.checkpoint import resolve as resolve_model
     from ncclean.storage.tables import table_files
 
@@ -51,6 +51,7 @@ def check_there(
 
 def stamps(reads: Reads, value: str) -> Iterator[Stamp]:
     """Path, size and version of every file behind an input; the name of a model as it is."""
+    from ncclean import stores
     from ncclean.storage.tables import table_files
 
     if reads in (Reads.SHARDS, Reads.SOURCE):
@@ -86,6 +87,8 @@ def _table(reads: Reads, value: str) -> str:
 
 
 def _stamp(path: str) -> Stamp:
+    from ncclean import stores
+
     if not stores.is_url(path):
         status = os.stat(path)
         return path, status.st_size, str(status.st_mtime_ns)

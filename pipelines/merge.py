@@ -49,7 +49,7 @@ class Merge(Command):
         object.__setattr__(self, "shift", parse_shift(self.shift))
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary]:
-        """Merge; see `ncclean.storage.merge`."""
+        """Merge the scoring runs; see `ncclean.storage.merge`."""
         from ncclean.storage.merge import merge
 
         merged = merge(
@@ -59,6 +59,6 @@ class Merge(Command):
             osa_function=self.osa_function,
             calibrate_on=self.calibrate_on,
             overwrite=self.overwrite,
-            on_progress=lambda done, total: progress.advance(done, total, "shards"),
+            progress=progress,
         )
         return score_result(self, merged)

@@ -50,13 +50,7 @@ class Neighbours(Command):
     ]
     embedding_keys: EmbeddingKeys = None
     out: Annotated[
-        str,
-        Option(
-            "Parquet file to write.",
-            flags=("-o",),
-            inside="neighbours.parquet",
-            endings=(".parquet",),
-        ),
+        str, Option("Parquet file to write.", inside="neighbours.parquet", endings=(".parquet",))
     ]
     reference: Annotated[
         Sequence[str],

@@ -108,7 +108,7 @@ class Pace:
         self._first, self._last, self._begin = 0, 0, 0.0
 
     def facts(self, done: int, total: int, unit: str) -> dict[str, str]:
-        """`speed` and `ETA` as text; empty for the first report, and while nothing is done."""
+        """Speed and remaining time as text; empty in the first report and before any progress."""
         now = self._clock()
         if self._counted != (total, unit) or done < self._last:  # something else, or once more
             self._counted, self._first, self._begin = (total, unit), done, now
@@ -124,7 +124,7 @@ class Pace:
 
 
 def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) -> str:
-    """`score: 1,200 of 20,000 samples, loss 3.1`."""
+    """A line of progress: `score: 1,200 of 20,000 samples, loss 3.1`."""
     of = f" of {total:,}" if total else ""
     others = (fact for fact in facts.items() if fact[0] != "stage")
     line = ", ".join([f"{done:,}{of} {unit}", *map(fact_text, others)])
@@ -132,14 +132,14 @@ def count_line(done: int, total: int, unit: str, facts: Mapping[str, object]) ->
 
 
 def fact_text(fact: tuple[str, object]) -> str:
-    """`loss 3.1`; a speed needs no name."""
+    """A fact beside the progress as text: `loss 3.1`; a speed is printed without its name."""
     name, value = fact
     text = f"{value:.3f}" if isinstance(value, float) else f"{value}"
     return text if name == "speed" else f"{name.replace('_', ' ')} {text}"
 
 
 def duration(seconds: float) -> str:
-    """`0:42`, `12:05`, `3:20:00`."""
+    """Seconds as text: `0:42`, `12:05`, `3:20:00`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

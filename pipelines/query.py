@@ -45,7 +45,7 @@ class Query(Command):
     memory_limit: MemoryLimit = None
 
     def run(self, progress: Progress = SILENT) -> Result[duckdb.DuckDBPyRelation]:
-        """Run the query. Raises `InputError` for what is not one SELECT, or fails."""
+        """Run the SQL query. Raises `InputError` if it is not one SELECT, or fails."""
         from ncclean.storage.joined import query
 
         relation = query(self.sql, self.scores, self.memory_limit, joins=self.join)

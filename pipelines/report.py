@@ -34,13 +34,12 @@ class Report(Command):
     summary = "Show a score table as one HTML file."
 
     scores: Scores
-    out: Annotated[str, Option("The HTML file; may be a URL.", flags=("-o",), inside="report.html")]
+    out: Annotated[str, Option("The HTML file; may be a URL.", inside="report.html")]
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     title: PageTitle = None
     pairs: Annotated[
-        int,
-        Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300),
+        int, Option("Pairs to show per group: worst, borderline, best, failed.", low=0, high=300)
     ] = 24
     figures: Annotated[
         str | None,

@@ -40,10 +40,7 @@ class Run(Command):
         Option("A YAML file, or the name of a bundled recipe.", argument=True, metavar="RECIPE"),
     ] = None
     out: Annotated[
-        str | None,
-        Option(
-            "Folder of the run (default: runs/RECIPE).", flags=("-o",), metavar="PATH", local=True
-        ),
+        str | None, Option("Folder of the run (default: runs/RECIPE).", metavar="PATH", local=True)
     ] = None
     set: Annotated[
         Sequence[str],
@@ -67,7 +64,7 @@ class Run(Command):
             raise OptionError("recipe", "name a recipe, or list the bundled ones with --list")
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
-        """Run, plan or list; see `ncclean_pipelines.recipe`."""
+        """Run a recipe, plan it, or list the bundled ones; see `ncclean_pipelines.recipe`."""
         from .recipe.bundled import bundled_recipes, find_recipe
 
         if self.recipe is None or self.list_recipes:
@@ -103,7 +100,7 @@ def result_of(command: Command, summary: RunSummary) -> Result[RunSummary]:
 
 
 def planned(command: Command, stages: list[PlannedStage]) -> Result[list[PlannedStage]]:
-    """The result of a command that only says which stages of a recipe would run."""
+    """The result of a command that only shows which stages of a recipe would run."""
     values = {"stages": [dataclasses.asdict(stage) for stage in stages]}
     return command.result(stages, _plan(stages), values=values)
 

@@ -26,11 +26,11 @@ from .shared_options import (
     CalibrateOnOption,
     Device,
     EmbeddingKeys,
-    Engine,
     Model,
     OsaFunction,
     Overwrite,
     Pretrained,
+    ScoreEngine,
     ScoresOut,
     Shift,
     sources_option,
@@ -95,15 +95,10 @@ class Score(Command):
     compiled: Annotated[
         bool,
         Option(
-            "torch.compile the image tower; pays off only on GPUs.",
-            name="compile",
-            source="images",
+            "torch.compile the image tower; pays off only on GPUs.", name="compile", source="images"
         ),
     ] = False
-    engine: Annotated[
-        Engine,
-        Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
-    ] = "auto"
+    engine: ScoreEngine = "auto"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     drop_missing: Annotated[
         bool,
@@ -150,7 +145,7 @@ class Score(Command):
             )
 
     def run(self, progress: Progress = SILENT) -> Result[ScoreSummary] | Result[ScorePlan]:
-        """Score what is not scored yet and finalize; see `ncclean.execution.score_corpus`."""
+        """Score the shards not scored yet, and finalize; see `ncclean.execution.score_corpus`."""
         calibration = CalibrationOptions(
             shift=self.shift, osa_function=self.osa_function, calibrate_on=self.calibrate_on
         )
@@ -228,7 +223,7 @@ class Score(Command):
         return EmbeddingRequest.of(shards, parse_keys(self.embedding_keys), scale, self.device)
 
     def table_columns(self) -> frozenset[str] | None:
-        """Those of every score table and of the options; unknown with `--columns`."""
+        """Columns of the score table under these options; None with `--columns`."""
         from ncclean import schema
         from ncclean.data import image_signals, languages
 

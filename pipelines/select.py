@@ -11,7 +11,7 @@ from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
 from .command import Command, Result
-from .display import Note, Shown, Table, partner_lines, share
+from .display import Note, Shown, Table, interval, partner_lines, share
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores
 
@@ -37,12 +37,7 @@ class Select(Command):
     scores: Scores
     out: Annotated[
         str,
-        Option(
-            "Parquet file of the selection.",
-            flags=("-o",),
-            inside="selection.parquet",
-            endings=(".parquet",),
-        ),
+        Option("Parquet file of the selection.", inside="selection.parquet", endings=(".parquet",)),
     ]
     policy: Policy = field(default_factory=Policy)
     dedup: Annotated[
@@ -64,7 +59,7 @@ class Select(Command):
     overwrite: Replace = False
 
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
-        """Write the selection; see `ncclean.selection.select.select`.
+        """Select pairs and write the selection; see `ncclean.selection.select.select`.
 
         Raises `InputError` if it would take the place of a table that it reads, or of a file that
         another command wrote.
@@ -133,11 +128,8 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
         mean = selected.weight_sum / selected.kept if selected.kept else 0.0
         yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
     if (measured := selected.measured_noise_kept).is_known:
-        ends = f"{share(measured.low)} to {share(measured.high)}"
-        yield (
-            f"measured {share(measured.value)} ({ends}) mismatched among the kept, by the audit "
-            "(95 % interval)"
-        )
+        rate = interval(measured, called="")
+        yield f"measured {rate} mismatched among the kept, by the audit (95 % interval)"
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
     yield from partner_lines(selected.joined, selected.rows)

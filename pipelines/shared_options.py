@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from ncclean.config import CalibrateOn, WeightFunction
-from ncclean.figure_files import FORMATS
+from ncclean.file_names import FIGURE_ENDINGS
 from ncclean.options import Option, Reads
 
 Model = Annotated[
@@ -27,6 +27,10 @@ Device = Annotated[
     str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
 ]
 Engine = Literal["auto", "local", "ray"]
+ScoreEngine = Annotated[
+    Engine,
+    Option("`local` or `ray`; `auto` is `ray` with an address or several GPUs.", is_idle=True),
+]
 Shards = Annotated[
     Sequence[str],
     Option(
@@ -57,9 +61,7 @@ PageTitle = Annotated[str | None, Option("Title of the page (default: the name o
 ScoresOut = Annotated[
     str,
     Option(
-        "`*.parquet` for one file, any other name for a folder of parts.",
-        flags=("-o",),
-        inside="scores.parquet",
+        "`*.parquet` for one file, any other name for a folder of parts.", inside="scores.parquet"
     ),
 ]
 Shift = Annotated[
@@ -123,7 +125,7 @@ Replace = Annotated[
 
 
 def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> Option:
-    """Pairs in any layout that is read."""
+    """The option for a command's sources: images or embeddings in any layout."""
     return Option(
         "Shards, tables or folders of images, or embeddings: files, folders, globs, brace ranges "
         "`{0000..0099}.tar`, `@list.txt` or URLs.",
@@ -136,7 +138,7 @@ def sources_option(metavar: str, typed_default: Sequence[str] | None = None) -> 
 
 def json_option(inside: str) -> Option:
     """The option for a JSON file of the result; `inside` is its place in a stage's folder."""
-    return Option("JSON file of the result.", flags=("-o",), inside=inside, endings=(".json",))
+    return Option("JSON file of the result.", inside=inside, endings=(".json",))
 
 
 def plot_option(inside: str | None = None) -> Option:
@@ -144,7 +146,7 @@ def plot_option(inside: str | None = None) -> Option:
     return Option(
         "Draw the figure to this `.png`, `.svg` or `.pdf`.",
         metavar="PATH",
-        endings=FORMATS,
+        endings=FIGURE_ENDINGS,
         inside=inside,
         extra="plots",
     )

@@ -9,11 +9,9 @@ from .adapt import Adapt
 from .audit import Audit
 from .command import Command
 from .evaluate_compare import EvaluateCompare
-from .evaluate_disentanglement import EvaluateDisentanglement
 from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
 from .evaluate_noise import EvaluateNoise
 from .evaluate_similarity import EvaluateSimilarity
-from .evaluate_weights import EvaluateWeights
 from .export import Export
 from .finetune import Finetune
 from .inject_noise import InjectNoise
@@ -45,7 +43,5 @@ COMMANDS: tuple[type[Command], ...] = (
     EvaluateLinearProbe,
     EvaluateCompare,
     EvaluateSimilarity,
-    EvaluateDisentanglement,
-    EvaluateWeights,
 )
 STAGES = {kind.name: kind for kind in COMMANDS if kind.is_stage}

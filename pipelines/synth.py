@@ -35,10 +35,7 @@ class Synth(Command):
     resume_hint = "run the same command again to render it anew"
     has_record = True
 
-    out: Annotated[
-        str,
-        Option("Folder of the shards.", flags=("-o",), metavar="PATH", inside="", local=True),
-    ]
+    out: Annotated[str, Option("Folder of the shards.", metavar="PATH", inside="", local=True)]
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     noise: Annotated[float, Option("Share of mismatched pairs.", low=0, high=1)] = 0.2
     kind: Annotated[
@@ -56,7 +53,7 @@ class Synth(Command):
 
     @property
     def options(self) -> CorpusOptions:
-        """The corpus with its noise and seed."""
+        """Options of the rendered corpus, with its noise and seed."""
         noise = {self.kind: self.noise, "hard": self.hard, "junk": self.junk}
         return dataclasses.replace(self.corpus, noise=noise, seed=self.seed)
 

@@ -11,13 +11,14 @@ import pytest
 from upath import UPath
 
 from ncclean.errors import InputError
-from ncclean.figure_files import FORMATS, write_figure
+from ncclean.figure_files import write_figure
+from ncclean.file_names import FIGURE_ENDINGS
 from ncclean.output_mark import check_free, mark, was_made_by
 from ncclean.selection.export import export_uids
 from ncclean.storage.run_folder import write_json
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", FIGURE_ENDINGS)
 def test_figures(tmp_path, kind):
     path = str(tmp_path / f"f{kind}")
     figure = matplotlib.figure.Figure()
@@ -63,7 +64,7 @@ def test_what_is_called_parquet_and_is_none_is_not_ours(tmp_path):
     assert not was_made_by(str(tmp_path / "t.parquet"), "select")
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", FIGURE_ENDINGS)
 def test_a_figure_of_somebody_that_says_the_words_is_not_ours(tmp_path, kind):
     path = str(tmp_path / f"f{kind}")
     figure = matplotlib.figure.Figure()

@@ -184,7 +184,7 @@ def test_pipelines_do_not_import_the_command_line():
         )
 
 
-HEAVY = {"torch", "duckdb", "ray", "faiss", "pyarrow", "sklearn", "open_clip"}
+HEAVY = {"torch", "duckdb", "ray", "faiss", "pyarrow", "sklearn", "open_clip", "fsspec", "yaml"}
 
 
 def test_the_declarations_load_nothing_heavy():

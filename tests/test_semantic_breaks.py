@@ -27,7 +27,7 @@ def test_a_hundred_breaks_are_planted_all_over_the_product():
     assert len(planted) >= 100
     names = Counter((one["file"], one["means"]) for one in BREAKS)
     assert max(names.values()) == 1
-    assert {one["file"].split("/")[0] for one in planted} == {"ncclean", "pipelines", "cli"}
+    assert {one["file"].split("/")[0] for one in planted} >= {"ncclean", "pipelines", "cli"}
 
 
 @pytest.mark.parametrize("one", BREAKS, ids=lambda one: f"{one['file']}: {one['means']}")

@@ -32,7 +32,7 @@ class Design:
 
     @classmethod
     def of(cls, fields: Any, path: str) -> Design:
-        """Read what `to_json` made. Raises `InputError` for something else."""
+        """Read the design of a sample from JSON. Raises `InputError` for other JSON."""
         try:
             design = cls(np.array(fields["bounds"], float), np.array(fields["pairs"], np.int64))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -51,18 +51,18 @@ class Answers:
     repeated: int
 
     def digest(self) -> str:
-        """A hash of which pairs were judged, and how."""
+        """A hash of the judged pairs and their answers."""
         lines = sorted(json.dumps([*pair, answer]) for pair, answer in self.by_pair.items())
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     def key_of(self, uid: str, caption_number: int) -> Pair | None:
-        """The answered pair that a row of the table is, by number of the caption or uid alone."""
+        """The key of a table row among the answers: uid and caption number, or the uid alone."""
         pairs: tuple[Pair, Pair] = ((uid, caption_number), (uid, None))
         return next((pair for pair in pairs if pair in self.by_pair), None)
 
 
 def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | None:
-    """True for an answer that counts as a mismatch; None if the answer is left out."""
+    """Whether an answer counts as a mismatch; None if the answer is left out."""
     counts = {"partly": partly, "cannot tell": cannot_tell}.get(answer, answer)
     return None if counts == "leave-out" else counts == "mismatch"
 

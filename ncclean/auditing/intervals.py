@@ -65,7 +65,7 @@ class Cells:
     mismatched: np.ndarray
 
     def pooled(self) -> Cells:
-        """The pairs of a cell without answers count in the nearest cell of its row that has some.
+        """Move the pairs of cells without answers to the nearest cell of the row that has some.
 
         They are then taken to be like those of their neighbour. Rows without any answers stay.
         """

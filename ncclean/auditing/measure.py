@@ -164,7 +164,7 @@ def measure(
     cannot_tell: Counts = "leave-out",
     memory_limit: str | None = None,
 ) -> Audit:
-    """Measure score files by the file `answers`.
+    """Measure the noise rate and the rules of score files by the judgements in a file.
 
     `sample` is the `sample.parquet` that the answers are on. Without it, the strata are those that
     the answers name, else those of the table: they depend on it alone. `partly` and `cannot_tell`

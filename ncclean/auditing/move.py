@@ -15,7 +15,7 @@ _FEWEST = 30  # answers
 
 
 def moved(calibration: Calibration, audit: Audit) -> Calibration:
-    """The calibration whose noise probabilities are those that the answers of `audit` ask for.
+    """Move a calibration so that its noise probabilities agree with the answers of an audit.
 
     The map is fitted to the probabilities that `calibration` gives the judged pairs, so a table
     that was moved before is moved from where it began. Raises `InputError` for fewer than 30

@@ -35,7 +35,7 @@ class Sample:
     design: Design
 
     def drawn(self) -> np.ndarray:
-        """(S,) pairs drawn of each stratum."""
+        """(S,) number of pairs drawn from each stratum."""
         return np.bincount(self.rows.column("stratum").to_numpy(), minlength=len(self.design.pairs))
 
     def write(self, out: UPath, seed: int) -> None:
@@ -52,7 +52,7 @@ class Sample:
 
 
 def draw_sample(table: AuditTable, answers: int, seed: int) -> Sample:
-    """Draw about `answers` pairs of the strata of a table; all pairs, if there are no more.
+    """Draw about `answers` pairs to judge from the strata of a score table; all if there are fewer.
 
     Each stratum is a simple random sample by a hash of seed and uid. Pairs are ordered so that the
     first m hold each stratum in its share, for any m: a person may stop early.

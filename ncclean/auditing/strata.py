@@ -40,9 +40,9 @@ class Strata:
         return len(self.pairs)
 
     def allocated(self, answers: int) -> np.ndarray:
-        """(S,) how many pairs of each stratum to judge: `answers` in all, or every pair.
+        """(S,) number of pairs of each stratum to judge: `answers` in all, or every pair.
 
-        In parts of their unsureness, but `_FEWEST` at least and no more than there are. Each
+        In proportion to `unsureness`, but at least `_FEWEST` and at most all of a stratum. Each
         stratum gets one, even if that is more than was asked for.
         """
         most = self.pairs.astype(np.int64)
@@ -63,7 +63,7 @@ class Strata:
 
 
 def strata_of(counts: np.ndarray) -> Strata:
-    """Cut a corpus of which (B,) `counts` pairs have their noise probability in each bin.
+    """Cut a corpus into strata of similar noise probability, from (B,) pairs by bin of it.
 
     Bin b holds logits from (FIRST_BIN + b) / BINS_PER_LOGIT, with everything below and above in
     the outer ones. The strata depend on the corpus alone, not on the size of a sample, so that

@@ -55,7 +55,7 @@ class AuditTable:
         selection: str | None = None,
         memory_limit: str | None = None,
     ) -> AuditTable:
-        """Raises `InputError` for tables without noise probabilities and for other files."""
+        """Open score files for an audit. Raises `InputError` if they lack noise probabilities."""
         beside = {"selection": [selection]} if selection is not None else {}
         connection = connect(paths, memory_limit, beside=beside)
         there = columns_of(connection, "scores")
@@ -93,7 +93,7 @@ class AuditTable:
         self.close()
 
     def strata(self) -> Strata:
-        """The strata of this corpus; see `ncclean.auditing.strata`."""
+        """The strata that the pairs of this table are sampled from."""
         # Where logarithms would be of 0, or of what a 32-bit float cannot tell from 1.
         bins = self._rows(
             f"""SELECT CASE WHEN {_P} < 1.2e-7 THEN {FIRST_BIN}
@@ -107,7 +107,7 @@ class AuditTable:
         return strata_of(counts)
 
     def draw(self, bounds: np.ndarray, wanted: np.ndarray, seed: int) -> tuple[pa.Table, list[int]]:
-        """Draw (S,) `wanted` pairs of each stratum by a hash of seed and uid.
+        """Draw (S,) `wanted` pairs from each stratum by a hash of seed and uid.
 
         Returns the rows, with `stratum` and `place_in_stratum`, and the pairs that each stratum
         has.
@@ -144,7 +144,7 @@ class AuditTable:
         return rows.sort_by([("stratum", "ascending"), ("place_in_stratum", "ascending")]), pairs
 
     def counts(self, bounds: np.ndarray) -> tuple[Counts, ...]:
-        """Count the pairs of each of the `rules`, in one pass over the table."""
+        """Count the pairs that each detection rule flags, in one pass over the table."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         rows = self._rows(
             f"SELECT {stratum_sql(bounds)} AS stratum, {flags}, count(*), sum({_P}) FROM pairs "
@@ -159,7 +159,7 @@ class AuditTable:
         return tuple(Counts(*cell) for cell in zip(pairs, expected, strict=True))
 
     def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
-        """The pairs of these uids: what calibrates them, `stratum`, and `f0`, `f1`, ... by rule."""
+        """The rows of the judged uids: score, stratum, and whether each rule flags them."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         return self._table(
             "SELECT uid, caption_number, noise_probability, similarity, neg_clip_loss, "
@@ -182,7 +182,7 @@ class AuditTable:
 
 
 def stratum_sql(bounds: np.ndarray) -> str:
-    """SQL: how many of the bounds the noise probability reaches."""
+    """SQL for the stratum of a pair: the number of bounds that its noise probability reaches."""
     # With an exponent a literal is a double; without, a decimal, which is converted by its digits.
     return " + ".join(["0", *(f"({_P} >= {bound:.17e})::INTEGER" for bound in bounds)])
 

@@ -44,7 +44,7 @@ class CropBox:
 def random_crop(
     width: int, height: int, rng: random.Random, scale: tuple[float, float] = (0.9, 1.0)
 ) -> CropBox:
-    """A window of a random share of the area, at a random place.
+    """Draw a random crop: a share of the image's area, at a random place.
 
     After `_TRIES` windows that do not fit, the largest central one within the ratios (Szegedy et
     al. 2015, as torchvision has it).
@@ -64,7 +64,7 @@ class TrainingDecoder(ImageDecoder):
     """Bytes to a uint8 (3, H, W) training crop; safe to call from several threads."""
 
     def crop(self, data: bytes, seed: int) -> torch.Tensor:
-        """Decode and crop as the seed says. Raises `ImageRejected` as `ImageDecoder` does."""
+        """Decode an image and take the random crop that the seed gives. Raises `ImageRejected`."""
         header = open_image(data, self.max_pixels)
         box = random_crop(*header.size, random.Random(seed))
         try:

@@ -44,7 +44,7 @@ class BenchmarkSet:
         return _exists(self.folder / split)
 
     def shards(self, split: str) -> list[ShardRef]:
-        """The shards of `test` or `train`, in order.
+        """The shards of the split `test` or `train`, in order.
 
         Raises `InputError` if the split or a shard that `nshards.txt` counts is missing.
         """
@@ -63,11 +63,11 @@ class BenchmarkSet:
         return resolve_shards(map(str, shards))
 
     def classnames(self) -> list[str]:
-        """The names of the classes, by label. Raises `InputError` if there are none."""
+        """Names of the set's classes, by label. Raises `InputError` if there are none."""
         return self._lines(_CLASSES_FILE, "the names of its classes, one a line")
 
     def templates(self) -> list[str]:
-        """The prompts with `{c}` for the class. Raises `InputError` if there are none."""
+        """Prompt templates of the set, `{c}` for the class. Raises `InputError` without any."""
         templates = self._lines(_TEMPLATES_FILE, "its prompts, one a line with {c} for the class")
         without = next((line for line in templates if "{c}" not in line), None)
         if without is not None:
@@ -89,7 +89,7 @@ class BenchmarkSet:
 def find_sets(
     sources: Iterable[str], kind: str, splits: Iterable[str] = ("test",)
 ) -> list[BenchmarkSet]:
-    """The sets of a kind that have these splits: folders that are one, or those in a folder.
+    """The benchmark sets of a kind in the named folders, or in folders one level below.
 
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
@@ -125,7 +125,7 @@ def find_sets(
 
 
 def read_set(folder: UPath) -> BenchmarkSet | None:
-    """The set in a folder, or None if it has no `test`. Raises `InputError` for another type."""
+    """The benchmark set in a folder; None without a split `test`. Raises `InputError`."""
     if not _exists(folder / "test"):
         return None
     typed = folder / _TYPE_FILE

@@ -40,14 +40,14 @@ class Captions:
         return len(self.ends) - 1
 
     def to_bytes(self) -> bytes:
-        """A compressed npz archive of the fields."""
+        """Pack the captions of a shard into a compressed npz archive."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, text=self.text, ends=self.ends, error=np.asarray(self.error))
         return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Captions:
-        """Raises `ValueError` if the bytes are not those of captions."""
+        """Unpack the captions of a shard from an npz archive. Raises `ValueError`."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return cls(arrays["text"], arrays["ends"], arrays["error"].item())
@@ -65,7 +65,7 @@ class ChosenCaptions:
 
     @classmethod
     def among(cls, shards: Iterable[Captions], numbers: np.ndarray) -> ChosenCaptions:
-        """Collect them from the captions of all shards, in order."""
+        """Collect chosen captions from the captions of all shards, in order."""
         text, lengths = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
         start = 0
         for captions in shards:
@@ -100,7 +100,7 @@ def read_captions(shard: ShardRef, caption_key: str | None = None) -> Captions:
 
 
 def check_is_of_the_bytes(shard: ShardRef, error: ShardError) -> None:
-    """Raise `InputError` if a shard cannot be read for a reason that is not in its bytes."""
+    """Raise `InputError` if a shard cannot be read because of its store, not of its bytes."""
     cause = error.__cause__
     if isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile):
         raise InputError(f"{shard.url} {error}") from error

@@ -123,18 +123,18 @@ class ImageDecoder:
         return DecodedImage(pixels, width, height, signals)
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
-        """Decode each image; a rejected one is returned instead of raised."""
+        """Decode a batch of images; the place of a rejected one holds its error."""
         return [self.decode_or_reject(data) for data in images]
 
     def decode_or_reject(self, data: bytes) -> DecodedImage | ImageRejected:
-        """Decode one image; a rejection is returned instead of raised."""
+        """Decode one image; return, not raise, the error that rejects it."""
         try:
             return self(data)
         except ImageRejected as rejected:
             return rejected
 
     def open_checked(self, data: bytes) -> Image.Image | ImageRejected:
-        """Open an image as far as its header, or say why the image cannot be used."""
+        """Read an image's header. Raises `ImageRejected` with the reason if it cannot be used."""
         try:
             return open_image(data, self.max_pixels)
         except ImageRejected as rejected:
@@ -190,7 +190,7 @@ def decode_whole(
 
 
 def open_image(data: bytes, max_pixels: int) -> Image.Image:
-    """The image with only its header read, refused if that promises too many pixels."""
+    """Open an image, reading only its header. Raises `ImageRejected` above the pixel limit."""
     try:
         header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
     except Image.DecompressionBombError as error:
@@ -216,7 +216,7 @@ def _unidentified(data: bytes) -> str:
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:
-    """Bytes as a uint8 tensor, not copied, to be read only."""
+    """A read-only uint8 tensor over bytes, without a copy."""
     # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
     # thread-safe.
     return torch.utils.dlpack.from_dlpack(np.frombuffer(data, dtype=np.uint8))
@@ -276,7 +276,7 @@ def _geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, i
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """First frame, any mode, as 8-bit RGB. EXIF rotation is not applied: open_clip does not."""
+    """Convert the first frame of an image in any mode to 8-bit RGB, ignoring EXIF rotation."""
     if image.mode.startswith("I;16"):
         # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
@@ -312,7 +312,7 @@ def _is_unidentified(error: Exception) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a decoder on one line, without the paths of its own source."""
+    """A decoder's error message on one line, without paths of its source files."""
     text = " ".join(str(error).split()) or type(error).__name__
     # torchvision's messages start with the path of its own source file.
     text = text.split(".cpp:")[-1].split(", ", 1)[-1] if ".cpp:" in text else text

@@ -38,7 +38,7 @@ class DeviceImageDecoder(ImageDecoder):
         self.device = device
 
     def decode_many(self, images: Sequence[bytes]) -> list[DecodedImage | ImageRejected]:
-        """Decode each image; pixels of plain JPEGs are on the device, complete when this returns.
+        """Decode a batch of images, plain JPEGs on the device; pixels are complete on return.
 
         A chunk that the device refuses is decoded image by image on the CPU, which tells which
         of them is corrupt.

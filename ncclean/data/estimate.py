@@ -14,7 +14,7 @@ _SAMPLES_LOOKED_AT = 200
 
 
 def estimate_samples(shards: Sequence[ShardRef]) -> int:
-    """Estimated number of samples, from bytes per sample at the start of up to three shards.
+    """Estimate the number of samples from their sizes at the start of up to three shards.
 
     Shards small enough to be read to their end count exactly, and so do those that know their
     rows. Unreadable shards count as none.

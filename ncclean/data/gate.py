@@ -19,20 +19,20 @@ class Gate:
         self._changed = threading.Condition()
 
     def enter(self, size: int) -> None:
-        """Wait until there is room for so much more."""
+        """Wait until the limit leaves room for this amount, and reserve it."""
         with self._changed:
             self._changed.wait_for(lambda: not self._held or self._held + size <= self._most)
             self._held += size
 
     def leave(self, size: int) -> None:
-        """Make room."""
+        """Give a reserved amount back to the limit, for others to use."""
         with self._changed:
             self._held -= size
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Hold so much for a while."""
+        """Reserve an amount of the limit for the length of a `with` block."""
         self.enter(size)
         try:
             yield

@@ -27,7 +27,7 @@ _PERCEIVED = np.array([0.241, 0.691, 0.068])  # red, green, blue
 
 
 def image_signals(image: Image.Image) -> dict[str, float | str]:
-    """The signals of a picture in RGB or grey, by the names of `TYPES`.
+    """Blur, brightness, entropy and hashes of a picture in RGB or grey, by name.
 
     `blur` is the standard deviation of the edges at 64 pixels, low for a blurred picture;
     `brightness` the perceived mean in [0, 1]; `entropy` that of the histogram in bits. `image_hash`

@@ -77,7 +77,7 @@ def write_noisy(
     sink: IO[bytes],
     caption_key: str | None = None,
 ) -> Rewritten:
-    """Copy an uncompressed tar to `sink`, with the edits by sample and the truth about every pair.
+    """Copy an uncompressed tar, replacing captions or images, and note the truth about each pair.
 
     Raises `ShardError` if the source ends before its index does, `InputError` if the image of
     another sample cannot be read.

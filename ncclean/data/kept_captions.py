@@ -22,13 +22,13 @@ class KeptCaptions:
     caption_key: CaptionKeys = None
 
     def is_read(self, extension: str) -> bool:
-        """Whether captions may lie in a member of that name."""
+        """Whether a tar member of this name may hold captions."""
         return extension in (*CAPTION_EXTENSIONS, "json", *caption_keys(self.caption_key))
 
     def of_sample(
         self, key: str, captions: Sequence[Caption], fields: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """The json's `caption`, the best, `captions`, the kept ones, and `other_captions`.
+        """The caption fields of an exported sample: the best, all kept ones, and the others.
 
         `fields` are those of the sample: truth that it has for each caption follows the kept ones.
         None if the sample lacks one that was selected.
@@ -47,7 +47,7 @@ class KeptCaptions:
         return {"caption": kept[0], "captions": kept, "other_captions": others, **truth}
 
     def of_members(self, key: str, members: Mapping[str, bytes]) -> dict[str, Any] | None:
-        """`of_sample`, of the contents of its members by extension."""
+        """The caption fields of a sample, from the contents of its members by extension."""
         contents = Contents(0, key, self.caption_key)
         contents.members = dict(members)
         sample = Sample(row=0, key=key)

@@ -59,7 +59,7 @@ class Contents(Group):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The fields of the json member, parsed once."""
+        """The fields of a sample's json member, parsed once."""
         raw = self.members.get("json")
         if not isinstance(raw, bytes):
             return {}
@@ -69,7 +69,7 @@ class Contents(Group):
 
     @property
     def captions(self) -> list[tuple[str | None, object]]:
-        """Captions as they lie in the shard, a text or a list each, by the name asked for."""
+        """A sample's captions, a text or a list each, by the caption key asked for."""
         if self._caption_keys:
             return [
                 (key, self.members[key] if key in self.members else field_at(self.metadata, key))
@@ -104,12 +104,12 @@ class MemberSamples(ABC):
 
     @property
     def samples(self) -> int:
-        """Samples begun so far."""
+        """Number of samples begun so far."""
         return self._groups.samples
 
     @property
     def late_metadata(self) -> dict[int, dict[str, Any]]:
-        """By row, the fields of a json that came after its sample had been yielded."""
+        """Json fields that followed after their sample had been yielded, by row."""
         return {row: group.metadata for row, group in self._groups.late.items()}
 
     @abstractmethod
@@ -179,7 +179,7 @@ class MemberSamples(ABC):
 
 
 def too_large(extension: str, size: int) -> Unread | None:
-    """In place of a content that is larger than anything of its kind is."""
+    """A placeholder for a tar member that exceeds the size limit of its kind."""
     if is_image(extension):
         most, reason = LARGEST_FILE, SkipReason.IMAGE_TOO_LARGE
     else:
@@ -190,13 +190,13 @@ def too_large(extension: str, size: int) -> Unread | None:
 
 
 def caption_keys(names: CaptionKeys) -> tuple[str, ...]:
-    """Names of members and fields, which are lower-case here; empty for the usual ones."""
+    """The caption keys as lower-case names of members and fields; empty for the defaults."""
     several = (names,) if isinstance(names, str) else names or ()
     return tuple(name.lower() for name in several)
 
 
 def take_captions(sample: Sample, texts: Iterable[tuple[str | None, object]]) -> None:
-    """Give a sample its captions, texts or lists of texts by the name asked for.
+    """Set the captions of a sample from the members and fields that the caption keys name.
 
     Each name and each entry of a list is one, if only to say that nothing is there. Without one
     that can be used the sample is rejected, for the reason of the first, and with more than a

@@ -62,10 +62,10 @@ class MovedPairs:
     hashes: np.ndarray
 
     def edits_of(self, shard: int) -> tuple[dict[int, SampleEdit], dict[str, int]]:
-        """Edits of a shard by the sample's place in it, and pairs that got what they had by kind.
+        """The edits of a shard by sample, and the number of pairs left unchanged, by kind.
 
-        The latter are clean: their new caption, or the bytes of their new image, are those of
-        another pair and the same.
+        The latter stay clean: the caption or image that they get from another pair equals their
+        own.
         """
         begin, end = int(self.starts[shard]), int(self.starts[shard + 1])
         edits: dict[int, SampleEdit] = {}
@@ -134,7 +134,7 @@ def gather_moved(
     shards: Iterable[IndexedShard],
     donors: Iterable[Captions] = (),
 ) -> MovedPairs:
-    """Collect what the plan moves, from the shards in order, and the captions of `donors` it takes.
+    """Read the captions and images that injected noise moves between pairs, shard by shard.
 
     `starts` (S + 1,) is the number of images before each shard, `own` (C,) the image that each
     caption of the corpus comes with.
@@ -182,12 +182,12 @@ def _moving(plan: NoisePlan) -> np.ndarray:
 
 
 def moving_images(plan: NoisePlan, starts: np.ndarray, shard: int) -> np.ndarray:
-    """(L,) samples of a shard, counted within it, whose images others get."""
+    """(L,) samples of a shard, numbered within it, whose images others receive."""
     return _within(_moving(plan), starts, shard)
 
 
 def image_spans(index: ShardIndex, samples: np.ndarray, *, packed: bool = False) -> np.ndarray:
-    """(L, 2) begin and end of the members that hold the images of `samples` (L,).
+    """(L, 2) byte offsets at which the image members of (L,) `samples` begin and end.
 
     In the uncompressed shard or, `packed`, in a file of these members alone.
     """

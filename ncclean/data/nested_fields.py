@@ -10,7 +10,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d{1,9})\]")
 
 
 def field_at(fields: Mapping[str, Any], path: str) -> object:
-    """The field of that name, else what the path leads to; None where it leads to nothing.
+    """The value of a json field by name, or by a path such as `a.b`; None if it is missing.
 
     Names inside are found in any case: those of `--caption-key` are lower-case here.
     """
@@ -30,7 +30,7 @@ def field_at(fields: Mapping[str, Any], path: str) -> object:
 
 
 def head_of(path: str) -> str:
-    """The field that a path begins with."""
+    """The first field of a path such as `a.b`."""
     step = _STEP.match(path)
     return step[0] if step else path
 

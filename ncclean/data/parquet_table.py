@@ -17,7 +17,7 @@ Rows = tuple[int, int]
 
 
 def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa.Table:
-    """Columns of a Parquet file, those of the given names that it has, or some of their rows.
+    """Read the named columns of a Parquet file, as far as it has them, all or some of its rows.
 
     Raises `ShardError` if it cannot be read.
     """

@@ -39,7 +39,7 @@ class RangeCopier:
         self._write(memoryview(data))
 
     def flush(self) -> None:
-        """Write what has been copied so far."""
+        """Write the bytes that were copied but not yet written."""
         self._gather()
         self._write(self._buffer[: self._held])
         self._held = 0

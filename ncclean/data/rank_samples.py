@@ -86,7 +86,7 @@ class RankSamples:
         self.length = self.samples // world_size if drop_last else -(-self.samples // world_size)
 
     def sequence(self, epoch: int, start: int, counts: LoaderCounts) -> Iterator[RawSample | None]:
-        """This rank's samples of an epoch from `start` on, None for what cannot be used."""
+        """The samples of one rank in an epoch, from `start` on; None for an unusable one."""
         yielded = 0
         for piece in self._pieces(epoch, start):
             for sample in self._piece(piece, counts, epoch):
@@ -168,7 +168,7 @@ class RankSamples:
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") % count
 
     def rng(self, *stream: int) -> np.random.Generator:
-        """Random numbers of one purpose; the first purpose, the order of shards, has no rank."""
+        """A random generator for one purpose of an epoch; all ranks share that of the shards."""
         epoch, purpose, *rest = stream
         rank = 0 if purpose == 0 else self._rank
         return np.random.default_rng([self._seed, epoch, purpose, rank, *rest])

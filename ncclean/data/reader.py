@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Container
+from typing import BinaryIO
 
 from ncclean.data.images.samples import FolderSamples, TableSamples
 from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.images.units import FOLDER, is_table
-from ncclean.data.samples import CaptionKeys, Sample
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples
-
-
-class SampleReader(Protocol):
-    """Iterates over the samples of a shard once, in input order."""
-
-    @property
-    def samples(self) -> int:
-        """Samples begun so far."""
-        ...
-
-    @property
-    def late_metadata(self) -> dict[int, dict[str, Any]]:
-        """By row, fields that came after their sample had been yielded."""
-        ...
-
-    def __iter__(self) -> Iterator[Sample]:
-        """Raises `ShardError` at the end if the shard could not be read as a whole."""
-        ...
 
 
 def read_samples(
@@ -36,7 +18,7 @@ def read_samples(
     caption_key: CaptionKeys = None,
     opened: Callable[[], BinaryIO] | None = None,
     wanted: Container[str] | None = None,
-) -> SampleReader:
+) -> FolderSamples | TableSamples | TarSamples:
     """The samples of a shard of images.
 
     `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files of

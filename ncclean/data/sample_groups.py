@@ -49,12 +49,12 @@ class Group(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes of the members."""
+        """Bytes of all tar members of a sample."""
 
     @property
     @abstractmethod
     def has_caption(self) -> bool:
-        """Whether a caption is among the members, usable or not."""
+        """Whether a sample's members include a caption, usable or not."""
 
 
 G = TypeVar("G", bound=Group)
@@ -79,18 +79,18 @@ class SampleGroups(Generic[G]):
         self._late_bytes = 0
 
     def turn_to(self, key: str, extension: str) -> list[G]:
-        """Make the group of this member the current one; returns the groups that are finished."""
+        """Make the sample of this tar member the current one; returns the completed samples."""
         finished = self.pause()
         self.current = self._resume(key, extension) or self._begin(key, extension)
         return finished
 
     def pause(self) -> list[G]:
-        """Close the current group, as another key begins; returns the groups that are finished."""
+        """Close the current sample, as another key begins; returns the completed samples."""
         group, self.current = self.current, None
         return [] if group is None else self._settle(group)
 
     def cut(self, key: str) -> list[G]:
-        """The shard ends inside a member of this key; returns the groups that are finished."""
+        """Mark that the tar ends inside a member of this key; returns the completed samples."""
         finished: list[G] = []
         if self.current is None or self.current.key != key:
             finished = self.turn_to(key, "")
@@ -99,7 +99,7 @@ class SampleGroups(Generic[G]):
         return finished
 
     def end(self) -> list[G]:
-        """The groups that are left at the end of the shard."""
+        """The samples left at the end of the shard."""
         group, self.current = self.current, None
         finished = [] if group is None else self._settle(group, is_last=True)
         finished += [self._finish(group) for group in self._waiting.values()]
@@ -168,7 +168,7 @@ def is_image(extension: str) -> bool:
 
 
 def is_unread_image(extension: str) -> bool:
-    """Whether it is that of a picture in a format that is not read."""
+    """Whether a tar member is a picture in a format that is not read."""
     return extension.rsplit(".", 1)[-1] in UNREAD_EXTENSIONS
 
 
@@ -228,6 +228,6 @@ def may_be_caption(value: object) -> bool:
 
 
 def utf8(value: str) -> str:
-    """Names in a tar may hold any bytes; Parquet strings must be UTF-8, and C's end at a NUL."""
+    """Convert a name in a tar to valid UTF-8 without NUL, as Parquet strings need it."""
     text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\0", "?")

@@ -89,11 +89,11 @@ class Sample:
 
     @property
     def caption(self) -> str | None:
-        """The first caption that can be used."""
+        """The first usable caption of the sample."""
         return next((caption.text for caption in self.captions if caption.text is not None), None)
 
     def reject(self, reason: SkipReason, error: str | None = None) -> None:
-        """Set the status unless an earlier problem already did."""
+        """Set the reason why the sample cannot be scored, unless an earlier one is set."""
         if self.status is SkipReason.OK:
             self.status, self.error = reason, error
 

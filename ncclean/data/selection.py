@@ -39,7 +39,7 @@ class SelectedSample:
 
     @property
     def pair_name(self) -> str:
-        """The uid, with the caption's number if that is not the first."""
+        """The uid of a pair, with the caption's number unless that is 0."""
         return f"{self.uid}/{self.caption}" if self.caption else self.uid
 
 
@@ -48,11 +48,11 @@ class Selection(Protocol):
 
     @property
     def captions(self) -> Captions:
-        """Which of an image's captions are samples, see `SelectionReader`."""
+        """Which captions of a selected image are trained on: all, the best, or a random one."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """Selected samples of each shard."""
+        """Number of selected samples by shard."""
         ...
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:
@@ -87,7 +87,7 @@ class SelectionReader:
         self.captions = captions if CAPTION_RANK in there else "all"
 
     def counts(self) -> dict[str, int]:
-        """Selected samples of each shard, by `captions` pairs or images."""
+        """Number of selected samples by shard: pairs or images, as `captions` says."""
         counts: dict[str, int] = {}
         best = ds.field(CAPTION_RANK) == 0 if self.captions != "all" else None
         for batch in self._dataset.to_batches(columns=["shard"], filter=best):
@@ -97,11 +97,11 @@ class SelectionReader:
         return counts
 
     def has_weights(self) -> bool:
-        """Whether any pair weighs something else than 1."""
+        """Whether any selected pair has a weight other than 1."""
         return self._holds(ds.field("weight") != 1.0)
 
     def has_forget_set(self) -> bool:
-        """Whether any pair is marked to be forgotten."""
+        """Whether the selection marks pairs to forget."""
         return self._holds(ds.field("split") == FORGET)
 
     def _holds(self, condition: ds.Expression) -> bool:

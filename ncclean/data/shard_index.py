@@ -78,7 +78,7 @@ class ShardIndex:
         return self.text[begin:end].tobytes().decode("utf-8")
 
     def to_bytes(self) -> bytes:
-        """A compressed npz archive of the fields."""
+        """Pack the index of a shard into a compressed npz archive."""
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
         np.savez_compressed(buffer, **arrays)
@@ -86,7 +86,7 @@ class ShardIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ShardIndex:
-        """Raises `ValueError` if the bytes are not those of an index."""
+        """Unpack the index of a shard from an npz archive. Raises `ValueError` for other bytes."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 fields = {name: arrays[name] for name in _FIELDS}
@@ -100,7 +100,7 @@ _FIELDS = tuple(ShardIndex.__dataclass_fields__)
 
 
 def index_shard(shard: ShardRef, caption_key: str | None = None) -> ShardIndex:
-    """Read a shard once. Images are not decoded: one that is corrupt counts as an image.
+    """Read a tar once and index its samples, without decoding: a corrupt image counts as one.
 
     A shard that is cut short has the index of what comes before. Raises `InputError` if it cannot
     be read at all for a reason that is not in its bytes.

@@ -60,19 +60,19 @@ class ShardRef:
         object.__setattr__(self, "span", self.span and tuple(self.span))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields without those at their defaults: a record may list 100,000 shards."""
+        """The shard's fields that differ from their defaults: a record may list 100,000 shards."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name)}
 
     def recorded(self) -> ShardRef:
-        """The same as a record has it, without secrets in its URLs."""
+        """The shard as records keep it, without secrets in its URLs."""
         if not stores.is_url(self.url):
             return self
         files = tuple(map(without_secrets, self.files))
         return dataclasses.replace(self, url=without_secrets(self.url), files=files)
 
     def absolute(self) -> ShardRef:
-        """The same with paths that a worker, whose working folder is another one, resolves."""
+        """The shard with absolute paths, for a worker whose working folder is another one."""
         files = tuple(map(stores.absolute, self.files))
         return dataclasses.replace(self, url=stores.absolute(self.url), files=files)
 
@@ -82,7 +82,7 @@ class ShardRef:
         return f"part-{short_name(self.name.replace('/', '__'))}.parquet"
 
     def open(self) -> BinaryIO:
-        """The shard as a binary stream; object stores are read ahead, not copied."""
+        """Open the shard as a binary stream; objects of a store are read ahead, not copied."""
         if not stores.is_url(self.url):
             return cast(BinaryIO, stores.open_file(self.url, _READ_BUFFER))
         return cast(
@@ -117,7 +117,7 @@ def resolve_shards(sources: Iterable[str]) -> list[ShardRef]:
 
 
 def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, ShardRef]:
-    """The given shard of each name in the selection.
+    """Find the shard that each shard name of a selection stands for.
 
     Names carry as many folders as it took to tell the shards of the scoring run apart, which may
     be more or fewer than it takes here. Raises `InputError` for a name that no shard or several
@@ -146,7 +146,7 @@ def match_shards(names: list[str], shards: Sequence[ShardRef]) -> dict[str, Shar
 def expand(
     source: str, one: Callable[[str], list[str]], _around: tuple[str, ...] = ()
 ) -> list[str]:
-    """Apply `one` to a source, or to each that a list file or a brace range names.
+    """Call `one` for a source, or for each source that a list file or brace range names.
 
     Raises `InputError` for a list that is not there or that names itself, and for a range of more
     than a million.
@@ -171,7 +171,7 @@ def expand(
 
 
 def places(source: str) -> list[str]:
-    """The files and folders that a glob matches, sorted; else the path as it is.
+    """Expand a glob into sorted paths; any other path stays as it is.
 
     Raises `InputError` for a glob that matches nothing.
     """
@@ -218,12 +218,12 @@ def _is_arrow(name: str) -> bool:
 
 
 def is_tar(place: str) -> bool:
-    """By its name, and that of a URL before the query."""
+    """Whether a path or URL ends like a tar, the URL's query left out."""
     return stores.without_query(place).endswith(SUFFIXES)
 
 
 def tars_in(folder: str) -> list[str]:
-    """The shards of a folder, sorted; none if it is not one. A store that fails: `InputError`."""
+    """The tar shards of a folder, sorted; none for another path. Raises `InputError`."""
     inside = folder.rstrip("/")
     names = (
         entry.name
@@ -239,7 +239,7 @@ def _url(source: str, name: str) -> str:
 
 
 def sizes_and_versions(urls: Sequence[str]) -> list[tuple[int, str]]:
-    """The size and version of each file; many objects of one folder come from its listing."""
+    """Size and version of each file; objects of one folder are listed with one request."""
     if not any(map(stores.is_url, urls)):
         return [_size_and_version(url) for url in urls]
     listed = _listed(urls)
@@ -269,14 +269,14 @@ def _size_and_version(url: str) -> tuple[int, str]:
 
 
 def check_named_once(urls: Sequence[str]) -> None:
-    """Raise `InputError` for the first of the inputs that is named twice."""
+    """Raise `InputError` for an input that is named twice."""
     twice = next((url for url, count in Counter(urls).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{twice} is named more than once: leave one out")
 
 
 def distinct_names(urls: Sequence[str], suffixes: Sequence[str]) -> list[str]:
-    """File names without suffix, with as many folders in front as tell them apart."""
+    """File names without suffix, preceded by as many folders as make them distinct."""
     pieces = []
     for url in urls:
         stem = name_without_secrets(url).split("://", 1)[-1].replace(os.sep, "/")

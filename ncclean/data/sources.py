@@ -29,7 +29,7 @@ def resolve_sources(
     layout: SourceFormat = "auto",
     options: SourceOptions | None = None,
 ) -> list[ShardRef]:
-    """The shards of sources in the order given.
+    """Expand sources, of images or of embeddings, into shards in the order given.
 
     See `resolve_shards`, `resolve_images` and `resolve_embeddings`. Raises `InputError` for sources
     that do not exist, that hold no pairs, or that are of several layouts.
@@ -57,7 +57,7 @@ def _resolved(
 
 
 def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) -> list[ShardRef]:
-    """`resolve_sources` for what needs images. Raises `InputError` for embeddings."""
+    """Expand sources of images into shards. Raises `InputError` for embeddings."""
     shards = resolve_sources(sources, "auto", options)
     if are_embeddings(shards):
         raise InputError(f"{shards[0].url} holds embeddings, but this command needs images")
@@ -65,7 +65,7 @@ def resolve_pairs(sources: Sequence[str], options: SourceOptions | None = None) 
 
 
 def are_embeddings(shards: Sequence[ShardRef]) -> bool:
-    """Whether shards hold vectors in place of images."""
+    """Whether shards hold embeddings instead of images."""
     return any(shard.layout in LAYOUTS for shard in shards)
 
 

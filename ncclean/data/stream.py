@@ -220,7 +220,7 @@ def _open_and_begin(shard: ShardRef) -> BinaryIO:
 
 
 def decode_samples(samples: Sequence[Sample], decoder: ImageDecoder) -> list[DecodedSample]:
-    """Decode the images and drop their bytes; a rejected image becomes its sample's status."""
+    """Decode the images of samples and free their bytes; a rejection sets a sample's status."""
     images = [sample.image for sample in samples if sample.image is not None]
     outcomes = iter(decoder.decode_many(images))
     decoded = []

@@ -45,7 +45,7 @@ class TarSamples(MemberSamples):
 
     @property
     def late_members(self) -> dict[int, Member]:
-        """By row, where that json lies."""
+        """Offsets of json members that followed after their sample had been yielded, by row."""
         return {row: group.located[-1] for row, group in self._groups.late.items()}
 
     def __iter__(self) -> Iterator[Sample]:

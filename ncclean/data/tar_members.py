@@ -12,7 +12,7 @@ _LARGEST_OWNER, _LATEST = 8**7, 8**11  # what the octal fields of a header hold
 
 
 def member_bytes(name: str, content: bytes, like: tarfile.TarInfo | None = None) -> bytes:
-    """Headers, content and padding of a member, with mode, time and owner of another.
+    """Header, content and padding of a tar member, with mode, time and owner of another.
 
     Without another it has neither time nor owner, so that equal content gives equal bytes.
     """
@@ -26,12 +26,12 @@ def member_bytes(name: str, content: bytes, like: tarfile.TarInfo | None = None)
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The headers of a member with neither time nor owner, whose content is copied."""
+    """Tar headers, without time and owner, for a member whose content is copied."""
     return _encoded(_header(name, size))
 
 
 def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Append a member to an open archive, in its format, with neither time nor owner."""
+    """Append a member to an open tar, in the tar's format, without time and owner."""
     tar.addfile(_header(name, len(content)), io.BytesIO(content))
 
 
@@ -46,7 +46,7 @@ def read_member(raw: bytes) -> tuple[tarfile.TarInfo, bytes]:
 
 
 def read_header(raw: bytes) -> TarMember:
-    """A member from its headers, at the beginning of `raw`."""
+    """Parse a tar member's headers at the beginning of `raw`."""
     ordinary = ordinary_header(raw[:BLOCK])
     if ordinary is not None:
         return TarMember(ordinary[0], 0, 0, BLOCK, ordinary[1], False)

@@ -47,7 +47,7 @@ class TarMember(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The end of its padding."""
+        """Offset at which the padding of the tar member ends."""
         return self.content + self.size + -self.size % BLOCK
 
 
@@ -72,7 +72,7 @@ class TarWalk:
         self._check_end()
 
     def read(self, member: TarMember) -> bytes:
-        """The content of the member that came last. Raises `EOFError` if the tar ends in it."""
+        """Read the content of the current tar member. Raises `EOFError` if the tar ends in it."""
         self._go_to(member.content)
         data = self._take(member.size)
         if len(data) < member.size:
@@ -80,7 +80,7 @@ class TarWalk:
         return data
 
     def skip(self, member: TarMember) -> None:
-        """Pass over the content of the member that came last. Raises as `read` does."""
+        """Skip the content of the current tar member. Raises `EOFError` if the tar ends in it."""
         end = member.content + member.size
         self._go_to(end)
         if self._position < end:
@@ -167,7 +167,7 @@ class TarWalk:
 
 
 def ordinary_header(header: bytes) -> tuple[str, int] | None:
-    """Name and size of a regular file with a short ASCII name; None for anything else."""
+    """Name and size in the tar header of a regular file with a short ASCII name; else None."""
     if header[156] not in _REGULAR or header[257:262] != b"ustar" or header[345]:
         return None
     # Adler's sum is that of the bytes and 1, modulo 65521: the fastest that Python has.
@@ -182,7 +182,7 @@ def ordinary_header(header: bytes) -> tuple[str, int] | None:
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """The records `LENGTH KEY=VALUE` of an extended header. Raises `tarfile.ReadError`."""
+    """The `KEY=VALUE` records of a pax header. Raises `tarfile.ReadError` for malformed ones."""
     records: dict[bytes, bytes] = {}
     begin = 0
     while begin < len(data) and data[begin]:

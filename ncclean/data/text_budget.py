@@ -19,7 +19,7 @@ _BYTES_PER_CAPTION = 64
 
 
 def parsed_size(raw: object) -> int:
-    """About the bytes that a json takes when it is parsed; 0 for anything but bytes."""
+    """Estimated memory in bytes of a json once parsed; 0 for anything but bytes."""
     if not isinstance(raw, bytes):
         return 0
     values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
@@ -38,7 +38,7 @@ class TextBudget:
         self._captions = _SHARD_CAPTIONS + size // _BYTES_PER_CAPTION
 
     def take(self, sample: Sample, fields: int) -> None:
-        """Reject a sample for which nothing is left; its `fields` take so many bytes."""
+        """Charge a sample's fields to the memory budget; reject the sample once it is used up."""
         texts = (len(caption.text or "") + _CAPTION_BYTES for caption in sample.captions)
         size, captions = sum(texts) + fields, max(0, len(sample.captions) - 1)
         if size <= self._bytes and captions <= self._captions:

@@ -37,7 +37,7 @@ def is_packed(stream: BinaryIO) -> bool:
 
 
 def unpacked(stream: BinaryIO) -> IO[bytes]:
-    """The uncompressed bytes of a file, whatever its name; the file itself if it is not compressed.
+    """Decompress a stream, whatever its name; a stream that is not compressed is returned as it is.
 
     Reading raises one of `UNPACKING_ERRORS` where it is broken, and where it unpacks to more than
     a hundred times its size. Raises `ValueError` for a compression that is not read.

@@ -91,7 +91,7 @@ class WeightedLoader:
         self._chunk = per_chunk * options.batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """The batches of an epoch from `first_step` on."""
+        """Yield the training batches of an epoch, from `first_step` on."""
         first_chunk, skipped = divmod(first_step * self.options.batch_size, self._chunk)
         ahead: deque[Callable[[], TrainBatch]] = deque()
         step = first_step

@@ -44,13 +44,13 @@ class WordClasses:
     @classmethod
     @functools.cache
     def bundled(cls) -> WordClasses:
-        """Load the classes of `word_classes.txt`."""
+        """Load the bundled word classes, `word_classes.txt`."""
         text = resources.files("ncclean.data").joinpath("word_classes.txt").read_text("utf-8")
         return cls.of_lines(text.splitlines())
 
     @classmethod
     def load(cls, path: str) -> WordClasses:
-        """Load the classes of a file. Raises `InputError` if it cannot be read or says nothing.
+        """Load word classes from a file. Raises `InputError` if it cannot be read or holds none.
 
         A line `[name]` begins a class, each further line is a meaning: words apart by spaces, its
         forms (singular, plural) by slashes. `#` begins a comment.
@@ -67,7 +67,7 @@ class WordClasses:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> WordClasses:
-        """Parse the lines of such a file. Lines before the first class have no name for it."""
+        """Parse word classes from lines of text; lines before the first heading have no class."""
         classes: dict[str, list[Meaning]] = {}
         name = ""
         for line in (line.strip() for line in lines):
@@ -81,7 +81,7 @@ class WordClasses:
 
     @functools.cached_property
     def entries(self) -> dict[str, Place]:
-        """Word, in lower case -> its class, meaning and form."""
+        """Map each lower-case word to its class, meaning and form."""
         entries: dict[str, Place] = {}
         for name, meanings in self.classes.items():
             for meaning, forms in enumerate(meanings):
@@ -91,7 +91,7 @@ class WordClasses:
         return entries
 
     def places(self, caption: str) -> list[Place]:
-        """The words of a caption that belong to a class, in their order."""
+        """The words of a caption that belong to a word class, in order."""
         places: list[Place] = []
         for match in _WORD.finditer(caption):
             entry = self.entries.get(match[0].lower())
@@ -102,7 +102,7 @@ class WordClasses:
         return places
 
     def others(self, place: Place) -> list[Sequence[str]]:
-        """The words that could replace it: those of each other meaning, in its form."""
+        """Words that could replace a word: of the same class and form, with another meaning."""
         return [
             forms[place.form]
             for meaning, forms in enumerate(self.classes[place.word_class])
@@ -114,7 +114,7 @@ class WordClasses:
 
 
 def exchanged(caption: str, place: Place, word: str) -> str:
-    """The caption with another word there.
+    """The caption with the word at a place replaced by another.
 
     Case is kept, and "a" or "an" in front follows the new word.
     """
@@ -124,7 +124,7 @@ def exchanged(caption: str, place: Place, word: str) -> str:
 
 
 def cased(word: str, place: Place) -> str:
-    """A word in the case of the one that it replaces."""
+    """The new word in the case (`red`, `Red`, `RED`) of the one that it replaces."""
     if place.word.isupper() and len(place.word) > 1:
         return word.upper()
     return word[0].upper() + word[1:] if place.word[0].isupper() else word

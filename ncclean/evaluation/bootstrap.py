@@ -42,7 +42,7 @@ class Metric:
         stratum: np.ndarray | None = None,
         scale: float = 1.0,
     ) -> Metric:
-        """From (Q,) queries: the image of each from 0, whether it hit, and its stratum from 0."""
+        """Group (Q,) queries by image and stratum, with whether each hit, for resampling."""
         strata = np.zeros(len(image), dtype=np.int64) if stratum is None else stratum
         shape = (int(image.max()) + 1, int(strata.max()) + 1)
 
@@ -52,7 +52,7 @@ class Metric:
         return cls(name, counted(hit), counted(np.ones(len(image))), scale)
 
     def value(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """(B,) values for (B, n) numbers of times that each image counts; all once by default."""
+        """The metric of (B,) resamples, given how often (B, n) each image counts."""
         if weights is None:
             weights = np.ones((1, self.hits.shape[0]))
         hits, queries = _product(weights, self.hits), _product(weights, self.queries)
@@ -88,7 +88,7 @@ class Difference:
 def paired_differences(
     a: Sequence[Metric], b: Sequence[Metric], draws: int = 2000, seed: int = 0
 ) -> list[Difference]:
-    """The difference in each metric, with a percentile bootstrap interval.
+    """Bootstrap intervals of the difference in each metric between two models on the same images.
 
     Image i must be the same in `a` and `b`. All metrics share the same `draws` resamples. Raises
     `ValueError` for fewer than two images, or for metrics that do not match.

@@ -52,7 +52,7 @@ class Calibration:
 def calibration(
     pairs: np.ndarray, probability: np.ndarray, squares: np.ndarray, kinds: list[str]
 ) -> Calibration:
-    """Compute the calibration from sums by bin and kind.
+    """Compare predicted noise probabilities with the truth, from sums by bin and kind of noise.
 
     pairs (BINS, K + 1): number of pairs, clean ones in the first column; probability and squares
     (BINS, K + 1): sums of p and of p^2 over the same pairs; kinds: the K names.

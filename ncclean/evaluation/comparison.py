@@ -49,7 +49,7 @@ class Comparison:
 def compare_results(
     a: Sequence[Evaluation], b: Sequence[Evaluation], draws: int = DRAWS, seed: int = 0
 ) -> list[Comparison]:
-    """Compare the results that share a data set and a task, b minus a.
+    """Compare two models' results on every data set and task that both have, b minus a.
 
     Raises `InputError` if no results do, if one side has several models for a data set, or if the
     two were not computed on the same samples.

@@ -23,12 +23,12 @@ class SortedScores:
 
     @classmethod
     def of(cls, values: np.ndarray, code: np.ndarray) -> SortedScores:
-        """Sort. Takes 8 bytes a pair besides what goes in and comes out."""
+        """Sort scores with their truth. Takes 8 bytes a pair besides input and output."""
         order = np.argsort(values)[::-1]
         return cls(values[order], code[order])
 
     def curve(self, kind: int | None = None) -> DetectionCurve:
-        """The curve of clean pairs against one kind of noise, or against all of it."""
+        """The detection curve of one kind of noise, or of all noise, against the clean pairs."""
         if kind is None:
             return DetectionCurve.of_sorted(self.values, self.code != 0)
         of_kind = (self.code == 0) | (self.code == kind)
@@ -49,7 +49,7 @@ class DetectionCurve:
 
     @classmethod
     def of_sorted(cls, values: np.ndarray, is_noisy: np.ndarray) -> DetectionCurve:
-        """From (N,) values in descending order and (N,) truth."""
+        """Build a detection curve from (N,) descending scores and (N,) truth."""
         if not len(values):
             empty = np.empty(0, dtype=np.int64)
             return cls(np.asarray(values, dtype=np.float64), empty, empty)
@@ -66,7 +66,7 @@ class DetectionCurve:
         return int(self.alarms[-1]) if len(self.alarms) else 0
 
     def at(self, threshold: float) -> tuple[int, int]:
-        """Noisy and clean pairs with a score of at least `threshold`."""
+        """Number of noisy and of clean pairs with a score of at least `threshold`."""
         # Thresholds descend: count those that are not below.
         reached = int(np.searchsorted(-self.thresholds.astype(np.float64), -threshold, "right"))
         if reached == 0:
@@ -104,7 +104,7 @@ class DetectionCurve:
         return float(caught @ (cleaner + (size + 1) / 2) / self.noisy)
 
     def best_f1(self) -> tuple[float, float]:
-        """The threshold of the highest F1, and that F1; only the truth can tell."""
+        """The threshold with the highest F1, and that F1. Choosing it takes the truth."""
         if not self.noisy:
             return float("nan"), float("nan")
         f1 = 2 * self.caught / (self.caught + self.alarms + self.noisy)
@@ -112,7 +112,7 @@ class DetectionCurve:
         return float(self.thresholds[best]), float(f1[best])
 
     def points(self, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """At most `count` + 3 points to draw: false alarm rate, recall and precision.
+        """False alarm rate, recall and precision at about `count` points, for a plot.
 
         They are evenly spaced over both rates, so that steep parts are not lost. The first one
         flags nothing and has the precision of the first threshold.

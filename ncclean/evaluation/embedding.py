@@ -32,7 +32,7 @@ class EmbeddingSpace(Protocol):
     def preprocessing(self) -> Preprocessing: ...
 
     def start_image(self, pixels: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """Begin to embed uint8 (3, H, W) crops; the returned call waits for it."""
+        """Start to embed uint8 (3, H, W) crops; the returned function waits for the result."""
         ...
 
     def encode_text(self, captions: Sequence[str], batch_size: int) -> torch.Tensor: ...
@@ -75,7 +75,7 @@ class EmbeddedClasses:
 def embed_dataset(
     space: EmbeddingSpace, shards: Sequence[ShardRef], options: EmbeddingOptions
 ) -> EmbeddedPairs:
-    """Images with their captions, one on each line of the sample's text.
+    """Embed the images of a retrieval set, and their captions, one on each line of the text.
 
     Raises `InputError` if a shard cannot be read or has nothing usable, `ModelError` if the
     embeddings are not finite.
@@ -98,7 +98,7 @@ def embed_dataset(
 def embed_classes(
     space: EmbeddingSpace, shards: Sequence[ShardRef], classes: int, options: EmbeddingOptions
 ) -> EmbeddedClasses:
-    """Images with the class in their `.cls`, a number from 0.
+    """Embed the images of a classification set, with the class number from each `.cls`.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
     that is not below `classes`.
@@ -124,7 +124,7 @@ def embed_images(
     options: EmbeddingOptions,
     annotation: str | None = None,
 ) -> EmbeddedImages:
-    """Every usable image of the shards with its caption, or with its member `annotation`.
+    """Embed every usable image of the shards; returns its caption or member `annotation`, too.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
     missing label is an error in the data set; an image without a caption is skipped.

@@ -29,7 +29,7 @@ def evaluate_noise(
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> NoiseEvaluation:
-    """Compare every score and rule of a table with the truth in it, and draw it if asked to.
+    """Judge the scores and rules of a table by the truth in it, and plot them if asked to.
 
     Columns, `NAME=SQL` expressions (higher is cleaner) and rules are those beside the ones that are
     known. Raises `InputError` if the table has no truth, or a column or rule that it is asked for.

@@ -52,7 +52,7 @@ class Probe:
     regularisation: float | None = None
 
     def depth(self, image: torch.Tensor, labels: torch.Tensor, chunk: int = 1024) -> torch.Tensor:
-        """(N,) place of the true class among the highest logits; see `zeroshot.class_depth`."""
+        """(N,) rank of the true class among the probe's logits, from 0."""
         # The bias is the weight of a component that is 1 everywhere.
         weights = torch.cat([self.weights, self.bias[:, None]], dim=1).to(image.device)
         return class_depth(F.pad(image, (0, 1), value=1.0), weights, labels, chunk)
@@ -61,7 +61,7 @@ class Probe:
 def fit_probe(
     image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
 ) -> Probe:
-    """Train on (N, d) embeddings with (N,) labels below `classes`.
+    """Train a linear classifier on (N, d) embeddings and (N,) labels below `classes`.
 
     Raises `InputError` if there are fewer than two classes in `labels`.
     """
@@ -73,7 +73,7 @@ def fit_probe(
 
 
 def fit_lbfgs(image: torch.Tensor, labels: torch.Tensor, classes: int, seed: int = 0) -> Probe:
-    """Logistic regression on all of the training images, with the C that `choose_c` finds."""
+    """Fit logistic regression to all training images, its C chosen by `choose_c`."""
     x, y = image.double().cpu().numpy(), labels.cpu().numpy()
     c = choose_c(x, y, seed)
     model = _fitted(x, y, c)
@@ -88,7 +88,7 @@ def fit_lbfgs(image: torch.Tensor, labels: torch.Tensor, classes: int, seed: int
 
 
 def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
-    """The C of the best accuracy on a held-out fifth of (N, d) embeddings; the smallest of equals.
+    """The regularisation C with the best accuracy on a held-out fifth; the smallest of equals.
 
     The fifth is stratified if every class has two images and the fifth can hold one of each.
     """

@@ -25,7 +25,7 @@ _DIRECTIONS = (
 
 
 def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: BenchmarkSet) -> Evaluation:
-    """Zero-shot classification with the prompts of the set."""
+    """Evaluate zero-shot classification with the prompts of a set."""
 
     def encode(prompts: list[str]) -> torch.Tensor:
         return estimator.encode_text(prompts, options.batch_size)
@@ -41,7 +41,7 @@ def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: BenchmarkSet)
 def retrieval_of(
     estimator: Estimator, space: EmbeddingSpace, one: BenchmarkSet, options: EmbeddingOptions
 ) -> Evaluation:
-    """Recall at 1, 5 and 10 in both directions, their sum, and MS-COCO's 1K test where it fits.
+    """Recall at 1, 5 and 10 in both directions, their sum, and MS-COCO's 1K protocol where it fits.
 
     `space` is the estimator itself or an embedding space on top of it.
     """
@@ -66,7 +66,7 @@ def linear_probe(
     estimator: Estimator,
     one: BenchmarkSet,
 ) -> Evaluation:
-    """A linear classifier on the image embeddings, trained on `train`, measured on `test`."""
+    """Train a linear classifier on embeddings of split `train`, and measure it on `test`."""
     names = one.classnames()
     train, test = (
         embed_classes(estimator, one.shards(split), len(names), options)

@@ -32,13 +32,13 @@ class Task:
 
 
 def zeroshot_task(options: EmbeddingOptions) -> Task:
-    """Classification by the prompts of each class."""
+    """The task of zero-shot classification by prompts, for `evaluate`."""
     measure = partial(model_tasks.zeroshot, options)
     return Task(outcomes.ZEROSHOT, CLASSIFICATION, ("test",), measure)
 
 
 def retrieval_task(options: EmbeddingOptions) -> Task:
-    """Captions by images, and images by captions."""
+    """The task of retrieval in both directions, for `evaluate`."""
     return Task(
         outcomes.RETRIEVAL,
         RETRIEVAL,
@@ -48,7 +48,7 @@ def retrieval_task(options: EmbeddingOptions) -> Task:
 
 
 def linear_probe_task(options: EmbeddingOptions, probe: ProbeOptions) -> Task:
-    """A linear classifier on frozen embeddings."""
+    """The task of a linear classifier on frozen embeddings, for `evaluate`."""
     measure = partial(model_tasks.linear_probe, probe, options)
     return Task(outcomes.LINEAR_PROBE, CLASSIFICATION, ("train", "test"), measure)
 
@@ -63,7 +63,7 @@ def evaluate(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[list[Evaluation], list[str]]:
-    """The results of every model on every set, and the files written.
+    """Evaluate every model on every set; returns the results and the files written.
 
     `command` is the one whose results may be replaced. Raises `InputError` for a set that lacks a
     file or has a label without a class, `ModelError` for a model that cannot be loaded.

@@ -37,7 +37,7 @@ class NoiseChoice:
                 self._add_rule(rule)
 
     def add_columns(self, texts: Sequence[str], *, higher_is_noisier: bool) -> None:
-        """Add columns. Raises `InputError` for one that is not there."""
+        """Add columns to evaluate as noise scores. Raises `InputError` for an unknown one."""
         there = self.table.names.types
         for text in texts:
             name = self.table.names.named(text)
@@ -47,7 +47,7 @@ class NoiseChoice:
                 self._add(NoiseScore(name, higher_is_noisier))
 
     def add_expressions(self, texts: Sequence[str]) -> None:
-        """Add SQL, or `NAME=SQL`; a column that `ncclean.schema` knows keeps its direction.
+        """Add scores to evaluate, as SQL or `NAME=SQL`; a known column keeps its direction.
 
         Raises `InputError` for what is not one expression, or a name that is taken.
         """
@@ -61,12 +61,12 @@ class NoiseChoice:
             self._add(score, sql)
 
     def add_rules(self, conditions: Sequence[str]) -> None:
-        """Add conditions that flag a pair. Raises `InputError` for what is not one expression."""
+        """Add rules to evaluate: SQL that flags a pair. Raises `InputError` for other text."""
         for condition in conditions:
             self._add_rule(Rule(condition, condition))
 
     def set_thresholds(self, thresholds: Mapping[str, float]) -> None:
-        """Judge scores at these values. Raises `InputError` for a score that is not evaluated."""
+        """Set the thresholds at which scores are judged. Raises `InputError` for another score."""
         for name, threshold in thresholds.items():
             if name not in self.scores:
                 raise InputError(f"--threshold {name}: no such column is evaluated")

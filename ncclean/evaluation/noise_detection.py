@@ -41,7 +41,7 @@ def detection_report(score: ArrayLike, is_noisy: ArrayLike, threshold: float) ->
 
 
 def report_on(curve: DetectionCurve, threshold: float) -> DetectionReport:
-    """The report of `detection_report` from the curve of the scores."""
+    """Detection metrics at a threshold, from a detection curve."""
     counts = DetectionCounts(*curve.at(threshold), noisy=curve.noisy, clean=curve.clean)
     return DetectionReport(
         threshold=threshold,

@@ -90,7 +90,7 @@ class NoiseTrial:
 
     @property
     def expected(self) -> float:
-        """The noise rate after the injection, by the one before it."""
+        """The noise rate to expect after the injection, if the estimate before it is right."""
         return self.before.value + self.moved * (1 - self.before.value)
 
 
@@ -118,7 +118,7 @@ class NoiseEvaluation:
 
     @property
     def rows(self) -> int:
-        """All rows of the table."""
+        """Number of rows of the table."""
         return self.clean + sum(self.noisy.values()) + self.unscored + self.unknown
 
 
@@ -145,7 +145,7 @@ def evaluate_score(
     noise_rate_source: str,
     unscored: int,
 ) -> ScoreEvaluation:
-    """Evaluate (N,) noise scores: `column`'s values times its sign."""
+    """Evaluate (N,) noise scores, higher is noisier, against every kind of noise."""
     if column.threshold is not None:
         threshold, source = column.threshold, "given"
         cut = column.noise_threshold(threshold)
@@ -171,7 +171,7 @@ def evaluate_score(
 def evaluate_rule(
     rule: Rule, pairs: np.ndarray, flagged: np.ndarray, kinds: Sequence[str]
 ) -> RuleEvaluation:
-    """From (K + 1,) pairs and flagged pairs per kind, clean first."""
+    """Precision and recall of a rule, from (K + 1,) pairs and flagged pairs, clean first."""
     caught = {
         kind: ratio(int(flagged[number]), int(pairs[number]))
         for number, kind in enumerate(kinds, start=1)
@@ -194,7 +194,7 @@ def evaluate_rule(
 
 
 def figure_of(scores: SortedScores, column: NoiseScore, kinds: Sequence[str]) -> ScoreFigure:
-    """The figure of (N,) noise scores."""
+    """The curves of (N,) noise scores that a figure draws."""
     alarms, recall, precision = scores.curve().points()
     finite = scores.values[np.isfinite(scores.values)]
     # Outliers would squeeze all other pairs into a few bins.

@@ -23,12 +23,12 @@ _HISTOGRAM_OF = "similarity"
 
 
 def save_figure(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure], path: str) -> None:
-    """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
+    """Plot a noise evaluation to a file; its ending is the format. Raises `InputError`."""
     write_figure(draw(evaluation, scores), path, "evaluate noise")
 
 
 def draw(evaluation: NoiseEvaluation, scores: Sequence[ScoreFigure]) -> Figure:
-    """Four panels of a two-column page: ROC, precision-recall, distributions, calibration."""
+    """Plot a noise evaluation in four panels: ROC, precision-recall, distributions, calibration."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

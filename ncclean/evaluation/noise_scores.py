@@ -31,13 +31,13 @@ class NoiseScore:
         return 1 if self.higher_is_noisier else -1
 
     def noise_threshold(self, threshold: float) -> float:
-        """The lowest noise score that is flagged."""
+        """The threshold on the noise score, at and above which a pair is flagged."""
         if self.below:
             threshold = math.nextafter(threshold, -math.inf)
         return self.sign * threshold
 
     def condition(self, threshold: float) -> str:
-        """SQL that flags a pair; tables show it too."""
+        """SQL that is true for the pairs that a threshold flags; tables show it."""
         return flagging_condition(
             self.column,
             threshold,
@@ -53,7 +53,7 @@ BUILT_IN_SCORES = tuple(
 
 
 def named_score(text: str) -> tuple[str, str]:
-    """The name and the SQL of `NAME=SQL`; of SQL alone, which is its own name.
+    """Split `NAME=SQL` into name and SQL; SQL alone is its own name.
 
     >>> named_score("mix = 0.5 * rank(similarity)")
     ('mix', '0.5 * rank(similarity)')
@@ -63,7 +63,7 @@ def named_score(text: str) -> tuple[str, str]:
 
 
 def threshold_at_rate(sorted_scores: np.ndarray, rate: float) -> float:
-    """The noise score that the noisiest share `rate` of (N,) descending scores reaches.
+    """The threshold that flags the share `rate` of (N,) descending noise scores.
 
     Infinite where the rate is 0: nothing is flagged.
     """

@@ -27,7 +27,7 @@ _IDENTITY = ["query", "image", "number", "label"]
 
 
 def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.Table:
-    """From (N,) places of the true class, see `zeroshot.class_depth`."""
+    """The table of outcomes of a classification, from (N,) ranks of the true class."""
     count = len(embedded.keys)
     return _table(
         query=["image"] * count,
@@ -39,7 +39,7 @@ def classification_outcomes(embedded: EmbeddedClasses, depth: np.ndarray) -> pa.
 
 
 def retrieval_outcomes(embedded: EmbeddedPairs, depths: RetrievalDepths) -> pa.Table:
-    """Images first, then captions in the order of their images."""
+    """The table of outcomes of a retrieval: images first, then captions in their images' order."""
     owner = embedded.text_to_image.cpu().numpy()
     images, captions = len(embedded.keys), len(owner)
     # Captions of an image are consecutive: count on from its first.
@@ -91,7 +91,7 @@ def metrics_of(task: str, outcomes: pa.Table, classes: int | None) -> list[Metri
 
 
 def aligned(a: pa.Table, b: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Two tables of outcomes in the same order.
+    """Bring two models' tables of outcomes into the same order of images.
 
     Raises `InputError` if their images, captions or labels differ.
     """

@@ -19,7 +19,7 @@ def hit_depth(
     deepest: int,
     chunk: int = 1024,
 ) -> torch.Tensor:
-    """(Q,) int64 place of each query's first neighbour of its own group, from 0.
+    """(Q,) rank, from 0, of each query's first neighbour from its own group.
 
     query (Q, d) and gallery (G, d), compared by inner product; query_group (Q,) and gallery_group
     (G,) tell which belong together. `deepest` where none is among the `deepest` nearest. At most

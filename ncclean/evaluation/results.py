@@ -50,18 +50,18 @@ class Evaluation:
 
     @property
     def label(self) -> str:
-        """The model as it is named in tables."""
+        """The model's name in tables, with its pretrained tag."""
         if self.pretrained in ("bundled", "local", "hub"):
             return self.model
         return f"{self.model} {self.pretrained}"
 
     @property
     def file_name(self) -> str:
-        """See `file_name`."""
+        """The file name of this result, as clip_benchmark forms it."""
         return file_name(self.dataset, self.pretrained, self.model, self.task)
 
     def to_json(self) -> dict[str, Any]:
-        """clip_benchmark's fields, then ours."""
+        """The result as JSON: clip_benchmark's fields, then ours."""
         return {
             "dataset": self.dataset,
             "model": self.model,
@@ -80,7 +80,7 @@ class Evaluation:
         }
 
     def write(self, path: UPath, command: str) -> None:
-        """Write the outcomes first, so that they exist wherever the JSON does."""
+        """Write the result's JSON, and first the Parquet file with the outcome of each image."""
         made_by = {"made_by": mark(command)}
         with published(_outcomes_of(path)) as aside:
             table = self.outcomes.replace_schema_metadata(made_by)
@@ -90,7 +90,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
-        """Raises `InputError` for a file that is not a result or has no outcomes beside it."""
+        """Read a result and its outcomes. Raises `InputError` for another file."""
         record = _record(path)
         outcomes = _outcomes_of(UPath(path))
         if not outcomes.exists():
@@ -121,7 +121,7 @@ class Evaluation:
 
 
 def file_name(dataset: str, pretrained: str, model: str, task: str) -> str:
-    """The name of a result as clip_benchmark gives it."""
+    """The file name of a result, as clip_benchmark forms it."""
     parts = (dataset, pretrained, model, LANGUAGE, task)
     return "_".join(re.sub(r"[^\w.+-]+", "-", part).strip("-.") for part in parts) + ".json"
 
@@ -129,13 +129,13 @@ def file_name(dataset: str, pretrained: str, model: str, task: str) -> str:
 def check_free_results(
     out: str | None, names: Sequence[str], command: str, overwrite: bool
 ) -> None:
-    """Raise `InputError` if files of anything but the command are where results will be."""
+    """Raise `InputError` if results would replace files of another command or program."""
     for path in _places(out, names) if out is not None else ():
         check_free([str(path), str(_outcomes_of(path))], command, overwrite)
 
 
 def write_results(results: Sequence[Evaluation], out: str, command: str) -> list[str]:
-    """Write each to a file of its own, as made by `command`; returns the JSON files.
+    """Write each result to a file of its own; returns the JSON files.
 
     `out` is a folder, or for one result may be a `.json` file. Raises `InputError` for one file
     and several results, and for two results of the same name.
@@ -152,13 +152,13 @@ def write_results(results: Sequence[Evaluation], out: str, command: str) -> list
 
 
 def check_out(out: str | None, count: int) -> None:
-    """Raise `InputError` if `out` is one file for several results."""
+    """Raise `InputError` if `out` names one file and there are several results."""
     if out is not None and out.endswith(".json") and count != 1:
         raise InputError(f"--out {out} is one file, but there are {count} results: name a folder")
 
 
 def read_results(source: str) -> list[Evaluation]:
-    """A result's JSON file, a folder of them, or a glob. Raises `InputError` if there is none.
+    """Read the results in a JSON file, a folder or a glob. Raises `InputError` if there are none.
 
     Other JSON files in a folder are ignored.
     """

@@ -34,7 +34,8 @@ def retrieval_depths(
     deepest: int = max(KS),
     chunk: int = 1024,
 ) -> RetrievalDepths:
-    """Both directions, for (N, d) images, (M, d) captions and the (M,) images of the captions.
+    """Ranks of the right answers in both directions, for (N, d) images and (M, d) captions, whose
+    images `text_to_image` (M,) has.
 
     Raises `ValueError` where `text_to_image` does not name an image for each caption.
     """
@@ -53,7 +54,7 @@ def recall_at_k(
     ks: Sequence[int] = KS,
     chunk: int = 1024,
 ) -> dict[str, float]:
-    """Recall at k in both directions.
+    """Recall at k of image-to-text and text-to-image retrieval.
 
     image: (N, d) and text: (M, d) L2-normalised embeddings; text_to_image: (M,) index of the
     image that each caption describes. Image to text counts a hit when any of the image's
@@ -79,7 +80,7 @@ def fold_recall(
     fold_images: int = FOLD_IMAGES,
     chunk: int = 1024,
 ) -> dict[str, float]:
-    """`recall_at_k` as the mean over folds, the protocol of MS-COCO's 1K test.
+    """Recall at k as the mean over folds of the images, as in MS-COCO's 1K test.
 
     Fold f holds the images from f * fold_images on, in the order given, with all their captions.
     Images past the last fold are left out. Raises `ValueError` if there are too few.

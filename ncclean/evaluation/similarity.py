@@ -61,7 +61,8 @@ def similarities(
     hardest_share: float = HARDEST_SHARE,
     chunk: int = 512,
 ) -> Similarities:
-    """From (N, d) images, (M, d) captions and the (M,) images of the captions, all normalised.
+    """Mean cosines of (N, d) images with their own of (M, d) captions, with all others and with the
+    hardest others; `text_to_image` (M,) has the captions' images.
 
     The hardest negatives of an image are the ceil(share * its negatives) with the largest cosine.
     Only `chunk` rows of similarities exist at a time. Raises `ValueError` unless every image has a

@@ -23,12 +23,12 @@ _SERIES = (
 
 
 def save_similarity_figure(models: Sequence[tuple[str, Similarities]], path: str) -> None:
-    """Draw to a file; its ending is the format. Raises `InputError` if it cannot be written."""
+    """Plot the cosines of models to a file; its ending is the format. Raises `InputError`."""
     write_figure(draw_similarities(models), path, "evaluate similarity")
 
 
 def draw_similarities(models: Sequence[tuple[str, Similarities]]) -> Figure:
-    """A panel for each named model, on the same axes so that they can be compared by eye."""
+    """Plot the cosines of each model in a panel of its own, on shared axes."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -48,7 +48,7 @@ class TruthTable:
 
     @classmethod
     def of(cls, choice: NoiseChoice) -> TruthTable:
-        """Raises `InputError` if the table has no truth, or cannot be read or joined."""
+        """Open a score table with its truth. Raises `InputError` if it has none."""
         scores = choice.table
         connection, there = scores.connection, scores.names.types
         if "is_noisy" not in there:
@@ -88,7 +88,7 @@ class TruthTable:
         return cls(connection, choice, kinds, pairs, unscored, total - with_truth)
 
     def noise_rate(self) -> tuple[float, str]:
-        """The share of pairs to flag where a score has no threshold of its own, and its source."""
+        """The share of pairs to flag by scores without a threshold, and its source."""
         if "noise_probability" in self.choice.table.names.types:
             mean = self._rows("SELECT avg(noise_probability) FROM judged")[0][0]
             if mean is not None:
@@ -96,7 +96,7 @@ class TruthTable:
         return float(self.pairs[1:].sum() / self.pairs.sum()), "the true share of noise"
 
     def read(self, score: NoiseScore) -> tuple[SortedScores, int]:
-        """The sorted noise scores of the pairs that have one, and how many have none.
+        """Read one noise score of all pairs, sorted, and count the pairs without one.
 
         Raises `InputError` for a column that holds no numbers.
         """
@@ -116,7 +116,7 @@ class TruthTable:
     def evaluate(
         self, on_score: Callable[[int], None] = lambda number: None
     ) -> tuple[NoiseEvaluation, list[ScoreFigure]]:
-        """Every score and rule against the truth, and the curves to draw of each score.
+        """Evaluate every chosen score and rule; returns the curves to plot, too.
 
         A column is read alone, as arrays, to be sorted: 10 million pairs take 0.7 GB. Scores
         without a value are left out; `on_score` receives the number of each, from 1.
@@ -145,7 +145,7 @@ class TruthTable:
         return evaluation, figures
 
     def rules(self) -> list[RuleEvaluation]:
-        """Every rule's operating point, over the pairs for which it is not null."""
+        """Evaluate every chosen rule, over the pairs for which it is not null."""
         evaluations = []
         for rule in self.choice.rules:
             # One at a time, so that an error names its rule.
@@ -164,7 +164,7 @@ class TruthTable:
         return evaluations
 
     def calibration(self) -> Calibration | None:
-        """The calibration of `noise_probability`; None where the column is missing."""
+        """Compare the column `noise_probability` with the truth; None without that column."""
         if "noise_probability" not in self.choice.table.names.types:
             return None
         rows = self._rows(

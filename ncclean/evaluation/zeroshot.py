@@ -35,7 +35,7 @@ def classifier_weights(
 def class_depth(
     image: torch.Tensor, weights: torch.Tensor, labels: torch.Tensor, chunk: int = 1024
 ) -> torch.Tensor:
-    """(N,) place of the true class among the nearest classes, from 0; `TOP` where it is not there.
+    """(N,) rank of the true class among the nearest, from 0; `TOP` where it is not among them.
 
     image (N, d), weights (C, d), labels (N,).
     """

@@ -26,17 +26,17 @@ class CanonicalColumn(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> CanonicalColumn | None:
-        """The source, if `canonical` is set."""
+        """The column source of `--canonical`, None without it."""
         return cls() if options.canonical else None
 
     def identity(self) -> Mapping[str, Any]:
-        """Nothing beside the option itself."""
+        """Nothing: the column depends on no version but that of ncclean."""
         return {}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) cosines in the directions that the other half of the corpus shares."""
+        """(m,) cosines within the directions that images and captions of the other half share."""
         projections = encoder.corpus.projections
         if projections is None:
             return {}

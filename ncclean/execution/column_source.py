@@ -43,7 +43,7 @@ class ColumnSource(Protocol):
     @classmethod
     @abstractmethod
     def of(cls, options: ScoreOptions) -> ColumnSource | None:
-        """The source that the options ask for, None for none.
+        """The source of the further columns that the options ask for, None if they ask for none.
 
         Raises `InputError` if what it needs cannot be loaded.
         """
@@ -52,30 +52,30 @@ class ColumnSource(Protocol):
     @property
     @abstractmethod
     def types(self) -> Mapping[str, pa.DataType]:
-        """Its columns in their order."""
+        """Names and Arrow types of the source's columns, in order."""
         ...
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """The versions that the values depend on, as JSON, by the name of an option."""
+        """Versions that the source's values depend on, as JSON, by option."""
         ...
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` if it cannot be computed from what this encoder gives."""
+        """Raise `InputError` if the columns cannot be computed from what the encoder provides."""
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
-        """(n,) values that need the decoded images, batch by batch."""
+        """(n,) column values of a batch, for sources that need the decoded images."""
         return {}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """(m,) values of the pairs of a shard; `scores` are there if it follows them."""
+        """(m,) column values of a shard's pairs; `scores` are given if the source needs them."""
         return {}
 
 
 def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
-    """Values of any sort as an Arrow array of a type. Raises what Arrow raises where none fits."""
+    """Convert values of any kind to an Arrow array of a type. Raises Arrow's errors."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
     if isinstance(values, pa.ChunkedArray):

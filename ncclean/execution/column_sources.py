@@ -55,21 +55,21 @@ class ColumnSources:
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns in their order."""
+        """The Arrow fields of all further columns, in order."""
         return [pa.field(name, kind) for name, kind in self.types.items()]
 
     @property
     def modules(self) -> list[Any]:
-        """The modules of a user's functions, which the nodes of a cluster need not have."""
+        """Modules of the users' functions, which are sent to the nodes of a cluster."""
         return [m for s in self.sources if isinstance(s, UserColumns) for m in s.modules]
 
     @property
     def wants_batches(self) -> bool:
-        """Whether one needs the pairs batch by batch, with their decoded images."""
+        """Whether a source computes its columns batch by batch, from decoded images."""
         return any(type(source).of_batch is not ColumnSource.of_batch for source in self.sources)
 
     def identity(self) -> dict[str, Any]:
-        """The versions that values depend on, by option; None for an option that is not given."""
+        """Versions that the further columns depend on, by option; None for options not given."""
         identity: dict[str, Any] = {name: None for kind in SOURCES for name in kind.options}
         for source in self.sources:
             for name, value in source.identity().items():  # two sources share `--signals`
@@ -78,14 +78,14 @@ class ColumnSources:
         return identity
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` if one cannot be computed from what this encoder gives."""
+        """Raise `InputError` if a column cannot be computed from what the encoder provides."""
         for source in self.sources:
             source.check(encoder)
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
     ) -> Values:
-        """(m,) values of a shard: with its scores of the sources that follow them, else of all."""
+        """(m,) further columns of a shard: with `scores`, of the sources that need them."""
         values: Values = {}
         for source in self.sources:
             if source.follows_scores == (scores is not None):
@@ -103,7 +103,7 @@ class BatchColumns:
     _values: list[Values] = field(default_factory=list)
 
     def add(self, places: Sequence[int], batch: PairBatch) -> None:
-        """Compute those of a batch; `places` are numbers by which the pairs are put in order."""
+        """Compute the further columns of a batch, whose pairs have these `places` in the shard."""
         if not len(batch):
             return
         values: Values = {}
@@ -113,7 +113,7 @@ class BatchColumns:
         self._values.append(values)
 
     def in_order(self) -> Values:
-        """The columns of all pairs so far, by their places."""
+        """The columns of all batches so far, in the order of the pairs."""
         if not self._values:
             return {}
         order = pa.array(np.argsort(np.concatenate(self._places), kind="stable"))
@@ -124,5 +124,5 @@ class BatchColumns:
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """Slices of `size` that cover `count`."""
+    """Consecutive slices of `size` that cover `count` items."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))

@@ -37,7 +37,7 @@ class CorpusFacts:
 
     @classmethod
     def load(cls, work: str, options: ScoreOptions) -> CorpusFacts:
-        """Read those of a run. Raises `InputError` if they cannot be read."""
+        """Load a run's facts about the whole corpus. Raises `InputError` if they cannot be read."""
         folder = ArrayFolder(work)
         pool = projections = None
         if options.pool is not None:
@@ -65,7 +65,7 @@ def gather_facts(
     options: ScoreOptions,
     overwrite: bool,
 ) -> str | None:
-    """Make what the options ask for and the run does not have; a sentence if a part cannot be.
+    """Compute facts about the whole corpus, such as the pool, that options need and the run lacks.
 
     The pool has the pairs whose sample has the smallest hash, captions of one image in their
     order: the same for every order of the shards. Raises `InputError` if no pair can be read.

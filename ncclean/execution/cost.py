@@ -49,7 +49,7 @@ class Cost:
 def estimate(
     pairs: int, rates: Rates, *, shards: int | None = None, workers: int = 1, finalizers: int = 1
 ) -> Cost:
-    """The cost of scoring `pairs` pairs in `shards` shards (10,000 pairs each by default).
+    """Estimate hours, bytes and memory of scoring `pairs` pairs in `shards` shards.
 
     Raises `ValueError` for a rate that is not positive.
     """

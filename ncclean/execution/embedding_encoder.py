@@ -60,7 +60,7 @@ class EmbeddingRequest:
         scale: float | ModelRequest,
         device: str = "auto",
     ) -> EmbeddingRequest:
-        """The request for shards of embeddings, whose width the first readable one tells.
+        """Build the request that scores shards of embeddings, as wide as the first readable one.
 
         `scale` is what cosines are multiplied by in a softmax, or the model that has it; the model
         is loaded here, once. Raises `InputError` if no shard can be read, `ModelError` for the
@@ -78,15 +78,15 @@ class EmbeddingRequest:
         return cls(identity=identity, keys=chosen, dim=dim, device=device)
 
     def result_options(self) -> Mapping[str, Any]:
-        """Nothing: no tower is run."""
+        """No further options: embeddings are scored as they are."""
         return {"compile": False}
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> EmbeddingEncoder:
-        """An encoder in this process."""
+        """Open an encoder of embeddings in this process."""
         return EmbeddingEncoder(self, options, columns)
 
     def absolute(self) -> EmbeddingRequest:
-        """The same with paths that a worker resolves."""
+        """The request with absolute paths, for a worker whose working folder is another one."""
         return dataclasses.replace(self, model=self.model and self.model.absolute())
 
 
@@ -103,28 +103,28 @@ class EmbeddingEncoder:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that the embeddings come from, as far as the request says."""
+        """The model that computed the embeddings, as far as it is known."""
         return self._request.identity
 
     @property
     def device(self) -> str:
-        """The CPU, unless the request names another device."""
+        """The device that computes the scores: the CPU, unless the request names another."""
         return "cpu" if self._request.device == "auto" else self._request.device
 
     @property
     def facts(self) -> EncoderFacts:
-        """The width of the embeddings."""
+        """The width of the embeddings, for the column sources."""
         return EncoderFacts(dim=self._request.dim, batch_size=self._options.batch_size)
 
     @property
     def blocks_at_once(self) -> int:
-        """A block on each core: a pass over one is too short to be split over them."""
+        """Number of blocks scored concurrently: one a core, as a block is too short to split."""
         if not self.device.startswith("cpu"):
             return 1
         return min(self._cores, _BLOCKS_BYTES // (4 * self._options.block_size**2))
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Read each shard; its completion computes the columns of functions."""
+        """Read each shard; yields a function that completes it with its users' columns."""
         finished = 0
         with ThreadPoolExecutor(1, "ncclean-read") as reader:
             ahead = [reader.submit(self._read, shard) for shard in shards[:1]]
@@ -138,7 +138,7 @@ class EmbeddingEncoder:
                 on_progress(finished)
 
     def speed(self) -> Speed:
-        """Measure one block of random vectors."""
+        """Measure the scoring speed on one block of random vectors."""
         size, dim = self._options.block_size, self._request.dim
         vectors = torch.nn.functional.normalize(torch.randn(size, dim), dim=1)
         nothing = pa.nulls(size, pa.string())
@@ -174,7 +174,7 @@ class EmbeddingEncoder:
         )
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The cosine on noise of the model that the scale is from.
+        """The mean cosine on noise of the model that `--scale` names.
 
         Raises `InputError` if no model is known.
         """

@@ -45,11 +45,11 @@ class EncodedShard:
     seconds: float = 0.0
 
     def of_pairs(self, fact: str) -> list[Any]:
-        """(m,) values of one of the facts."""
+        """(m,) values of a column, for the pairs that can be scored."""
         values: list[Any] = self.facts[fact].filter(pa.array(self.ok)).to_pylist()
         return values
 
     @property
     def captions(self) -> list[str | None]:
-        """(m,) captions; None where the input has no text beside its vectors."""
+        """(m,) captions of the pairs that can be scored; None if the input has none."""
         return self.of_pairs("text")

@@ -34,7 +34,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that the vectors come from."""
+        """The model that the vectors come from, with its fingerprint."""
         ...
 
     @property
@@ -44,27 +44,27 @@ class Encoder(Protocol):
 
     @property
     def facts(self) -> EncoderFacts:
-        """The properties that column sources read."""
+        """Properties of the encoder that column sources need, such as the width."""
         ...
 
     @property
     def blocks_at_once(self) -> int:
-        """The number of blocks to score at a time: more where nothing else keeps the cores busy."""
+        """Number of blocks to score concurrently: more than one where cores are idle."""
         ...
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """A completion for each shard, in order, while the next one is read.
+        """Yield for each shard a function that completes its encoding while the next is read.
 
         `on_progress` receives the number of samples so far.
         """
         ...
 
     def speed(self) -> Speed:
-        """Measure one batch."""
+        """Measure the encoding speed on one batch."""
         ...
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The model's cosine on noise, see `ncclean.scoring.osa.estimate_shift`.
+        """The model's mean cosine on noise, the boundary of OSA.
 
         Raises `InputError` if no model is known.
         """
@@ -76,17 +76,17 @@ class EncoderRequest(Protocol):
 
     @property
     def device(self) -> str:
-        """The device of the computation: `auto`, `cpu`, `cuda`."""
+        """The device to compute on: `auto`, `cpu`, `cuda`."""
         ...
 
     def result_options(self) -> Mapping[str, Any]:
-        """Options that change results, beside the model and `ScoreOptions`, by name."""
+        """Options that change the vectors, besides the model and `ScoreOptions`, by name."""
         ...
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> Encoder:
-        """Open an encoder. Raises `ModelError` if its model cannot be loaded."""
+        """Load the model and open the encoder. Raises `ModelError` if it cannot be loaded."""
         ...
 
     def absolute(self) -> EncoderRequest:
-        """The same with paths that a worker, whose working folder is another one, resolves."""
+        """The request with absolute paths, for a worker whose working folder is another one."""
         ...

@@ -32,7 +32,7 @@ class ShardTask:
     shard: ShardRef
 
     def absolute(self) -> ShardTask:
-        """The same with paths that a worker resolves."""
+        """The task with absolute paths, for a worker whose working folder is another one."""
         return dataclasses.replace(self, shard=self.shard.absolute())
 
 
@@ -56,7 +56,7 @@ class PartWriter:
     digits: int
 
     def write(self, task: ShardTask, result: ShardResult) -> ShardOutcome:
-        """Publish the part, after the embeddings: whoever sees a part may rely on them."""
+        """Publish a shard's embeddings, then its part: a part in place has its embeddings."""
         if self.embeddings is not None and result.embeddings is not None:
             embeddings = result.embeddings
             write_embeddings(
@@ -70,7 +70,7 @@ class PartWriter:
         return ShardOutcome(result.stats, result.distributions)
 
     def absolute(self) -> PartWriter:
-        """The same with paths that a worker resolves."""
+        """The writer with absolute paths, for a worker whose working folder is another one."""
         embeddings = None if self.embeddings is None else absolute(self.embeddings)
         return dataclasses.replace(self, work=absolute(self.work), embeddings=embeddings)
 
@@ -80,7 +80,7 @@ class Engine(Protocol):
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model that scores, loaded by now. Raises `ModelError` if it cannot be."""
+        """The model that scores, once it is loaded. Raises `ModelError` if it cannot be."""
         ...
 
     def run(
@@ -90,7 +90,7 @@ class Engine(Protocol):
         on_done: OnDone,
         on_progress: OnProgress = lambda samples: None,
     ) -> None:
-        """Score and write every shard; call `on_done` for each once it is written.
+        """Score and write every shard; call `on_done` after each.
 
         A shard that cannot be scored has an outcome with an error and never stops the others. A
         failed write ends the run, and so does an exception of `on_done`.
@@ -98,17 +98,17 @@ class Engine(Protocol):
         ...
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The estimator's cosine on noise, see `ncclean.scoring.osa.estimate_shift`."""
+        """The estimator's mean cosine on noise, the boundary of OSA."""
         ...
 
     def speed(self) -> Speed:
-        """Measure how fast it computes here."""
+        """Measure how fast this machine scores."""
         ...
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table, see `ncclean.storage.finalize`."""
+        """Write the final table from the parts."""
         ...
 
     def close(self) -> None:
-        """Release the workers."""
+        """Release the workers of the engine."""
         ...

@@ -19,7 +19,7 @@ def open_engine(
     columns: ColumnSources,
     cluster: ClusterOptions | None,
 ) -> Iterator[Engine]:
-    """An engine on a cluster, or in this process without one; its workers are released at the end.
+    """Yield an engine that scores in this process or on a Ray cluster; its workers stop at the end.
 
     Raises `ModelError` if the model cannot be loaded, `InputError` if there is no cluster at the
     address or a column cannot be computed.

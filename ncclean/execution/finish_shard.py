@@ -61,7 +61,7 @@ class ShardScoring:
     each_block: MapBlocks = map
 
     def finish(self, shard: EncodedShard) -> ShardResult:
-        """Compute the columns, scores and statistics of a shard."""
+        """Compute the columns, the scores and the statistics of an encoded shard."""
         start = time.perf_counter()
         values = shard.values | self.columns.of_shard(shard, self.encoder)
         facts = dict(shard.facts)
@@ -89,7 +89,7 @@ class ShardScoring:
         return ShardResult(table, stats, scores.distributions, embeddings)
 
     def scores(self, shard: EncodedShard, groups: pa.Array | None = None) -> BlockScores:
-        """The scores of the pairs of each shard that the facts name, in blocks of its own.
+        """Score the pairs of several shards, each in blocks of its own.
 
         A file of embeddings may hold several shards of images: their blocks are those of the
         shards. `groups` are (n,) labels.
@@ -130,7 +130,7 @@ class ShardScoring:
         return every
 
     def failed(self, reason: str) -> ShardResult:
-        """The result of a shard without a scored sample."""
+        """The result of a shard in which no pair could be scored."""
         return failed_result(reason, self.columns)
 
     def _rows(self, values: Values, ok: np.ndarray) -> Values:
@@ -142,7 +142,7 @@ class ShardScoring:
 
 
 def failed_result(reason: str, columns: ColumnSources) -> ShardResult:
-    """The result of a shard without a scored sample."""
+    """The result of a shard in which no pair could be scored."""
     table = schema.with_further(columns.fields).empty_table()
     return ShardResult(table, ShardStats(0, {}, 0.0, reason), Distributions(), None)
 
@@ -153,7 +153,7 @@ def score_table(
     scores: BlockScores,
     further: Mapping[str, pa.Array],
 ) -> pa.Table:
-    """A row for each pair: (n,) `facts` about it, the scores of the `ok`, `further` columns."""
+    """Assemble the score table of a shard: facts about the rows, scores, further columns."""
     columns = dict(facts)
     for name, values in scores.columns.items():
         columns[name] = scattered(values, ok, schema.SCORES.field(name).type)
@@ -165,14 +165,14 @@ def score_table(
 
 
 def check_counts(table: pa.Table, stats: ShardStats) -> None:
-    """Raise `AssertionError` unless the statuses account for all rows, and the scores for ok."""
+    """Raise `AssertionError` unless statuses add up to the rows, and scores to the usable pairs."""
     scored = table.num_rows - table.column("similarity").null_count
     if sum(stats.statuses.values()) != table.num_rows or scored != stats.ok:
         raise AssertionError(f"{scored} scored rows, but {stats.statuses} of {table.num_rows}")
 
 
 def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardEmbeddings:
-    """(m, d) embeddings of the scored rows of a table, to be written beside it."""
+    """(m, d) embeddings of a table's scored rows, as they are written beside it."""
     ok = table.filter(pc.equal(table.column("status"), SkipReason.OK.value))
     metadata = ok.select(list(schema.EMBEDDING_METADATA_COLUMNS)).rename_columns(
         schema.EMBEDDING_METADATA.names
@@ -181,7 +181,7 @@ def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardE
 
 
 def scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Values of the scorable rows at their places, null elsewhere."""
+    """Spread the values of scored rows over all rows, null elsewhere."""
     index = np.cumsum(ok) - 1
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     return array.take(pa.array(index, mask=~ok))

@@ -50,7 +50,7 @@ class ImageRequest:
 
     @property
     def device(self) -> str:
-        """The device of the model."""
+        """The device that the model runs on."""
         return self.model.device
 
     def result_options(self) -> Mapping[str, Any]:
@@ -58,11 +58,11 @@ class ImageRequest:
         return {"compile": self.model.compiled}
 
     def open(self, options: ScoreOptions, columns: ColumnSources) -> ImageEncoder:
-        """Load the model. Raises `ModelError` if it cannot be."""
+        """Load the model and open the image encoder. Raises `ModelError` if it cannot be loaded."""
         return ImageEncoder(self.model.load(), options, columns)
 
     def absolute(self) -> ImageRequest:
-        """The same with paths that a worker resolves."""
+        """The request with absolute paths, for a worker whose working folder is another one."""
         return ImageRequest(self.model.absolute())
 
 
@@ -93,17 +93,17 @@ class ImageEncoder:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model of the estimator."""
+        """The identity of the estimator's model: name, tag, fingerprint."""
         return self.estimator.identity
 
     @property
     def device(self) -> str:
-        """The device of the estimator."""
+        """The device that the estimator runs on."""
         return str(self.estimator.device)
 
     @functools.cached_property
     def facts(self) -> EncoderFacts:
-        """The width and the model."""
+        """The width of the embeddings and the model, for the column sources."""
         return EncoderFacts(
             dim=self.estimator.embed_dim,
             estimator=self.estimator,
@@ -111,7 +111,7 @@ class ImageEncoder:
         )
 
     def encode(self, shards: Sequence[ShardRef], on_progress: OnProgress) -> Encoding:
-        """Encode the images of each shard; its completion encodes the captions."""
+        """Encode the images of each shard; yields a function that encodes its captions."""
         keep_freed_memory()
         finished = 0
         with StreamReader(
@@ -135,7 +135,7 @@ class ImageEncoder:
                 yield completion
 
     def speed(self) -> Speed:
-        """Measure one batch of images."""
+        """Measure the encoding speed on one batch of images."""
         size = self._options.batch_size
         return Speed(
             pairs_per_second=size / self.estimator.seconds_per_batch(size),
@@ -145,7 +145,7 @@ class ImageEncoder:
         )
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The estimator's cosine on noise."""
+        """The estimator's mean cosine on noise, the boundary of OSA."""
         return noise_shift(self.estimator, seed, tolerance)
 
     def _decoder(self) -> ImageDecoder:

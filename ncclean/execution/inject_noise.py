@@ -50,7 +50,7 @@ def inject_noise(
     new_file: UPath | None = None,
     progress: Progress = SILENT,
 ) -> NoiseSummary:
-    """Write the shards with noise, resuming what an earlier run left.
+    """Copy shards with injected noise, resuming an interrupted run.
 
     `new_file` is where a noise file goes, see `ncclean.data.noise_files`.
     Raises `InputError` or `ResumeError` before anything is written if the request cannot be met.

@@ -48,7 +48,7 @@ class LocalEngine:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model of the encoder."""
+        """The identity of the encoder's model."""
         return self.encoder.identity
 
     def run(
@@ -58,7 +58,7 @@ class LocalEngine:
         on_done: OnDone,
         on_progress: OnProgress = lambda samples: None,
     ) -> None:
-        """Score the shards in order; see `Engine.run`."""
+        """Score and write the shards in order, in this process."""
         if self._corpus is None:
             self._corpus = CorpusFacts.load(writer.work, self._options)
 
@@ -79,11 +79,11 @@ class LocalEngine:
                 score_behind(functools.partial(score, task, completion))
 
     def speed(self) -> Speed:
-        """Measure one batch."""
+        """Measure the encoder's speed on one batch."""
         return self.encoder.speed()
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The cosine on noise of the encoder's model."""
+        """The mean cosine on noise of the encoder's model."""
         return self.encoder.estimate_shift(seed, tolerance)
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
@@ -91,7 +91,7 @@ class LocalEngine:
         finalize(layout, manifest, calibration)
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: an engine in this process has no workers to release."""
 
     @contextmanager
     def _scoring(self, corpus: CorpusFacts) -> Iterator[ShardScoring]:
@@ -131,7 +131,7 @@ class LocalEngine:
 
 @contextmanager
 def one_behind(name: str) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """A function that makes calls in a thread while the caller goes on, one at a time.
+    """Yield a function that runs calls in a background thread, one at a time.
 
     The next call waits for the one before, so that memory and a crash's loss stay small. What a
     call raised is raised at the next one, or at the end.

@@ -35,7 +35,7 @@ class WriteTask:
 
 
 def write_shard(task: WriteTask) -> ShardRecord | str:
-    """Write and publish one shard; a sentence if its bytes cannot be had."""
+    """Write and publish a shard with noise; returns a sentence if its bytes cannot be read."""
     index = task.index
     try:
         source = open_tar(task.shard, task.caption_key)
@@ -74,7 +74,7 @@ def _compressing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 
 def pack_images(shard: ShardRef, caption_key: str | None, spans: np.ndarray, target: UPath) -> None:
-    """Take members out of a compressed shard, which cannot be read from the middle."""
+    """Copy members of a compressed shard, which has no random access, to a file of their own."""
     # In the order of the shard; rows of interleaved samples need not be in it.
     order = np.argsort(spans[:, 0])
     places = np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])])

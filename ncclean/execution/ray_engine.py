@@ -60,18 +60,18 @@ class RayEngine:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The model of the first worker that has loaded it. Raises `ModelError` if none can."""
+        """The model's identity, from the first worker that has loaded it. Raises `ModelError`."""
         if self._identity is None:
             self._identity = self._pool.on_any("load")
         return self._identity
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The estimator's cosine on noise, as one worker estimates it."""
+        """The estimator's mean cosine on noise, computed by one worker."""
         shift: float = self._pool.on_any("estimate_shift", seed, tolerance)
         return shift
 
     def speed(self) -> Speed:
-        """The speed of one worker."""
+        """Measure the speed of one worker."""
         speed: Speed = self._pool.on_any("speed")
         return speed
 
@@ -82,7 +82,7 @@ class RayEngine:
         on_done: OnDone,
         on_progress: OnProgress = lambda samples: None,
     ) -> None:
-        """Score the shards, in any order; see `Engine.run`."""
+        """Score and write the shards on the workers, in any order."""
         run = ShardRun(
             self._pool,
             self.identity,
@@ -95,7 +95,7 @@ class RayEngine:
         run.until_done()
 
     def finalize(self, layout: ScoreLayout, manifest: Manifest, calibration: Calibration) -> None:
-        """Write the final table on the cluster: a folder by many workers, one file by one."""
+        """Write the final table on the cluster: a folder by many workers, a single file by one."""
         shards, metadata = manifest.done_shards(), final_metadata(calibration, manifest)
         place = ScoreLayout(stores.location(absolute(str(layout.out))))
         # CPU tasks that Ray retries; each file is published whole, so doing one again is harmless.
@@ -115,7 +115,7 @@ class RayEngine:
         remove_parts(layout, manifest)
 
     def close(self) -> None:
-        """Stop the workers, and Ray itself if this engine started it."""
+        """Stop the workers, and Ray if this engine started it."""
         self._pool.release()
         if self._connected:
             ray.shutdown()

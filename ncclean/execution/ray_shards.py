@@ -65,7 +65,7 @@ class ShardRun:
         self._samples = 0
 
     def until_done(self) -> None:
-        """Return when every shard is done or has failed for good; raises as `Engine.run`."""
+        """Wait until every shard is scored or has failed for good. Raises what ends the run."""
         while self._left:
             self._pool.grow_now_and_then()
             self._assign()

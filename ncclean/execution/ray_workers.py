@@ -52,15 +52,15 @@ class ShardWorker:
         self._loading = threading.Lock()
 
     def load(self) -> ModelIdentity:
-        """Load the estimator, once in the life of this process. Raises `ModelError`."""
+        """Load the estimator, once per worker process. Raises `ModelError`."""
         return self._loaded().identity
 
     def node(self) -> str:
-        """The node that this worker runs on."""
+        """The node of the cluster that this worker runs on."""
         return str(ray.get_runtime_context().get_node_id())
 
     def score(self, task: ShardTask, writer: PartWriter, expected: ModelIdentity) -> ShardOutcome:
-        """Score one shard and write its part.
+        """Score one shard on this worker and write its part.
 
         Raises `ModelError` if the model cannot be loaded here or is not the expected one, and
         `InputError` if the part cannot be written.
@@ -76,11 +76,11 @@ class ShardWorker:
         return outcomes[0]
 
     def estimate_shift(self, seed: int, tolerance: float) -> float:
-        """The estimator's cosine on noise."""
+        """The estimator's mean cosine on noise, the boundary of OSA."""
         return self._loaded().estimate_shift(seed, tolerance)
 
     def speed(self) -> Speed:
-        """Measure how fast this worker computes."""
+        """Measure how fast this worker scores."""
         return self._loaded().speed()
 
     def _loaded(self) -> Engine:
@@ -140,18 +140,18 @@ class WorkerPool:
         return [worker for worker in self.workers if worker.is_usable]
 
     def grow_now_and_then(self) -> None:
-        """`grow`, if the last call is a while ago."""
+        """Start missing workers, unless this was tried a short while ago."""
         if time.monotonic() - self._grown > GROW_SECONDS:
             self.grow()
 
     def release(self) -> None:
-        """Stop all workers."""
+        """Stop all workers of the pool."""
         for worker in self.workers:
             ray.kill(worker.handle)
         self.workers = []
 
     def grow(self) -> None:
-        """Start the missing workers: as many as asked for, or as the cluster has room for."""
+        """Start missing workers, up to the number asked for, or as many as find room."""
         self._grown = time.monotonic()
         usable = sum(worker.is_usable for worker in self.workers)
         parked = len(self.workers) - usable
@@ -197,7 +197,7 @@ class WorkerPool:
         return all(free.get(kind, 0) >= need for kind, need in self._needs() if need)
 
     def on_any(self, method: str, *args: object) -> Any:
-        """The result of the first usable worker to give one."""
+        """Call a method on all usable workers; returns the first result."""
         self.grow()
         while True:
             calls = {

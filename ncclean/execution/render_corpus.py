@@ -40,7 +40,7 @@ def render(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> RenderedCorpus:
-    """Render the shards and the held-out sets; what was interrupted is rendered anew.
+    """Render a synthetic corpus and its held-out sets; an interrupted run starts anew.
 
     Raises `InputError` if a shard is there already that no rendering made, `ResumeError` if the
     folder holds another corpus. `held_out` images are in each held-out set; `run` is the identity

@@ -18,7 +18,7 @@ Whole = TypeVar("Whole", int, np.ndarray)
 
 
 def place_of(row: Whole, caption: Whole) -> Whole:
-    """Numbers that order pairs as the table does, of a row and a caption's number or of arrays."""
+    """Sort keys that put pairs in the order of the table, from row and caption number."""
     place: Whole = (row << 16) + caption
     return place
 
@@ -55,12 +55,12 @@ class Row:
 
 
 def captions_of(sample: Sample) -> list[Caption]:
-    """A sample's captions, one without a text where it has none: that sample has a row, too."""
+    """The captions of a sample; one empty caption if there is none, as each sample has a row."""
     return sample.captions or [Caption()]
 
 
 def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
-    """(n,) which image each pair has, of those that have a pair; samples are in their order."""
+    """(n,) number of each pair's image, counting only images that have a pair."""
     begins = np.array(
         [row.sample is not before.sample for before, row in pairwise(scorable)], dtype=np.int64
     )
@@ -70,7 +70,7 @@ def images_of_rows(scorable: Sequence[Row]) -> np.ndarray:
 def facts_of_rows(
     stream: ShardStream, samples: list[DecodedSample], rows: list[Row]
 ) -> dict[str, pa.Array]:
-    """(n,) what the table says of each row beside its scores, by column.
+    """(n,) values of all columns but the scores, such as uid, caption and status, by name.
 
     `samples` are all of the shard, to which the stream may have read fields after they passed.
     """
@@ -99,7 +99,7 @@ def facts_of_rows(
 
 
 def check_places(facts: dict[str, pa.Array], samples: int) -> None:
-    """Raise `AssertionError` unless each sample has its rows, by caption: none lost, none twice."""
+    """Raise `AssertionError` unless each caption of each sample has exactly one row."""
     rows = facts["row"].to_numpy().astype(np.int64)
     places = place_of(rows, facts["caption_number"].to_numpy())
     if not np.array_equal(np.unique(rows), np.arange(samples)) or (np.diff(places) <= 0).any():
@@ -107,7 +107,7 @@ def check_places(facts: dict[str, pa.Array], samples: int) -> None:
 
 
 def strings(values: list[str | None] | list[str]) -> pa.Array:
-    """Arrow's strings, also where all are None."""
+    """An Arrow array of strings, also if all values are None."""
     return pa.array(values, pa.string())
 
 

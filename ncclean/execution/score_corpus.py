@@ -69,7 +69,7 @@ class ScoreCorpus:
     overwrite: bool = False
 
     def run(self, progress: Progress = SILENT) -> ScoreSummary:
-        """Score every pair of the shards, resuming what an earlier run left.
+        """Score all pairs of the shards and write the final table, resuming an interrupted run.
 
         Raises `InputError`, `ModelError` or `ResumeError` before anything is computed if the
         request cannot be met. Broken shards do not raise: they are named in the summary.
@@ -202,7 +202,7 @@ def calibrate_again(
     cluster: ClusterOptions | None = None,
     progress: Progress = SILENT,
 ) -> ScoreSummary:
-    """Calibrate the scored corpus at `out` again, with another shift or to the answers of an audit.
+    """Calibrate a finished score table again, with another shift or by the answers of an audit.
 
     Needs neither model nor shards. `answers` are the file of an audit, `audit` one that has been
     measured. Where a calibration is moved, shift and weight stay as they are unless `calibration`

@@ -43,7 +43,7 @@ def plan(
     workers: int,
     progress: Progress,
 ) -> ScorePlan:
-    """Estimate the job: counts from the first samples, the speed from one batch on the model.
+    """Estimate pairs, bytes and hours of a scoring run, from the first samples and one batch.
 
     The model is tried on this machine, also where other machines will do the work.
     """

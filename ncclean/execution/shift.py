@@ -15,7 +15,7 @@ _LARGEST_SAMPLE = 4096
 
 
 def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> float:
-    """The estimator's mean cosine on noise, from the user's cache where it is known.
+    """The estimator's mean cosine on noise, from the user's cache if it is there.
 
     See `ncclean.scoring.osa.estimate_shift`.
     """
@@ -29,6 +29,6 @@ def noise_shift(estimator: Estimator, seed: int, tolerance: float) -> float:
 
 
 def sample_size(parameters: int) -> int:
-    """The most noise images, and the most noise captions, for a model with so many parameters."""
+    """Limits on the noise images and noise captions to average over, by the model's parameters."""
     affordable = _SAMPLE * _PARAMETERS // max(parameters, 1)
     return min(max(affordable, _SAMPLE), _LARGEST_SAMPLE)

@@ -28,7 +28,7 @@ class HeadColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> HeadColumns | None:
-        """The heads. Raises `InputError` for a file that is not one, and for a name given twice."""
+        """Load the heads of `--head`. Raises `InputError` for another file or a repeated name."""
         heads: dict[str, EmbeddingHead] = {}
         for text in options.head or ():
             name, equals, path = text.partition("=")
@@ -41,15 +41,15 @@ class HeadColumns(ColumnSource):
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """A float32 column for each head."""
+        """Names and types of the head columns: float32 each."""
         return dict.fromkeys(self.heads, pa.float32())
 
     def identity(self) -> Mapping[str, Any]:
-        """The names and fingerprints of the heads."""
+        """Names and fingerprints of the heads of `--head`."""
         return {"head": [f"{name}={head.fingerprint}" for name, head in self.heads.items()]}
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` if a head is for embeddings of another width."""
+        """Raise `InputError` if a head takes embeddings of another width."""
         for name, head in self.heads.items():
             if head.dim != encoder.dim:
                 raise InputError(
@@ -60,7 +60,7 @@ class HeadColumns(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """The outputs of the heads."""
+        """(m,) outputs of each head on the image embeddings of a shard."""
         image = shard.image.float()
         return {name: arrow_array(head(image), pa.float32()) for name, head in self.heads.items()}
 
@@ -75,15 +75,15 @@ class ImageSignals(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> ImageSignals | None:
-        """The source, if `image` is among the signals."""
+        """The column source of `--signals image`, None without it."""
         return cls() if "image" in (options.signals or ()) else None
 
     def identity(self) -> Mapping[str, Any]:
-        """The version of the signals."""
+        """The version of the image signals."""
         return {"signals": [f"image {image_signals.VERSION}"]}
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` for embeddings."""
+        """Raise `InputError` for embeddings, which have no images to measure."""
         if encoder.estimator is None:
             raise InputError(
                 "--signals image is for images, and these are embeddings: leave it out"
@@ -92,7 +92,7 @@ class ImageSignals(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """The measurements of the decoder; null where a pair has none."""
+        """The image signals that the decoder measured; null for a pair without them."""
         measured = shard.image_signals or ()
         return {
             name: pa.array([None if one is None else one[name] for one in measured], kind)
@@ -116,17 +116,17 @@ class LanguageColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> LanguageColumns | None:
-        """The source, if `language` is among the signals."""
+        """The column source of `--signals language`, None without it."""
         return cls() if "language" in (options.signals or ()) else None
 
     def identity(self) -> Mapping[str, Any]:
-        """The detector and its version."""
+        """Name and version of the language detector."""
         return {"signals": [f"language {self._detector.version}"]}
 
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """ISO 639 codes and probabilities."""
+        """Detect the language of each caption: ISO 639 code and probability."""
         return {
             name: pa.array(column, languages.TYPES[name])
             for name, column in self._detector(shard.captions).items()

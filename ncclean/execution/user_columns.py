@@ -77,13 +77,13 @@ class UserColumns(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> UserColumns | None:
-        """The functions by their names. Raises `InputError` for one that cannot be imported."""
+        """Import the functions of `--columns`. Raises `InputError` if that fails."""
         names = options.columns or ()
         return cls([_load_function(name) for name in names]) if names else None
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """The declared columns of all functions."""
+        """Names and types of the columns that all functions of `--columns` declare."""
         types: dict[str, pa.DataType] = {}
         for function in self.functions:
             for name, kind in function.declared.types.items():
@@ -94,15 +94,15 @@ class UserColumns(ColumnSource):
 
     @property
     def modules(self) -> list[Any]:
-        """The modules of the functions."""
+        """Names of the modules that hold the functions of `--columns`."""
         return [sys.modules[function.call.__module__] for function in self.functions]
 
     def identity(self) -> Mapping[str, Any]:
-        """The names and versions of the functions."""
+        """Names and versions of the functions of `--columns`."""
         return {"columns": [f"{one.name} {one.declared.version}" for one in self.functions]}
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
-        """The columns of the functions; failures are counted."""
+        """Call the users' functions on a batch; a failure makes nulls and is counted."""
         values: Values = {}
         for function in self.functions:
             values |= function(batch, failures)

@@ -68,7 +68,7 @@ class WordChecks(ColumnSource):
 
     @classmethod
     def of(cls, options: ScoreOptions) -> WordChecks | None:
-        """The checks, if `words` is set. Raises `InputError` for word classes of another form."""
+        """The column source of `--words`, None without it. Raises `InputError` for bad classes."""
         if not options.words:
             return None
         path = options.word_classes
@@ -77,16 +77,16 @@ class WordChecks(ColumnSource):
 
     @functools.cached_property
     def version(self) -> str:
-        """A digest of the list of words."""
+        """A digest of the word classes."""
         text = repr(self.classes.classes).encode()
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def identity(self) -> Mapping[str, Any]:
-        """The list of words, and how many exchanges a caption has."""
+        """The digest of the word classes, and the number of exchanges tried for each caption."""
         return {"words": self.version, "words_per_caption": self.per_caption}
 
     def check(self, encoder: EncoderFacts) -> None:
-        """Raise `InputError` for embeddings: their model is not there to encode other captions."""
+        """Raise `InputError` for embeddings: no model is there to encode changed captions."""
         if encoder.estimator is None:
             raise InputError(
                 "--words encodes altered captions, which takes a model: score the images instead "
@@ -96,7 +96,7 @@ class WordChecks(ColumnSource):
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
-        """Check each pair; a caption without a word of a class has null in all columns.
+        """Look for a wrong word in each caption; null for a caption without words of the classes.
 
         The scores of pairs and of known near misses join the shard's distributions.
         """

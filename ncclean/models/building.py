@@ -23,7 +23,7 @@ def build(
     source: ModelSource,
     seed: int = 0,
 ) -> tuple[nn.Module, Callable[[list[str]], torch.Tensor], Preprocessing]:
-    """The model, its tokenizer and its preprocessing; `seed` is that of random weights.
+    """Build a model with its tokenizer and preprocessing; `seed` is for random weights.
 
     A configuration that names code, or asks for more memory than its weights take, is refused
     before anything is built of it. Raises `ModelError`.

@@ -42,13 +42,13 @@ class ModelSource:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of a `local-dir:` model, None for others."""
+        """The folder of a `local-dir:` model, None for any other model."""
         prefix = "local-dir:"
         return Path(self.name.removeprefix(prefix)) if self.name.startswith(prefix) else None
 
     @property
     def weights(self) -> Path | None:
-        """The largest file of weights in the folder or given with it; None if none will be read."""
+        """The model's largest weights file, in its folder or named with it, if any is read."""
         if self.is_random or self.folder is None:
             return None
         files = [Path(self.checkpoint)] if self.checkpoint else _weights_in(self.folder)
@@ -56,7 +56,8 @@ class ModelSource:
 
 
 def resolve(model: str, pretrained: str | None, *, is_random: bool = False) -> ModelSource:
-    """Resolve a bundled model, `local-dir:`, `hf-hub:`, a folder, a file or an open_clip name.
+    """Find configuration and weights by bundled name, `local-dir:`, `hf-hub:`, path or open_clip
+    name.
 
     `is_random` asks for an architecture without weights: an open_clip name, a model's folder or a
     json file, which is a configuration as open_clip keeps it (`embed_dim`, `vision_cfg`,

@@ -27,12 +27,12 @@ class Cores:
     def map(
         self, encode: Callable[[T], torch.Tensor], pieces: Iterable[T]
     ) -> Iterator[torch.Tensor]:
-        """`encode` of every piece, in order."""
+        """Call `encode` on every piece, one core each; results are in the order of the pieces."""
         return self._pool.map(encode, pieces)
 
     @property
     def model(self) -> nn.Module:
-        """The calling thread's copy of the model around the same tensors.
+        """A copy of the model for the calling thread, sharing its tensors.
 
         Shortening the context swaps tensors inside the modules, which threads must not share.
         """
@@ -63,7 +63,7 @@ class Uploads:
         pixels: torch.Tensor | Sequence[torch.Tensor],
         encode: Callable[[torch.Tensor], torch.Tensor],
     ) -> Callable[[], torch.Tensor]:
-        """Queue the upload and `encode`; only the returned call waits for them."""
+        """Queue upload and encoding of a batch; the returned function waits for the result."""
         here = [row for row, image in enumerate(pixels) if image.device.type == "cpu"]
         # torch keeps pinned blocks and hands one out again once its upload is through: with two
         # batches in flight this is double buffering.

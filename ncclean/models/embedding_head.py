@@ -35,7 +35,7 @@ class EmbeddingHead:
 
     @classmethod
     def load(cls, path: str) -> EmbeddingHead:
-        """Read the linear layers of a safetensors file, in the order of their names.
+        """Load a head's linear layers from a safetensors file, in the order of their names.
 
         Layers are `NAME.weight` (out, in) and `NAME.bias`; numbers in names are ordered as numbers.
         The file's metadata has `activation` (`none`, `relu`, `gelu`, `tanh`), which comes between
@@ -60,7 +60,7 @@ class EmbeddingHead:
 
     @property
     def dim(self) -> int:
-        """Width of the embeddings that it takes."""
+        """Width of the embeddings that the head takes."""
         first = self.layers[0]
         assert isinstance(first, nn.Linear)
         return first.in_features

@@ -141,7 +141,7 @@ class Estimator:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the input in pixels."""
+        """Height and width of the images that the model takes, in pixels."""
         return self.preprocessing.size
 
     @property
@@ -159,7 +159,7 @@ class Estimator:
     def start_image(
         self, pixels: torch.Tensor | Sequence[torch.Tensor]
     ) -> Callable[[], torch.Tensor]:
-        """Begin `encode_image` of a batch or of single images; the returned call waits for it.
+        """Start to encode a batch or single images; the returned function waits for the embeddings.
 
         On a GPU the images travel from pinned memory while earlier batches are computed.
         """
@@ -197,7 +197,7 @@ class Estimator:
         return self.trims_text and pooling(tower)[0] == "argmax"
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> torch.Tensor:
-        """Captions -> (N, d) L2-normalised float32 on the device.
+        """Embed captions -> (N, d) L2-normalised float32 on the device.
 
         Every distinct caption is encoded once, and where the tower allows it at its own length
         instead of the full context. The result depends on neither.
@@ -226,20 +226,20 @@ class Estimator:
         return embeddings[torch.tensor([position[c] for c in captions], device=self.device)]
 
     def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
-        """Captions -> (N, context length) int64 token ids."""
+        """Tokenize captions -> (N, context length) int64 token ids."""
         shortened = [caption[:_MAX_CAPTION_CHARACTERS] for caption in captions]
         return self.tokenizer(shortened)
 
     @property
     def embed_dim(self) -> int:
-        """Dimension of the shared space, found by encoding one blank image once."""
+        """Width of the embeddings, found by encoding a blank image once."""
         if not hasattr(self, "_embed_dim"):
             blank = torch.zeros(1, 3, *self.image_size, dtype=torch.uint8)
             self._embed_dim = self.encode_image(blank).shape[1]
         return self._embed_dim
 
     def seconds_per_batch(self, batch_size: int) -> float:
-        """Measured time of one image and one text batch, for estimates; warms up first."""
+        """Measure the seconds that a batch of images and one of captions take, after a warm-up."""
         pixels = torch.zeros(batch_size, 3, *self.image_size, dtype=torch.uint8)
         captions = [f"a photo of {number} things on a table" for number in range(batch_size)]
         for _ in range(2):
@@ -293,7 +293,7 @@ class Estimator:
         return torch.cat([rows, rows[:1].expand(lacking, *rows.shape[1:])])
 
     def normalized(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, 3, H, W) uint8 -> float32 input of the image tower on the device."""
+        """Normalise (N, 3, H, W) uint8 images to the image tower's float32 input, on the device."""
         values = pixels.to(self.device, non_blocking=True).float()
         return values.mul_(self._gain).add_(self._offset)
 

@@ -52,28 +52,16 @@ class Heads(nn.Module):
         self.text_exclusive = perceptron(*sizes)
 
     def image(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, d) features F_V -> (N, dim) V_S and V_X, not normalised."""
+        """Split (N, d) image features into (N, dim) halves, invariant V_S and exclusive V_X."""
         return self.image_invariant(features), self.image_exclusive(features)
 
     def text(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, d) features F_T -> (N, dim) T_S and T_X, not normalised."""
+        """Split (N, d) caption features into (N, dim) halves, invariant T_S and exclusive T_X."""
         return self.text_invariant(features), self.text_exclusive(features)
 
 
-def in_space(invariant: torch.Tensor, exclusive: torch.Tensor, space: str) -> torch.Tensor:
-    """(N, dim) halves -> (N, dim) or, for `joint`, (N, 2 dim) L2-normalised embeddings.
-
-    A cosine in the joint space is the mean of those in the other two.
-    """
-    check_space(space)
-    halves = F.normalize(invariant.float(), dim=-1), F.normalize(exclusive.float(), dim=-1)
-    if space == "joint":
-        return torch.cat(halves, dim=-1) / math.sqrt(2)
-    return halves[SPACES.index(space)]
-
-
 def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Module:
-    """The model of a folder with embeddings in `space`, see `ncclean.models.Estimator.load`.
+    """Wrap a model so that it embeds in `space`, by the DisNCL heads in its folder.
 
     `None` leaves it as it is, and so does `auto` if there are no heads; with them it is
     `invariant`. Raises `ModelError` if a space is asked for by name and there are no heads.
@@ -89,7 +77,7 @@ def headed(model: nn.Module, folder: Path | None, space: str | None) -> nn.Modul
 
 
 def check_space(space: str) -> None:
-    """Raise `InputError` for an unknown space."""
+    """Raise `InputError` for a space other than `invariant`, `exclusive` and `joint`."""
     if space not in SPACES:
         raise InputError(f"--space takes {', '.join(SPACES)}, got {space!r}")
 
@@ -119,11 +107,11 @@ class HeadedClip(nn.Module):
         return model_attribute(self.clip, "vocab_size")
 
     def encode_image(self, pixels: torch.Tensor, normalize: bool = False) -> torch.Tensor:
-        """Embeddings in the space; they are normalised in any case."""
+        """Embed images in the chosen space; embeddings are always L2-normalised."""
         return self._projected(self.clip.encode_image(pixels), self.image_heads)  # type: ignore[operator]
 
     def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
-        """Embeddings in the space, also of tokens shorter than the context."""
+        """Embed token ids in the chosen space; rows may be shorter than the context length."""
         features = encode_text(self.clip, tokens, normalize=False)
         return self._projected(features, self.text_heads)
 
@@ -133,12 +121,12 @@ class HeadedClip(nn.Module):
 
 
 def has_heads(folder: Path) -> bool:
-    """Whether a model folder holds heads."""
+    """Whether a model folder holds DisNCL heads."""
     return (folder / CONFIG_NAME).is_file() and (folder / WEIGHTS_NAME).is_file()
 
 
 def write_heads(heads: Heads, folder: Path) -> None:
-    """Write the heads beside a model, each file published whole."""
+    """Write DisNCL heads into a model folder, each file published whole."""
     from safetensors.torch import save_file
 
     state = {name: value.detach().cpu().clone() for name, value in heads.state_dict().items()}
@@ -150,7 +138,7 @@ def write_heads(heads: Heads, folder: Path) -> None:
 
 
 def read_heads(folder: Path) -> Heads:
-    """The heads of a model folder, in float32 on the CPU. Raises `ModelError` if there are none."""
+    """Load the DisNCL heads of a model folder, in float32 on the CPU. Raises `ModelError`."""
     from safetensors.torch import load_file
 
     if not has_heads(folder):
@@ -164,7 +152,7 @@ def read_heads(folder: Path) -> Heads:
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Three layers with LeakyReLU between them: (N, inputs) -> (N, outputs)."""
+    """Build a perceptron of three layers with LeakyReLU: (N, inputs) -> (N, outputs)."""
     return nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.LeakyReLU(0.2),

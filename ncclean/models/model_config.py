@@ -60,7 +60,7 @@ _MOST_LAYERS = 1000
 
 
 def check_config(name: str) -> dict[str, Any]:
-    """The configuration of a model by its name for open_clip, if it states sizes and choices only.
+    """Read a model's configuration and check that it states sizes and choices only.
 
     A model without weights of its own is checked alike. Raises `ModelError` for anything else.
     """
@@ -101,7 +101,7 @@ def config_file(name: str) -> Path | None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The mapping in a configuration file. Raises `ModelError` if there is none."""
+    """Read a model's configuration file. Raises `ModelError` if it is missing or not a mapping."""
     try:
         config = parse_json(read_text(path, _LARGEST), path)
     except InputError as error:

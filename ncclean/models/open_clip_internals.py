@@ -32,7 +32,7 @@ class TextTower(Protocol):
 
 
 def read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint by name, read without executing anything from it."""
+    """Read the tensors of a checkpoint by name, without executing anything from it."""
     from open_clip.factory import load_state_dict
 
     return dict(load_state_dict(str(checkpoint), weights_only=True))
@@ -65,7 +65,7 @@ def model_attribute(model: nn.Module, name: str, default: int | None = None) -> 
 
 
 def pooling(tower: object) -> tuple[str, int]:
-    """The pooling of a tower, and its end-of-text id; `CLIP` has the names with a prefix.
+    """Pooling type and end-of-text id of a text tower.
 
     The id is -1 in versions before open_clip had pooling at it.
     """
@@ -75,7 +75,7 @@ def pooling(tower: object) -> tuple[str, int]:
 
 
 def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
-    """The tensors to replace in a text tower so that it takes `length` tokens; none if it does."""
+    """Tensors of a text tower cut to a context of `length` tokens; none if it fits already."""
     positions = getattr(tower, "positional_embedding", None)
     # Towers with a class token (CoCa) have one position more than they take tokens.
     if positions is None or length >= getattr(tower, "context_length", len(positions)):
@@ -87,7 +87,7 @@ def shortened_context(tower: nn.Module, length: int) -> dict[str, torch.Tensor]:
 
 
 def embed_tokens(tower: TextTower, tokens: torch.Tensor) -> torch.Tensor:
-    """(N, L) token ids -> (N, L, width), in the precision between the layers."""
+    """Embed (N, L) token ids -> (N, L, width), in the precision that the layers pass on."""
     embedded: torch.Tensor = tower.token_embedding(tokens)
     return embedded.to(tower.transformer.get_cast_dtype())
 
@@ -95,7 +95,7 @@ def embed_tokens(tower: TextTower, tokens: torch.Tensor) -> torch.Tensor:
 def encode_embedded(
     tower: TextTower, embedded: torch.Tensor, tokens: torch.Tensor, end: torch.Tensor
 ) -> torch.Tensor:
-    """(N, L, width) embedded tokens -> (N, d), as open_clip's text towers go on from there.
+    """Run a text tower from (N, L, width) embedded tokens on -> (N, d).
 
     (N, L) `tokens` tell padding from text where the tower masks it; (N,) `end` is where each text
     ends.
@@ -125,7 +125,7 @@ def encode_embedded(
 
 
 def keep_fp32_between_layers(model: nn.Module) -> None:
-    """Stop a model from casting its activations to the dtype of its matrices."""
+    """Keep a model's activations in float32 between layers whose matrices have another dtype."""
     for module in model.modules():
         if hasattr(module, "get_cast_dtype"):
             module.get_cast_dtype = lambda: torch.float32  # type: ignore[assignment]

@@ -23,7 +23,7 @@ _CAST_TOLERANCE = 0.02
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the first GPU, else Apple's, else the CPU. Raises `ModelError` if it is absent."""
+    """Choose the device: `auto` is the first GPU, Apple's, or the CPU. Raises `ModelError`."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -38,7 +38,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` is bf16 where the device computes in it, else fp16 on GPUs and fp32 elsewhere."""
+    """Choose the precision: `auto` is bf16 where native, else fp16 on GPUs and fp32 elsewhere."""
     if precision not in PRECISIONS:
         raise InputError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if precision != "auto":

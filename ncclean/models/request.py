@@ -25,7 +25,7 @@ class ModelRequest:
     random_seed: int | None = None
 
     def load(self) -> Estimator:
-        """Load the model. Raises `ModelError` if it cannot be."""
+        """Load the requested model. Raises `ModelError` if it cannot be loaded."""
         return Estimator.load(
             self.model,
             self.pretrained,
@@ -37,7 +37,7 @@ class ModelRequest:
         )
 
     def absolute(self) -> ModelRequest:
-        """The same with paths that a worker, whose working folder is another one, resolves."""
+        """The request with absolute paths, for a worker whose working folder is another one."""
         return dataclasses.replace(
             self,
             model=absolute_model(self.model),
@@ -46,7 +46,7 @@ class ModelRequest:
 
 
 def absolute_model(name: str) -> str:
-    """The absolute path of a model or of weights, unless it is a name."""
+    """Make the path of a model or of weights absolute; a name stays as it is."""
     if name.startswith(_FOLDER):
         return _FOLDER + absolute(name.removeprefix(_FOLDER))
     return absolute(name) if os.path.exists(name) else name

@@ -42,7 +42,7 @@ def cache_folder() -> Path | None:
 def cached_shift(
     estimator: Estimator, settings: dict[str, int | float], estimate: Callable[[], float]
 ) -> float:
-    """The kept shift of this model under these settings, or that of `estimate`, which is then kept.
+    """A model's mean cosine on noise, from the user's cache or else by `estimate`, then cached.
 
     The entry belongs to all that decides the embeddings: weights, modules (the activation is no
     weight), preprocessing and precision.

@@ -28,7 +28,7 @@ _LENGTH_STEP = 4
 
 
 def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """(N, L) right-padded token ids -> (N,) number of leading tokens to keep.
+    """Count the leading tokens to keep of (N, L) right-padded token ids -> (N,).
 
     Tokenizers that pad with another id than 0 often pad with the end-of-text token itself, so
     there one padding token is kept: it may be the end of the text.
@@ -43,7 +43,7 @@ def token_lengths(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def padded_lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """(N, L) right-padded token ids -> (N,) lengths to encode them at."""
+    """Round up token counts to the (N,) lengths at which (N, L) right-padded ids are encoded."""
     steps = (token_lengths(tokens) + _LENGTH_STEP - 1) // _LENGTH_STEP
     return (steps * _LENGTH_STEP).clamp_max(tokens.shape[1])
 
@@ -52,7 +52,7 @@ def padded_lengths(tokens: torch.Tensor) -> torch.Tensor:
 def trimming_is_exact(
     model: nn.Module, tokenizer: Callable[[list[str]], torch.Tensor], device: torch.device
 ) -> bool:
-    """Compare both ways on captions of several lengths; a failing tower keeps its padding."""
+    """Test whether a text tower embeds captions the same without their padding."""
     probe = ["", "a cat", "two dogs on a red sofa in the sun", "words " * 30, "word " * 200]
     tokens = tokenizer(probe).to(device)
     reference = model.encode_text(tokens, normalize=True)  # type: ignore[operator]
@@ -68,7 +68,7 @@ def trimming_is_exact(
 
 
 def encode_text(model: nn.Module, tokens: torch.Tensor, normalize: bool = True) -> torch.Tensor:
-    """(N, L) token ids -> (N, d) embeddings, for any L up to the context length.
+    """Embed (N, L) token ids -> (N, d), for any L up to the context length.
 
     open_clip's towers take the full context only; a shorter one runs on the leading rows of the
     positional embedding and the mask, with the parameters otherwise untouched, so gradients flow

@@ -28,7 +28,7 @@ class BetterMatches:
     images: np.ndarray
 
     def mutual_nearest(self, rows: slice = slice(None)) -> np.ndarray:
-        """(m,) bool: neither has a better match. DisNCL's filter with the corpus as its batch."""
+        """(m,) bool: whether neither side has a better match in the corpus (DisNCL's filter)."""
         neither: np.ndarray = (self.captions[rows] == 0) & (self.images[rows] == 0)
         return neither
 
@@ -40,7 +40,7 @@ def count_better(
     image_group: np.ndarray,
     text_group: np.ndarray,
 ) -> BetterMatches:
-    """Compare every image with every caption; exact, n^2 d operations and little memory.
+    """Count the better matches of every pair in the corpus, exactly, in n^2 d operations.
 
     `image` and `text` are (n, d), `own` (n,) the cosines of the pairs, the groups (n,) any labels
     of near-duplicates.
@@ -91,12 +91,12 @@ class CandidateCounts:
 
     @staticmethod
     def keys_of(group: np.ndarray, candidate: np.ndarray, candidates: int) -> np.ndarray:
-        """Int64 keys in the order of groups, then of candidates, of which there are so many."""
+        """Int64 keys that sort (group, candidate) by group, then by candidate."""
         keys: np.ndarray = group.astype(np.int64) * (candidates + 1) + candidate
         return keys
 
     def count(self, pairs: np.ndarray, group: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-        """(p, k) how often the (p,) groups of (p,) pairs hold (p, k) candidates."""
+        """(p, k) how often each candidate of a pair occurs in the pair's near-duplicate group."""
         keys = self.keys_of(group[:, None], candidate, len(self.candidates))
         ends = (np.searchsorted(self.keys, keys, side=side) for side in ("right", "left"))
         return np.where(
@@ -114,7 +114,7 @@ def count_better_among(
     candidate_group: np.ndarray,
     candidate_counts: CandidateCounts,
 ) -> np.ndarray:
-    """(p,) better matches of (p,) pairs among the candidates that a search returned: a lower bound.
+    """(p,) lower bounds on the better matches of pairs: those among the neighbours found.
 
     `nearest` has a row for each of the pairs and names distinct candidates. The groups (n,) are
     those of all pairs, in the queries' modality and in the candidates'; `held` is theirs.

@@ -53,7 +53,7 @@ ACROSS = (Direction("image", "text"), Direction("text", "image"))
 
 
 def read_block(work: ArrayFolder, number: int, block: Block) -> None:
-    """Hashes of the block's vectors and captions, the cosines of its pairs, who they are."""
+    """Read a block of pairs: hashes of vectors and captions, cosines, identifiers."""
     pairs = block.read()
     sink = pa.BufferOutputStream()
     identifiers = pairs.facts.select(list(IDENTIFIERS))
@@ -78,7 +78,7 @@ def read_block(work: ArrayFolder, number: int, block: Block) -> None:
 
 
 def pair_cosines(image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(n,) float32 cosines of (n, d) pairs."""
+    """(n,) float32 cosines of image and caption of each pair, from (n, d) vectors."""
     cosines = np.empty(len(image), np.float32)
     for rows in chunks(len(image)):
         sides = (side[rows].astype(np.float32) for side in (image, text))
@@ -87,13 +87,13 @@ def pair_cosines(image: np.ndarray, text: np.ndarray) -> np.ndarray:
 
 
 def pairs_of(read: Arrays) -> pa.Table:
-    """The identifiers of a block's pairs, from its `read_block`; not copied into memory."""
+    """Map the identifiers of a block's pairs from its file, without copying them into memory."""
     table: pa.Table = pa.ipc.open_stream(pa.py_buffer(read["pairs"])).read_all()
     return table
 
 
 def sample_block(work: ArrayFolder, number: int, block: Block) -> None:
-    """The vectors of the rows that the plan asks for, in order."""
+    """The block's share of the training sample: vectors of the sampled rows, in order."""
     rows, vectors = work.load("sample-rows"), distinct_vectors(work, number, block)
     sampled = {}
     for side in SIDES:
@@ -104,7 +104,7 @@ def sample_block(work: ArrayFolder, number: int, block: Block) -> None:
 
 
 def assign_block(work: ArrayFolder, number: int, block: Block, k: int) -> None:
-    """The lists nearest to each distinct vector, its own first; the sample's true neighbours."""
+    """Assign a block's distinct vectors to their nearest lists; search the sample exactly."""
     learnt, queries = work.load("learnt"), work.load("queries")
     vectors = distinct_vectors(work, number, block)
     clusters = CoarseQuantizer.of(learnt, "cluster_") if "cluster_lists" in learnt else None
@@ -147,7 +147,7 @@ def _growing_chunks(count: int, k: int) -> Iterator[slice]:
 
 
 def likely_nprobe(lists: int) -> int:
-    """An upper estimate of how many of the lists a search probes; so many are kept by vector."""
+    """An upper estimate of nprobe, the number of lists to keep for each vector."""
     return min(MAX_NPROBE, max(_LIKELY_NPROBE, round(_SHARE_VISITED * lists)))
 
 
@@ -161,14 +161,14 @@ class SampleSearch:
         self._best = Heaps.empty(len(queries), max(k, 1))
 
     def add(self, rows: np.ndarray, first: int) -> None:
-        """Take (r, d) rows, whose ids begin with `first`."""
+        """Compare the sample with (r, d) rows of the corpus, whose ids begin at `first`."""
         ids = np.arange(first, first + len(rows), dtype=np.int32)
         self._products.set_list(rows)
         reached = self._products.range_search(self._asked, self._best.thresholds(self._asked))
         self._best.add(self._asked, reached, ids)
 
     def nearest(self) -> Nearest:
-        """The nearest neighbours of all rows; k is 0 where there are none."""
+        """The exact nearest neighbours of the sampled rows so far."""
         best = self._best.nearest()
         return Nearest(best.cosines[:, : self._k], best.ids[:, : self._k])
 
@@ -176,7 +176,7 @@ class SampleSearch:
 def write_lists(
     work: ArrayFolder, number: int, block: Block, nprobe: dict[str, int], is_exact: bool
 ) -> None:
-    """The block's distinct vectors sorted by list, and by list the queries that visit it.
+    """Write a block's distinct vectors by inverted list, and the queries that probe each list.
 
     `probes` are the lists that a query visits, by direction. Where the search `is_exact` it visits
     all, its own first.
@@ -249,17 +249,17 @@ def _by_list(
 
 
 def starts_of(lists: np.ndarray, count: int) -> np.ndarray:
-    """(count + 1,) where each of so many lists begins, once the lists of rows are in order."""
+    """(count + 1,) offsets at which each inverted list begins among rows sorted by list."""
     return np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=count))])
 
 
 def distinct_vectors(work: ArrayFolder, number: int, block: Block) -> dict[str, np.ndarray]:
-    """(m, d) float16 vectors of the block's rows that are the first of their class, by side."""
+    """(m, d) float16 vectors of a block, one for each class of equal rows, by side."""
     pairs, rows = block.read(), work.load(f"distinct-{number}")
     return {"image": pairs.image[rows["image"]], "text": pairs.text[rows["text"]]}
 
 
 def range_of(work: ArrayFolder, side: str, number: int) -> tuple[int, int]:
-    """The ids of the distinct rows of a block."""
+    """The range of ids of a block's distinct rows, its end exclusive."""
     bounds = work.load("bounds")[side]
     return int(bounds[number]), int(bounds[number + 1])

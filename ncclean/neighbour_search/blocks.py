@@ -38,11 +38,11 @@ class Block(Protocol):
 
     @property
     def dim(self) -> int:
-        """Dimensions of the vectors."""
+        """Width of the vectors of the block."""
         ...
 
     def read(self) -> BlockPairs:
-        """Raises `InputError` if they cannot be read."""
+        """Read the vectors and the identifiers of the block. Raises `InputError`."""
         ...
 
 
@@ -114,7 +114,7 @@ _BLOCKS = 256
 def embedded_blocks(
     shards: Sequence[ShardRef], keys: tuple[str, str] | None = None
 ) -> list[EmbeddedBlock]:
-    """Blocks of the shards of embeddings in order; see `ncclean.data.embeddings.units`.
+    """Cut shards of embeddings into the blocks that a neighbour search reads, in order.
 
     Raises `InputError` for embeddings whose vectors cannot be told or read.
     """
@@ -145,7 +145,7 @@ def _grouped(shards: Sequence[ShardRef]) -> Iterator[list[ShardRef]]:
 def read_reference(
     sources: Sequence[str], keys: tuple[str, str] | None, dim: int
 ) -> tuple[np.ndarray, pa.Array]:
-    """The (r, d) float16 images of a reference and their uids.
+    """Read the (r, d) float16 image vectors of a reference, and their uids.
 
     The sources are embeddings as those of a corpus, or `.npy` files of images, which are called by
     their rows. Raises `InputError` for what cannot be read, and for vectors of another width than

@@ -20,20 +20,20 @@ _MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, s
 
 
 def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Consecutive slices of `count` rows."""
+    """Consecutive slices that cover `count` rows."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
 
 def add_counts(counts: np.ndarray, numbers: np.ndarray) -> None:
-    """Add to (g,) `counts` how often each of the numbers 0 to g - 1 occurs."""
+    """Count occurrences of the numbers 0 to g - 1, added to (g,) `counts`."""
     for rows in chunks(len(numbers), VALUES):
         values, times = np.unique(numbers[rows], return_counts=True)
         counts[values] += times.astype(counts.dtype)
 
 
 def exclusive_sums(sizes: np.ndarray, out: np.ndarray) -> None:
-    """Write to (g,) `out` the sum of all (g,) sizes before each."""
+    """Write to (g,) `out` the exclusive prefix sums of (g,) sizes, offsets of groups."""
     total = 0
     for rows in chunks(len(sizes), VALUES):
         ends = np.cumsum(sizes[rows], dtype=np.int64) + total
@@ -42,7 +42,7 @@ def exclusive_sums(sizes: np.ndarray, out: np.ndarray) -> None:
 
 
 def take_places(numbers: np.ndarray, next_place: np.ndarray) -> np.ndarray:
-    """(m,) places of a chunk of rows, at least one, in a stable sort by (m,) numbers.
+    """Next (m,) places of a chunk of rows in a stable sort of all rows by small numbers.
 
     `next_place` (g,) is where the next row with each number goes, and moves on.
     """
@@ -57,7 +57,7 @@ def take_places(numbers: np.ndarray, next_place: np.ndarray) -> np.ndarray:
 
 
 def first_rows(work: ArrayFolder, keys: Keys, first: np.ndarray) -> None:
-    """Write to (n,) `first` the first row whose key equals that of each row.
+    """Write to (n,) `first`, for each row, the first row with an equal key.
 
     Rows are divided by hash, so that one division of them is sorted at a time.
     """
@@ -116,7 +116,7 @@ class DisjointSets:
             parent[rows] = np.arange(rows.start, rows.stop)
 
     def join(self, one: np.ndarray, other: np.ndarray) -> None:
-        """Join the sets of (m,) rows with those of (m,) others."""
+        """Merge the sets of (m,) rows with the sets of (m,) other rows (union-find)."""
         while True:
             one, other = self._find(one), self._find(other)
             apart = one != other
@@ -126,7 +126,7 @@ class DisjointSets:
             np.minimum.at(self._parent, np.maximum(one, other), np.minimum(one, other))
 
     def finish(self) -> None:
-        """Let `parent` be the first row of each row's set."""
+        """Make every row's `parent` the first row of its set."""
         for rows in chunks(len(self._parent), VALUES):
             self._find(np.arange(rows.start, rows.stop))
 

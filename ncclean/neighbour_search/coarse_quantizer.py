@@ -23,7 +23,7 @@ _ROUTED_VALUES, _ROUTED_ROWS = 1 << 24, 1 << 14  # 64 MB of products, at most
 
 
 def nlist_for(vectors: int) -> int:
-    """A power of two near 2 sqrt(n), but not fewer than 32 vectors to a list."""
+    """Number of inverted lists: a power of two near 2 sqrt(n), at least 32 vectors a list."""
     wanted = min(2 * vectors**0.5, vectors / 32)
     return int(2 ** max(0, round(np.log2(max(wanted, 1)))))
 
@@ -39,7 +39,7 @@ class CoarseQuantizer:
 
     @classmethod
     def train(cls, sample: np.ndarray, lists: int, seed: int) -> CoarseQuantizer:
-        """At most `lists` lists by spherical k-means on (m, d) float32 unit vectors."""
+        """Train at most `lists` centroids by spherical k-means on (m, d) float32 unit vectors."""
         lists = min(lists, len(sample))
         groups = _kmeans(sample, max(1, round(lists**0.5)), seed)
         of_group = (sample @ groups.T).argmax(axis=1)
@@ -55,11 +55,11 @@ class CoarseQuantizer:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> CoarseQuantizer:
-        """Load the centroids that `arrays` holds under a name of this prefix."""
+        """Load a coarse quantizer from arrays whose names have this prefix."""
         return cls(np.asarray(arrays[prefix + "lists"]))
 
     def arrays(self, prefix: str) -> dict[str, np.ndarray]:
-        """The array by its name, for a file."""
+        """The centroids by name, as a file of arrays keeps them."""
         return {prefix + "lists": self.lists}
 
     def assign(self, vectors: np.ndarray, probes: int) -> np.ndarray:

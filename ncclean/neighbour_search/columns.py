@@ -42,7 +42,7 @@ from ncclean.storage.array_files import ArrayFolder, Arrays
 
 
 def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
-    """(n,) `image`, `text` and `pair` groups by their first pair.
+    """(n,) near-duplicate groups by image, by text and by both, each named by its first pair.
 
     Also `same_image`, the first pair of the same image, where images have several captions.
     """
@@ -68,7 +68,7 @@ def pair_groups(stages: Stages, corpus: Corpus) -> Arrays:
 
 
 def group_sizes(stages: Stages, groups: Arrays) -> Arrays:
-    """(n,) how many pairs each `image`, `text` and `pair` group has, by its first pair.
+    """(n,) number of pairs in each near-duplicate group, at the group's first pair.
 
     `images` is how many images an image group has: captions of one image are not near-duplicates.
     """
@@ -88,7 +88,7 @@ def group_sizes(stages: Stages, groups: Arrays) -> Arrays:
 
 
 def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
-    """(n,) LEMoN's scores."""
+    """(n,) LEMoN scores of all pairs, from the terms of both modalities."""
     parameters = LemonParameters(k=k)
     shape = (len(corpus),), np.float32
     if not stages.has("lemon"):
@@ -107,7 +107,7 @@ def lemon_scores(stages: Stages, corpus: Corpus, k: int) -> np.ndarray:
 
 
 def better_among_neighbours(stages: Stages, corpus: Corpus, direction: Direction) -> np.ndarray:
-    """(n,) better matches among the neighbours found in one direction."""
+    """(n,) better matches of each pair among its neighbours of one direction."""
     name = f"better-{direction.name}"
     if not stages.has(name):
         _write_candidate_counts(stages, corpus, direction)
@@ -147,7 +147,7 @@ def _write_candidate_counts(stages: Stages, corpus: Corpus, direction: Direction
 
 
 def better_of_all(stages: Stages, blocks: Sequence[Block], corpus: Corpus) -> BetterMatches:
-    """All better matches, by comparing every image with every caption in this process."""
+    """Count better matches of every pair by comparing every image with every caption."""
     stages.progress.say("comparing images with captions")
     shape = (len(corpus), corpus.dim), np.float16
     groups = stages.work.load("pair-groups")
@@ -162,7 +162,7 @@ def better_of_all(stages: Stages, blocks: Sequence[Block], corpus: Corpus) -> Be
 
 
 def distinct_columns(stages: Stages, corpus: Corpus, clusters: np.ndarray) -> Arrays:
-    """(n,) `cluster`, and by side the cosine with the representative, whitened if the search is."""
+    """(n,) `cluster`, and by side the cosine with the representative of the near-duplicates."""
     blocks = len(stages.work.load("bounds")["image"]) - 1
     names = stages.run("comparing groups", "similarity", similarity_block, [()] * blocks)
     similarity = stages.joined("similarity", names, {side: side for side in SIDES})
@@ -185,7 +185,7 @@ def reference_matches(
     whiten: bool,
     options: NeighbourOptions,
 ) -> ReferenceMatches | None:
-    """Find the nearest images of the reference; None without one."""
+    """Find the nearest reference image of every image; None without a reference."""
     if reference is None:
         return None
     stages.save("reference", image=reference)
@@ -224,12 +224,12 @@ class PairRows:
 
 
 def classes_of(work: ArrayFolder, side: str) -> Distinct:
-    """The distinct rows of a side."""
+    """The classes of equal rows of images or of captions."""
     return Distinct.of(work.load(f"classes-{side}"))
 
 
 def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
-    """All pairs that have one of the distinct rows, row by row."""
+    """All pairs whose vectors equal one of the distinct rows, row by row."""
     begins, ends = distinct.starts[rows], distinct.starts[rows + 1]
     sizes = ends - begins
     offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
@@ -238,7 +238,7 @@ def pairs_of_rows(distinct: Distinct, rows: np.ndarray) -> np.ndarray:
 
 
 def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
-    """LEMoN's term of one modality for the pairs whose vectors are in a group of lists."""
+    """LEMoN's term of one modality, for the pairs with vectors in a group of inverted lists."""
     other = "text" if side == "image" else "image"
     shared = work.load("pair-groups")
     distinct = classes_of(work, side)
@@ -256,7 +256,7 @@ def lemon_block(work: ArrayFolder, group: int, side: str, k: int) -> None:
 
 
 def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
-    """Rivals of the pairs whose nearest list of the other modality is in a group."""
+    """Better matches of the pairs whose list of the other modality is in a group of lists."""
     shared, candidates = work.load("pair-groups"), classes_of(work, direction.index)
     keys = work.load(f"candidates-{direction.name}")["keys"]
     queries, nearest = nearest_of(work, direction, group)
@@ -275,7 +275,7 @@ def better_block(work: ArrayFolder, group: int, direction: Direction) -> None:
 
 
 def reference_block(work: ArrayFolder, number: int, block: Block, whiten: bool) -> None:
-    """The nearest of the reference for each distinct image of a block; whitened cosines too."""
+    """The nearest reference image of each distinct image of a block, with its cosine."""
     vectors = distinct_vectors(work, number, block)["image"]
     reference = work.load("reference")["image"]
     space = Whitening.of(work.load("learnt"), "image_space_")

@@ -46,12 +46,12 @@ class Distinct:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Distinct:
-        """The partition whose arrays a file has."""
+        """Load a partition of rows into classes of equal ones from a file's arrays."""
         return cls(*(arrays[field.name] for field in fields(cls)))
 
     @staticmethod
     def shapes(rows: int, classes: int) -> Shapes:
-        """The arrays of a partition, for a file."""
+        """Shapes and types of the arrays that hold a partition of rows."""
         return {
             "labels": ((rows,), np.int32), "first": ((classes,), np.int32),
             "members": ((rows,), np.int32), "starts": ((classes + 1,), np.int64),
@@ -59,7 +59,7 @@ class Distinct:
         }  # fmt: skip
 
     def fill(self, first: np.ndarray) -> None:
-        """Write the partition, from the (n,) first row that equals each."""
+        """Write a partition of rows, from the (n,) first row that equals each."""
         classes = 0
         for rows in chunks(len(first), VALUES):
             new = np.flatnonzero(first[rows] == np.arange(rows.start, rows.stop)) + rows.start
@@ -80,7 +80,7 @@ class Distinct:
 
 
 def write_classes(stages: Stages, name: str, keys: Sequence[Keys], count: int) -> Distinct:
-    """Write which of `count` rows are equal by any of several keys."""
+    """Write which of `count` rows are equal, that is, share any of several keys."""
     if not stages.has(name):
         shape = (count,), np.int32
         with stages.work.scratch({"first": shape, "parent": shape}) as scratch:
@@ -101,12 +101,12 @@ def write_classes(stages: Stages, name: str, keys: Sequence[Keys], count: int) -
 
 
 def vector_digests(vectors: np.ndarray) -> np.ndarray:
-    """(m, d) float16 rows -> (m, 2) uint64: 128 bits of each row's hash."""
+    """Hash (m, d) float16 rows to 128 bits each, (m, 2) uint64."""
     return digests(row.tobytes() for row in np.ascontiguousarray(vectors))
 
 
 def caption_digests(captions: Iterable[str | None]) -> np.ndarray:
-    """(m, 2) uint64 hashes of captions; zeros where there is none.
+    """Hash captions to 128 bits each, (m, 2) uint64; zeros for a missing caption.
 
     Captions are compared as CLIP's tokenizer sees them, in lower case and with white space
     collapsed: their embeddings differ by rounding alone, which depends on the batch they were in.
@@ -118,7 +118,7 @@ def caption_digests(captions: Iterable[str | None]) -> np.ndarray:
 
 
 def digests(contents: Iterable[bytes | None]) -> np.ndarray:
-    """(m, 2) uint64 hashes; zeros for None."""
+    """Hash texts to 128 bits each, (m, 2) uint64; zeros for None."""
     nothing = bytes(16)
     joined = b"".join(
         nothing if content is None else hashlib.blake2b(content, digest_size=16).digest()

@@ -36,11 +36,11 @@ class Corpus:
         return len(self.own)
 
     def width(self, direction: Direction, k: int) -> int:
-        """The number of neighbours that exist, at most k and at least one."""
+        """Number of neighbours to look for: k, or fewer in a tiny corpus."""
         return max(1, min(k, len(self.distinct[direction.index]) - direction.is_within))
 
     def repeated_uids(self, stages: Stages) -> int:
-        """Count the pairs with the uid of an earlier one."""
+        """Count the pairs whose uid an earlier pair has."""
         with stages.work.scratch({"first": ((len(self),), np.int32)}) as scratch:
             first = scratch["first"]
             first_rows(stages.work, digests_of(self.files, "uid"), first)
@@ -51,7 +51,7 @@ class Corpus:
 
 
 def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
-    """Read every block and tell its repeated rows from distinct ones."""
+    """Read every block of the corpus and find the classes of equal rows."""
     names = stages.run("reading embeddings", "read", read_block, [(block,) for block in blocks])
     files = [stages.work.load(name) for name in names]
     ends = np.cumsum([0, *(len(file["own"]) for file in files)])
@@ -86,7 +86,7 @@ def read_corpus(stages: Stages, blocks: Sequence[Block]) -> Corpus:
 
 
 def digests_of(files: Sequence[Arrays], name: str) -> Keys:
-    """The digests of that name of all pairs, chunk by chunk."""
+    """Hashes of one name, such as of images, of all pairs, chunk by chunk."""
     return lambda: (file[name][rows] for file in files for rows in chunks(len(file[name]), VALUES))
 
 

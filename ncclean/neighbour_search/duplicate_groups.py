@@ -36,7 +36,7 @@ class Candidates:
         return len(self.queries)
 
     def at(self, chosen: np.ndarray) -> Candidates:
-        """The candidates at these places."""
+        """The candidate pairs at these places."""
         return Candidates(self.queries[chosen], self.ids[chosen], self.cosines[chosen])
 
     @classmethod
@@ -63,15 +63,15 @@ class PairBuffer(ABC):
             self._count = len(self._held[0])
 
     def result(self) -> Candidates:
-        """The candidates that count, of all that were added."""
+        """The candidate pairs left of all that were added."""
         return self.reduced(Candidates.joined(self._held))
 
     @abstractmethod
     def reduced(self, candidates: Candidates) -> Candidates:
-        """The candidates that count; reducing a result again changes nothing."""
+        """The candidate pairs that still matter; reducing them again changes nothing."""
 
     def cut(self) -> np.ndarray:
-        """The later rows of which pairs were dropped."""
+        """Rows some of whose candidate pairs were dropped."""
         return np.empty(0, np.int32)
 
 
@@ -84,7 +84,7 @@ class FirstPairs(PairBuffer):
     _cut: list[np.ndarray] = field(default_factory=list)
 
     def reduced(self, candidates: Candidates) -> Candidates:
-        """The pairs kept, by later row."""
+        """The candidate pairs kept, by the later row of each."""
         keys = -candidates.cosines if self.by_similarity else candidates.ids
         candidates = candidates.at(np.lexsort((candidates.ids, keys, candidates.queries)))
         rank = ranks(candidates.queries)
@@ -106,7 +106,7 @@ class SpanningForest(PairBuffer):
 
 
 def spanning(pairs: Candidates) -> Candidates:
-    """A spanning forest of the pairs: each row with the first one that it reaches."""
+    """Reduce pairs to a spanning forest: each row with the first row that it is connected to."""
     if not len(pairs):
         return pairs
     rows, inverse = np.unique(np.concatenate([pairs.queries, pairs.ids]), return_inverse=True)
@@ -141,7 +141,7 @@ class Leaders:
 
     @staticmethod
     def shapes(count: int) -> Shapes:
-        """The arrays for so many rows."""
+        """Shapes and types of the arrays that hold the representatives of so many rows."""
         flags = ((count,), np.bool_)
         return {
             "representative": ((count,), np.int32), "is_open": flags, "was_cut": flags,
@@ -149,7 +149,7 @@ class Leaders:
         }  # fmt: skip
 
     def decide(self, rows: slice, pairs: Candidates, cut: np.ndarray) -> None:
-        """Take the pairs of a round of consecutive rows, by later row, and rows of cut pairs."""
+        """Decide which rows of a round represent others, by candidate pairs sorted by later row."""
         is_cut = np.zeros(rows.stop - rows.start, dtype=bool)
         is_cut[cut - rows.start] = True
         has_pairs = np.zeros(rows.stop - rows.start, dtype=bool)
@@ -173,18 +173,18 @@ class Leaders:
                 self._is_open[row] = False
 
     def search(self) -> bool:
-        """Write which rows to compare in the next round, and with which; False if none is open.
+        """Write the rows to compare in the next round; False if every row is decided.
 
         The rest are representatives, with which an open row is compared, and their members.
         """
         return self._ask(lambda rows, stands: (self._is_open[rows], self._is_open[rows] | stands))
 
     def search_nearest(self) -> bool:
-        """Search for members whose most similar representative may have been cut."""
+        """Write the rows whose most similar representative may be among dropped candidates."""
         return self._ask(lambda rows, stands: (self._was_cut[rows] & ~stands, stands))
 
     def move(self, pairs: Candidates) -> None:
-        """Take the most similar representatives that were found for `search_nearest`."""
+        """Move rows to the most similar representatives that a search has found."""
         self.representative[pairs.queries] = pairs.ids
 
     def _ask(self, choose: Callable[[slice, np.ndarray], tuple[np.ndarray, np.ndarray]]) -> bool:
@@ -199,7 +199,7 @@ class Leaders:
 def join_single_rows(
     representative: np.ndarray, sizes: np.ndarray, queries: np.ndarray, near: Sequence[np.ndarray]
 ) -> None:
-    """Let rows that are alone join an earlier one that they are near in another space.
+    """Add rows without near-duplicates to a group that they are near in another space.
 
     `representative` (u,) is written to; `sizes` (u,) are those of the groups before. `queries` (q,)
     are ascending rows, and `near` the rows that each is a near-duplicate of there, most similar
@@ -216,5 +216,5 @@ def join_single_rows(
 
 
 def ranks(queries: np.ndarray) -> np.ndarray:
-    """(c,) place of each of the sorted (c,) values among its equals, from 0."""
+    """(c,) number of equal values before each of (c,) sorted values."""
     return places_within(np.unique(queries, return_counts=True)[1])

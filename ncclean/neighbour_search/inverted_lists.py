@@ -29,11 +29,11 @@ class Vectors:
         self.dim = int(self.files[0][f"{side}_vectors"].shape[1])
 
     def take(self, ids: np.ndarray) -> np.ndarray:
-        """(m,) ids -> (m, d) float32."""
+        """Read the vectors of (m,) ids -> (m, d) float32."""
         return self._gather(ids, np.empty((len(ids), self.dim), np.float32))
 
     def take_float16(self, ids: np.ndarray) -> np.ndarray:
-        """(m,) ids -> (m, d) float16, in memory that the next call uses again."""
+        """Read the vectors of (m,) ids -> (m, d) float16, in a buffer reused by the next call."""
         return self._gather(ids, scratch("queries in float16", (len(ids), self.dim), np.float16))
 
     def _gather(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ class Vectors:
         return out
 
     def of_list(self, name: str, what: str, number: int) -> np.ndarray:
-        """Gather a list of a side or direction from all blocks, in the order of the ids."""
+        """Gather an inverted list from the files of all blocks, in the order of ids."""
         pieces = []
         for file in self.files:
             begin, end = file[f"{name}_starts"][number : number + 2]
@@ -70,12 +70,12 @@ class InvertedList:
         self.ids = self._read("ids")
 
     def only(self, chosen: np.ndarray) -> InvertedList:
-        """The list of the chosen ones of the (m,) members."""
+        """The inverted list with only the chosen of its (m,) members."""
         return InvertedList(self._index, self._number, chosen)
 
     @property
     def vectors(self) -> np.ndarray:
-        """(m, d) float32, in memory that the next list uses again."""
+        """(m, d) float32 vectors of the list's members, in a buffer reused by the next list."""
         return to_float32(self._read("vectors"), "members in float32")
 
     def _read(self, what: str) -> np.ndarray:
@@ -93,7 +93,7 @@ class Probes(NamedTuple):
 def probed_lists(
     index: Vectors, queries: Vectors, direction: Direction, first: int, last: int
 ) -> Iterator[tuple[InvertedList, Probes]]:
-    """Lists `first` to `last` of the index, and the queries that probe each."""
+    """Read inverted lists `first` to `last`, and the queries that probe each."""
     for number in range(first, last):
         probes = (queries.of_list(direction.name, what, number) for what in ("queries", "rank"))
         yield InvertedList(index, number), Probes(*probes)
@@ -113,12 +113,12 @@ class Batch:
 
     @property
     def comparisons(self) -> int:
-        """The number of members that queries are compared with, in all."""
+        """Number of comparisons of queries with list members in the batch."""
         return sum(len(members.ids) * len(asking) for members, asking in self.probes)
 
 
 def batches(probed_lists: Iterable[Probe], room: int, count: int) -> Iterator[Batch]:
-    """Probes with `room` distinct ones of `count` queries at a time."""
+    """Split the probes of lists into batches of at most `room` different queries."""
     batch: list[Probe] = []
     seen = IdSet(count)
     for members, ids in probed_lists:
@@ -146,11 +146,11 @@ class IdSet:
         return self._size
 
     def fresh(self, ids: np.ndarray) -> int:
-        """Count which of (m,) different ids are not in the set."""
+        """Count how many of (m,) different ids are not in the set."""
         return len(ids) - int(np.count_nonzero(self._bits[ids >> 3] & _BITS[ids & 7]))
 
     def add(self, ids: np.ndarray) -> None:
-        """Add (m,) different ids."""
+        """Add (m,) different ids to the set."""
         self._size += self.fresh(ids)
         np.bitwise_or.at(self._bits, ids >> 3, _BITS[ids & 7])
 

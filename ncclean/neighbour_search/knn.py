@@ -33,7 +33,7 @@ class Nearest:
 def nearest_in_list(
     queries: np.ndarray, members: np.ndarray, ids: np.ndarray, k: int, itself: np.ndarray | None
 ) -> Nearest:
-    """The k nearest of (m, d) members with (m,) ids for (q, d) queries.
+    """The k nearest of a list's (m, d) members for each of (q, d) queries.
 
     `itself` (q,) are the ids of the queries where they are among the members.
     """
@@ -57,19 +57,19 @@ def nearest_in_list(
 
 
 def query_blocks(queries: int, members: int) -> Iterator[slice]:
-    """So many queries at a time that their products with a long list still fit into memory."""
+    """Split queries so that the products of a block with a long list fit into memory."""
     rows = block_rows(members)
     for start in range(0, queries, rows):
         yield slice(start, start + rows)
 
 
 def block_rows(members: int) -> int:
-    """The number of queries to compare with so many members at a time."""
+    """Number of queries to compare with a list of so many members at a time."""
     return min(QUERY_ROWS, max(_BLOCK_VALUES // max(members, 1), 1))
 
 
 def order_of(numbers: np.ndarray, count: int) -> np.ndarray:
-    """The stable order of (n,) numbers below `count`; of 16 bits it takes a tenth of the time."""
+    """Stable argsort of (n,) numbers below `count`; 16-bit numbers take a tenth of the time."""
     small = np.uint16 if count <= 1 << 16 else np.int64
     return np.argsort(numbers.astype(small, copy=False), kind="stable")
 
@@ -104,16 +104,16 @@ class Heaps:
         self._thresholds = _cosines(keys[:, 0])
 
     def thresholds(self, rows: np.ndarray) -> np.ndarray:
-        """(q,) cosines that a member must reach to be among the k nearest of these queries."""
+        """(q,) cosines that a member must reach to enter the heap of each query."""
         thresholds: np.ndarray = self._thresholds[rows]
         return thresholds
 
     def add(self, rows: np.ndarray, hits: Hits, ids: np.ndarray) -> None:
-        """Add what reached the thresholds of (q,) queries, by row, among the (m,) ids of a list."""
+        """Add the members of a list that reach the thresholds of (q,) queries to their heaps."""
         self.merge(rows[hits.rows], _keys(hits.cosines, ids[hits.places]))
 
     def merge(self, rows: np.ndarray, keys: np.ndarray) -> None:
-        """Add (c,) keys to the heaps of (c,) rows, those of a row one after another."""
+        """Add (c,) keys to the heaps of (c,) rows, the keys of one row being consecutive."""
         if not len(rows):
             return
         begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
@@ -139,12 +139,12 @@ class Heaps:
         self._thresholds[rows] = _cosines(merged[:, most])
 
     def nearest(self) -> Nearest:
-        """The (s, k) nearest so far."""
+        """The (s, k) nearest neighbours found so far."""
         keys = np.sort(self._keys, axis=1)[:, ::-1]
         return Nearest(_cosines(keys), np.where(keys == _MISSING, np.int32(-1), _ids(keys)))
 
     def added(self) -> tuple[np.ndarray, np.ndarray]:
-        """(c,) rows and keys of the k nearest that were not in the first lists."""
+        """(c,) rows and keys of the k nearest that did not come from the first lists."""
         count, k = self._keys.shape
         rows, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for begin in range(0, count, _ROWS):
@@ -156,7 +156,7 @@ class Heaps:
 
 
 def heap_keys(nearest: Nearest) -> np.ndarray:
-    """(s, k) keys of the nearest in the first lists, the k-th first."""
+    """(s, k) heap keys of the neighbours found in the first lists, the k-th nearest first."""
     keys = np.where(nearest.ids >= 0, _keys(nearest.cosines, nearest.ids) | 1, _MISSING)
     return keys[:, ::-1]
 

@@ -36,7 +36,7 @@ class PairVectors(Protocol):
     dim: int
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(m,) pairs -> (m, d) float32."""
+        """Read the vectors of (m,) pairs -> (m, d) float32."""
         ...
 
 
@@ -57,7 +57,7 @@ def lemon_score(
     text_term: np.ndarray,
     parameters: LemonParameters,
 ) -> np.ndarray:
-    """(n,) scores from the pairs' own cosines and both terms; NaN without any neighbour."""
+    """(n,) LEMoN scores from the pairs' cosines and neighbour terms; NaN without neighbours."""
     return (1 - own) + parameters.beta * image_term + parameters.gamma * text_term
 
 
@@ -72,7 +72,7 @@ def disagreement(
     k: int,
     parameters: LemonParameters,
 ) -> np.ndarray:
-    """(p,) the term s_n of (p,) pairs if `nearest` are neighbours by image, s_m if by text.
+    """(p,) LEMoN's term s_n where `nearest` are neighbours by image, s_m where by text.
 
     NaN without any neighbour. `nearest` has a row for each of the (q,) ascending `queries`, which
     are distinct rows of its modality, those of the pairs among them. `other` holds the embeddings

@@ -45,7 +45,7 @@ class ListScanner:
         self._take, self._matmul = take, matmul
 
     def set_list(self, members: np.ndarray) -> None:
-        """Take the (m, d) members of the next list."""
+        """Load the (m, d) members of the next inverted list."""
         self._members = members
         self._prepared = self._matmul.prepare("members", members)
         self._longest = longest(members)
@@ -53,7 +53,7 @@ class ListScanner:
     def range_search(
         self, rows: np.ndarray, thresholds: np.ndarray, first: int | None = None
     ) -> Hits:
-        """Products of (r,) rows with the `first` members that reach (r,) thresholds."""
+        """Products of (r,) queries with the list's `first` members that reach (r,) thresholds."""
         count = len(self._members[:first])
         queries = self._take(rows)
         matmul = self._matmul
@@ -88,7 +88,7 @@ class TopK:
         self._error = 2 * (matmul.error * longest(centred) + Float32Matmul.error * longest(members))
 
     def search(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(q, count) places of the largest of each query, descending, and the products."""
+        """The `count` list members of the largest inner product with each query, descending."""
         prepared = self._matmul.prepare("queries", queries)
         multiplied = self._matmul.multiply(
             prepared, self._prepared, len(queries), len(self._members)
@@ -102,7 +102,7 @@ class TopK:
 def ordered(
     row: np.ndarray, place: np.ndarray, values: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(m, count) places and values of the largest of (c,) values of each row, descending.
+    """(m, count) places and values of the largest of each row's values, descending.
 
     Rows ascend, and places within them. Of equal values the first come first.
     """
@@ -116,6 +116,6 @@ def ordered(
 
 
 def places_within(counts: np.ndarray) -> np.ndarray:
-    """(c,) place of each value among those of its row, from 0; rows have so many values each."""
+    """(c,) position of each value among those of its row, from 0."""
     places: np.ndarray = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return places

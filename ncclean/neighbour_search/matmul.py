@@ -36,11 +36,11 @@ class ProductMatrix:
     values: np.ndarray
 
     def range_search(self, thresholds: np.ndarray) -> np.ndarray:
-        """(c,) places in the raveled products of those that reach (r,) thresholds. Asked once."""
+        """(c,) flat indices of the products that reach their row's threshold. Call it once."""
         return np.flatnonzero(self.values >= thresholds[:, None])
 
     def thresholds(self, count: int) -> np.ndarray:
-        """(r,) values that the `count` largest products of each row reach, and not many more."""
+        """(r,) values that the `count` largest products of each row reach, and few others."""
         return thresholds_of(self.values, count)
 
 
@@ -51,11 +51,11 @@ class Matmul(ABC):
 
     @abstractmethod
     def prepare(self, name: str, vectors: np.ndarray) -> Any:
-        """(m, d) float32 vectors as they are multiplied, in memory kept under the name."""
+        """Convert (m, d) float32 vectors to the form that is multiplied, in a named buffer."""
 
     @abstractmethod
     def multiply(self, queries: Any, members: Any, rows: int, count: int) -> ProductMatrix:
-        """The products of the first `rows` queries with the first `count` members."""
+        """Inner products of the first `rows` queries with the first `count` members."""
 
 
 class Float32Matmul(Matmul):
@@ -141,7 +141,7 @@ class RoundedProducts(ProductMatrix):
 
 
 def fastest_matmul(products: float) -> Matmul:
-    """The way that takes so many products soonest on this machine."""
+    """Time the ways to multiply on this machine, and return the fastest."""
     if _has_gpu():
         return Bfloat16Matmul("cuda")
     is_worth = products >= (_WORTH_ROUNDING if "torch" in sys.modules else _WORTH_TORCH)
@@ -151,7 +151,7 @@ def fastest_matmul(products: float) -> Matmul:
 def inner_products(
     queries: np.ndarray, rows: np.ndarray, members: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """(c,) products in float32 of rows of queries with members at places."""
+    """(c,) float32 inner products of chosen queries with chosen members."""
     faiss = load_faiss()
     rows, places = (one.astype(np.int64, copy=False) for one in (rows, places))
     products = np.empty(len(rows), np.float32)
@@ -162,7 +162,7 @@ def inner_products(
 
 
 def lengths(vectors: np.ndarray) -> np.ndarray:
-    """(m,) lengths; `norm` of NumPy would hold all squares."""
+    """(m,) lengths of (m, d) vectors, without the copy that NumPy's `norm` makes."""
     of_each: np.ndarray = np.sqrt(np.einsum("md,md->m", vectors, vectors))
     return of_each
 
@@ -173,7 +173,7 @@ def longest(vectors: np.ndarray) -> float:
 
 
 def thresholds_of(values: np.ndarray, count: int) -> np.ndarray:
-    """(m,) values that at least `count` of each row reach, and not many more.
+    """(m,) values that at least `count` entries of each row reach, and few others.
 
     Of wide rows, the largest values of sets of `_SLABS` are partitioned, not all values: as many
     sets as there are largest ones reach it.
@@ -187,7 +187,7 @@ def thresholds_of(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def to_float32(stored: np.ndarray, name: str) -> np.ndarray:
-    """Vectors in float32: float16 ones in memory kept under the name, others as they are."""
+    """Convert float16 vectors to float32 in a named buffer; return others as they are."""
     if stored.dtype == np.float32:
         return stored
     wide = scratch(name, stored.shape, np.float32)
@@ -201,7 +201,7 @@ def to_float32(stored: np.ndarray, name: str) -> np.ndarray:
 
 
 def take_float32(stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(r,) rows of float16 vectors in float32, in kept memory."""
+    """Copy (r,) rows of float16 vectors to float32, in a reused buffer."""
     narrow = scratch("taken", (len(rows), stored.shape[1]), np.float16)
     np.take(stored, rows, axis=0, out=narrow, mode="clip")  # `raise` would copy `out`
     return to_float32(narrow, "taken in float32")

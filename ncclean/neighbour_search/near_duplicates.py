@@ -53,7 +53,7 @@ def group_side(
     linkage: str,
     effort: int,
 ) -> None:
-    """Write to a file of that name the representative of each distinct row's near-duplicates.
+    """Group near-duplicates of one side; write the representative of each distinct row to a file.
 
     `effort` is how many lists a row visits to find them.
     """
@@ -99,7 +99,7 @@ def group_side(
 
 
 def join_single_images(stages: Stages, before: str, name: str) -> None:
-    """Write the representatives of a file, where images that are alone join one like them."""
+    """Add images without near-duplicates to a group that matches in the model's own space."""
     if stages.has(name):
         return
     groups = len(stages.work.load("groups")["image"]) - 1
@@ -162,7 +162,7 @@ def find_duplicates(
     linkage: str,
     effort: int,
 ) -> None:
-    """Pairs of near-duplicates in a group of lists; see `groups.DuplicatePairs`.
+    """Find pairs of near-duplicates in a group of inverted lists.
 
     From the second round on only the rows that the round's file names are compared.
     """
@@ -232,7 +232,7 @@ def _compared(
 
 
 def same_images(work: ArrayFolder, group: int, threshold: float) -> None:
-    """Images of a group of lists that reach `threshold` in the model's own space."""
+    """Pairs of images of a group of lists whose cosine in the model's space is high enough."""
     queries, nearest = nearest_of(work, Direction("image", "image"), group)
     edge = (nearest.cosines >= threshold) & (nearest.ids >= 0)
     edge &= nearest.ids < queries[:, None]
@@ -241,7 +241,7 @@ def same_images(work: ArrayFolder, group: int, threshold: float) -> None:
 
 
 def similarity_block(work: ArrayFolder, number: int) -> None:
-    """The cosine of each distinct row of a block with its representative, whitened."""
+    """Whitened cosine of each distinct row of a block with its group's representative."""
     similarities = {}
     for side in ("image", "text"):
         begin, end = range_of(work, side, number)

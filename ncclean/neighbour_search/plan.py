@@ -78,7 +78,7 @@ def plan_search(
     memory_limit: int | None = None,
     progress: Progress = SILENT,
 ) -> NeighboursPlan:
-    """Estimate what `run_search` would take. Raises `InputError` for unusable embeddings."""
+    """Estimate hours, bytes and memory of a neighbour search. Raises `InputError`."""
     options, tasks = options or NeighbourOptions(), tasks or TaskOptions()
     progress.say("reading embeddings")
     shards = resolve_embeddings(embeddings)

@@ -97,7 +97,7 @@ class NearestReference:
         self.rows = np.zeros(len(self.queries), dtype=np.int64)
 
     def add(self, first: int, vectors: np.ndarray) -> None:
-        """Compare with rows of the reference, the first of which has this number."""
+        """Compare the images with further rows of the reference, numbered from `first` on."""
         faiss = load_faiss()
         cosines, ids = faiss.knn(self.queries, vectors, 1, metric=faiss.METRIC_INNER_PRODUCT)
         closer = cosines[:, 0] > self.cosines

@@ -109,7 +109,7 @@ def run_search(
 
 
 def task_bytes(limit: int | None, tasks: TaskOptions, processes: int) -> int:
-    """The memory that each of the concurrent tasks may take, in bytes."""
+    """Memory in bytes that each concurrent task may take."""
     if tasks.engine == "ray" and limit is not None:
         return limit
     left = (limit or total_memory() // 2) - DRIVER_BYTES

@@ -14,7 +14,7 @@ _held = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of any content in the memory of this thread's last one of that name.
+    """An uninitialised array in a buffer of this name, which the thread's next call reuses.
 
     What the last one held is gone, so a name is for one use at a time.
     """
@@ -30,5 +30,5 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def release() -> None:
-    """Give the memory of this thread back."""
+    """Free the buffers of this thread."""
     vars(_held).clear()

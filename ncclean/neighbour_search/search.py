@@ -7,7 +7,6 @@ files. The results depend neither on the memory, nor on how many tasks run at a 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,6 +42,7 @@ from ncclean.neighbour_search.training import Assignment, assign, describe, is_e
 from ncclean.neighbour_search.whitening import ROWS_PER_DIMENSION
 from ncclean.progress import SILENT, Progress
 from ncclean.runners.runner import InProcess, Runner
+from ncclean.scratch import scratch_folder
 from ncclean.storage.array_files import ArrayFolder
 
 DEFAULT_MEMORY = 4 << 30
@@ -62,7 +62,7 @@ def find_neighbours(
     progress: Progress = SILENT,
     reference: np.ndarray | None = None,
 ) -> tuple[pa.Table, CorpusNeighbours]:
-    """Compare the pairs of a corpus with one another: who they are, and what was found.
+    """Search the neighbours of every pair; returns the pairs' identifiers and all columns.
 
     `work` keeps what was done if the search is killed; the same call goes on there. A task takes
     about `memory_bytes`. `reference` (r, d) are images of another corpus to compare with. Raises
@@ -155,12 +155,12 @@ def neighbours_of(
     captions: Sequence[str | None] | None = None,
     options: NeighbourOptions | None = None,
 ) -> CorpusNeighbours:
-    """`find_neighbours` of (n, d) images and captions in memory, in this process."""
-    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
+    """Search the neighbours of (n, d) images and captions in memory, in this process."""
+    with scratch_folder() as folder:
         _, neighbours = find_neighbours(
             [ArrayBlock(image, text, captions)],
             options or NeighbourOptions(),
-            ArrayFolder(folder),
+            ArrayFolder(str(folder)),
             InProcess(),
         )
     return neighbours
@@ -199,7 +199,7 @@ def _most_queries(corpus: Corpus, side: str) -> float:
 
 
 def row_bytes(k: int, nprobes: int, queries: float) -> int:
-    """The bytes that a task holds for each row of its lists, which so many queries visit.
+    """Bytes of memory that a search task takes for each row of its lists.
 
     Neighbours as they are found, joined and ordered, and who visits. `queries` is how many of them
     there are for each row.
@@ -208,7 +208,7 @@ def row_bytes(k: int, nprobes: int, queries: float) -> int:
 
 
 def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int) -> np.ndarray:
-    """(g + 1,) where each group of lists of these (l,) sizes begins."""
+    """(g + 1,) bounds of groups of consecutive lists, (l,) sizes, that fit into a task's memory."""
     ends = np.cumsum(sizes)
     rows = int(ends[-1])
     room = max(1, int(_OF_LISTS * memory_bytes) // of_a_row)
@@ -222,7 +222,7 @@ def groups_of(sizes: np.ndarray, of_a_row: int, memory_bytes: int, workers: int)
 
 
 def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int) -> None:
-    """The k nearest of every query, in files by group of lists."""
+    """Find the k nearest neighbours of every query, in files by group of lists."""
     name = direction.name
     groups = len(stages.work.load("groups")[direction.index]) - 1
     if stages.has(*(f"near-{name}-{group}" for group in range(groups))):
@@ -242,7 +242,7 @@ def search(stages: Stages, blocks: Sequence[Block], direction: Direction, k: int
 def recall(
     stages: Stages, direction: Direction, assigned: Assignment, queries: Mapping[str, np.ndarray]
 ) -> float:
-    """The share of the true neighbours of the sample that were found."""
+    """Recall of the search: the share of the sample's exact neighbours that were found."""
     exact = assigned.exact[direction.name]
     if not exact.ids.size:
         return 1.0

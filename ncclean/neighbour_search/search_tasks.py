@@ -37,7 +37,7 @@ _ROWS = 4096  # of queries, whose neighbours are looked up or merged at a time
 
 
 def groups_of_lists(work: ArrayFolder, side: str) -> np.ndarray:
-    """(g + 1,) where each group of lists begins."""
+    """(g + 1,) bounds of the groups of consecutive inverted lists."""
     return np.asarray(work.load("groups")[side])
 
 
@@ -53,7 +53,7 @@ def _lists_of_group(
 
 
 def search_first_list(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """Queries whose nearest list is in the group: the k nearest there, without themselves."""
+    """Search each query in its nearest list, for a group of lists; never the query itself."""
     queries, lists = _lists_of_group(work, group, direction)
     ids, numbers = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     keys = [np.empty((0, k), np.int64)]
@@ -82,7 +82,7 @@ def search_first_list(work: ArrayFolder, group: int, direction: Direction, k: in
 
 
 def search_other_lists(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """Queries whose nearest list is another one: what reaches the k-th of that list."""
+    """Search a group's further lists for what beats the k-th neighbour of the nearest list."""
     groups = groups_of_lists(work, direction.index)
     first_list = np.asarray(work.load(f"first-lists-{direction.name}")["lists"])
     queries, lists = _lists_of_group(work, group, direction)
@@ -141,7 +141,7 @@ def _first_list_keys(
 
 
 def merge_heaps(work: ArrayFolder, group: int, direction: Direction, k: int) -> None:
-    """The k nearest of each query whose nearest list is in the group."""
+    """Merge the neighbours found in all lists to the k nearest of each query of a group."""
     first = work.load(f"first-{direction.name}-{group}")
     queries = np.asarray(first["queries"])
     others = []
@@ -173,12 +173,12 @@ def _between(
 
 
 def by_list(work: ArrayFolder, direction: Direction, group: int) -> np.ndarray:
-    """(q,) the places of a group's queries in `nearest_of`, list by list."""
+    """(q,) order that sorts the queries of a group, as `nearest_of` has them, by list."""
     lists = np.asarray(work.load(f"near-{direction.name}-{group}")["lists"])
     return order_of(lists, int(lists.max(initial=0)) + 1)
 
 
 def nearest_of(work: ArrayFolder, direction: Direction, group: int) -> tuple[np.ndarray, Nearest]:
-    """The (q,) ascending queries of a group, and the k nearest of each."""
+    """The (q,) ascending ids of a group's queries, and the k nearest neighbours of each."""
     file = work.load(f"near-{direction.name}-{group}")
     return np.asarray(file["queries"]), Nearest(file["cosines"], file["ids"])

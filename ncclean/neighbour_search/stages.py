@@ -32,7 +32,7 @@ class Stages:
         function: Callable[..., None],
         arguments: Sequence[tuple[Any, ...]],
     ) -> list[str]:
-        """Call `function(work, number, *arguments[number])` where its file is missing.
+        """Run a function for every item whose output file is missing, as tasks.
 
         The file of task i is `prefix-i`. Returns the names of all.
         """
@@ -51,13 +51,13 @@ class Stages:
 
     @contextlib.contextmanager
     def writing(self, name: str, shapes: Shapes) -> Iterator[Arrays]:
-        """Arrays of a new file, mapped for writing."""
+        """Create a file of arrays, mapped for writing."""
         with self.work.writing(name, shapes) as arrays:
             yield arrays
         self._names.add(name)
 
     def joined(self, name: str, names: Sequence[str], columns: Mapping[str, str]) -> Arrays:
-        """Write arrays of several files, one after another; `columns` has their names by new ones.
+        """Concatenate arrays of several files into a new one; `columns` maps new names to theirs.
 
         Returns them, mapped.
         """
@@ -76,19 +76,19 @@ class Stages:
         return self.work.load(name)
 
     def scattered(self, names: Sequence[str], column: str, out: np.ndarray) -> None:
-        """Write to (n,) `out` the column of files that have the values of some pairs each."""
+        """Collect into (n,) `out` a column whose values are spread over files by pair."""
         for file in map(self.work.load, names):
             for rows in chunks(len(file["pairs"]), VALUES):
                 out[file["pairs"][rows]] = file[column][rows]
 
     def save(self, name: str, **arrays: Any) -> None:
-        """Write a file that the tasks of later stages share, unless it is there."""
+        """Write a file that later tasks share, unless it exists."""
         if name not in self._names:
             self.work.save(name, arrays)
             self._names.add(name)
 
     def drop(self, *prefixes: str) -> None:
-        """Remove the files whose names begin so: nothing reads them any more."""
+        """Delete the files whose names begin with a prefix, once nothing reads them any more."""
         gone = [name for name in self._names if name.startswith(prefixes)]
         self.work.remove(gone)
         self._names.difference_update(gone)

@@ -157,7 +157,7 @@ class NeighboursSummary:
 def summarize(
     result: CorpusNeighbours, out: str, seconds: float, reference_images: int = 0
 ) -> NeighboursSummary:
-    """Count what was found in `seconds` about the pairs."""
+    """Summarise a finished neighbour search that took `seconds`."""
     image, text = result.image, result.text
     counts = {}
     for name, sizes in (("image", image.sizes), ("text", text.sizes), ("pair", result.pair_sizes)):

@@ -60,13 +60,13 @@ class Assignment:
     duplicate_recall: dict[str, float]
 
     def nprobes(self, side: str) -> list[int]:
-        """The nprobe of a side by direction: how many of its lists a query visits."""
+        """Nprobe, the number of lists that a query visits, by direction of the search."""
         names = (one.name for one in (*WITHIN, *ACROSS) if one.index == side)
         return [self.nprobe[name] for name in names if name in self.nprobe]
 
 
 def is_exact(options: NeighbourOptions, pairs: int) -> bool:
-    """Whether everything is compared: `auto` does so below 100,000 pairs."""
+    """Whether the search compares everything: `auto` does so below 100,000 pairs."""
     return options.index == "flat" or (options.index == "auto" and pairs < EXACT_BELOW)
 
 
@@ -79,7 +79,7 @@ def learn(
     whiten: bool,
     exact: bool,
 ) -> dict[str, np.ndarray]:
-    """Draw a sample and train lists and whitening on it. Returns the sampled ids by side."""
+    """Train inverted lists and whitening on a random sample; returns the sampled ids by side."""
     rng = {side: np.random.default_rng(options.seed) for side in SIDES}
     queries = {side: _draw(len(distinct[side]), _SAMPLE, rng[side]) for side in SIDES}
     if stages.has("learnt", "queries"):
@@ -118,7 +118,7 @@ def learn(
 
 
 def lists_of(rows: int, exact: bool) -> int:
-    """The number of lists for so many distinct rows."""
+    """Number of inverted lists for a number of distinct rows."""
     if exact:
         return max(1, min(_EXACT_LISTS, rows // _ROWS_PER_EXACT_LIST))
     return nlist_for(rows)
@@ -144,7 +144,7 @@ def assign(
     exact: bool,
     thresholds: Mapping[str, float],
 ) -> Assignment:
-    """The lists of all distinct rows, and how many lists reach the recall asked for."""
+    """Assign all distinct rows to lists, and find the nprobe that reaches the wanted recall."""
     arguments = [(block, options.k) for block in blocks]
     names = stages.run("assigning lists", "assign", assign_block, arguments)
     files = [stages.work.load(name) for name in names]
@@ -236,7 +236,7 @@ def _draw(rows: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def describe(direction: Direction, across: Direction, nprobe: Mapping[str, int], lists: int) -> str:
-    """The lists of a side and how many of them are visited, for people and for metadata."""
+    """The index in words: how many lists a side has and how many are visited."""
     if across.name not in nprobe:
         return "flat (exact)"
     return f"ivf ({lists} lists, {nprobe[direction.name]} and {nprobe[across.name]} visited)"

@@ -40,7 +40,7 @@ class Whitening:
 
     @classmethod
     def fit(cls, sample: np.ndarray) -> Whitening:
-        """Learn the space from (m, d) unit vectors."""
+        """Learn a whitening transform from (m, d) unit vectors."""
         mean = sample.mean(axis=0)
         values = sample - mean
         variance, axes = np.linalg.eigh((values.T @ values).astype(np.float64) / len(sample))
@@ -49,26 +49,26 @@ class Whitening:
 
     @classmethod
     def none(cls, dim: int) -> Whitening:
-        """The model's own space."""
+        """The transform that changes nothing: the model's own space."""
         return cls(np.zeros(dim, np.float32), None)
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], prefix: str) -> Whitening:
-        """The one that `arrays` holds under names of this prefix."""
+        """Load a whitening transform from arrays whose names have this prefix."""
         axes = arrays.get(prefix + "axes")
         return cls(np.asarray(arrays[prefix + "mean"]), None if axes is None else np.asarray(axes))
 
     def arrays(self, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays by name, for a file."""
+        """The whitening transform as arrays by name, as a file keeps them."""
         axes = {} if self.axes is None else {prefix + "axes": self.axes}
         return {prefix + "mean": self.mean, **axes}
 
     def apply(self, vectors: np.ndarray) -> np.ndarray:
-        """(m, d) unit vectors -> (m, d) unit vectors of the space, float32."""
+        """Whiten (m, d) unit vectors, and scale them to length 1, float32."""
         return self.unit_and_length(vectors)[0]
 
     def unit_and_length(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and the (m,) lengths in the space before they were scaled to 1."""
+        """Whiten (m, d) vectors; returns them scaled to length 1, and their (m,) lengths before."""
         if self.axes is None:
             return vectors, np.ones(len(vectors), np.float32)
         values = (vectors - self.mean) @ self.axes
@@ -77,11 +77,11 @@ class Whitening:
         return values, of_each
 
     def centred(self, vectors: np.ndarray) -> np.ndarray:
-        """(m, d) less the mean: what is multiplied with `dual`."""
+        """(m, d) vectors less the mean of the sample, for products with `dual`."""
         return vectors if self.axes is None else vectors - self.mean
 
     def dual(self, vectors: np.ndarray) -> np.ndarray:
-        """(m, d) -> (m, d): their products with `centred` x are length(x) times the cosines."""
+        """(m, d) vectors whose products with `centred` x are whitened cosines times length(x)."""
         if self.axes is None:
             return vectors
         dual: np.ndarray = self.apply(vectors) @ self.axes.T

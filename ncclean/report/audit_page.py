@@ -43,7 +43,7 @@ class AuditPair:
 
     @classmethod
     def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
-        """Build the pairs of the rows of a sample, in their order."""
+        """Build the pairs of the audit page from the rows of a sample, in order."""
         names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url",
                  "suspect_word", "better_word")  # fmt: skip
         return tuple(
@@ -52,14 +52,14 @@ class AuditPair:
 
 
 def read_pictures(pairs: Sequence[AuditPair], shards: Iterable[ShardRef]) -> Thumbnails:
-    """The pictures of a sample, larger than those of a report."""
+    """Read the pictures of the pairs to judge, larger than those of a report."""
     return read_thumbnails(pairs, shards, _ALL_PICTURES, LARGE_SIZES)
 
 
 def render_audit(
     sample: Sample, pairs: Sequence[AuditPair], pictures: Thumbnails | None, title: str
 ) -> str:
-    """The HTML of a sample. It loads nothing; the answers stay in the browser until they are saved.
+    """The HTML page on which a person judges a sample; it loads nothing from elsewhere.
 
     Nothing on the page says what the noise probability is: it would be an answer of its own. The
     word that the estimator suspects is shown with a pair that has its answer.

@@ -10,7 +10,7 @@ _SPACES = re.compile(r"[ \t\n]+")
 
 
 def shown_text(text: str, most_bytes: int) -> tuple[str, int]:
-    """A text cut to about `most_bytes` of UTF-8, and the number of characters left out.
+    """Cut a caption to about `most_bytes` of UTF-8; returns how many characters are left out, too.
 
     Control characters, such as those that reverse the direction of writing, become visible
     (`⟨U+202E⟩`). Runs of white space become one blank.

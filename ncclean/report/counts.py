@@ -33,7 +33,7 @@ class PairCounts:
 
 
 def count_pairs(table: ScoreTable) -> PairCounts:
-    """Raises `InputError` for rows without a status, which are of files beside a score table."""
+    """Count the rows of a score table by status. Raises `InputError` for rows without one."""
     rows, stated, ok, shards, expected, calibrated = table.rows(
         "SELECT count(*), count(status), count(*) FILTER (status = 'ok'), count(DISTINCT shard), "
         "sum(noise_probability) FILTER (status = 'ok'), "

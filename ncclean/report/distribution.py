@@ -46,7 +46,7 @@ class CosineDistribution:
 
 
 def cosine_distribution(table: ScoreTable) -> CosineDistribution | None:
-    """The distribution of the scored pairs of a table; None if there are none."""
+    """The histogram of cosines of a table's scored pairs; None if there are none."""
     counts, calibrated = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
     expected = np.zeros(BINS)
     for index, pairs, wrong, with_probability in table.rows(
@@ -62,7 +62,7 @@ def cosine_distribution(table: ScoreTable) -> CosineDistribution | None:
 def bin_cosines(
     counts: np.ndarray, expected: np.ndarray, calibrated: np.ndarray, facts: RunFacts
 ) -> CosineDistribution:
-    """Join the 4096 fine bins into as few as the number of pairs supports.
+    """Merge 4,096 fine bins of cosines into as few as suit the number of pairs.
 
     `counts`, `expected` and `calibrated` are (4096,): pairs, the sum of their
     `noise_probability`, and the number of pairs that have one.
@@ -101,7 +101,7 @@ def bin_cosines(
 
 
 def histogram_median(counts: np.ndarray) -> float:
-    """The median of (4096,) counts over [-1, 1], linear within its bin."""
+    """Median of a histogram of (4096,) counts over [-1, 1], interpolated within its bin."""
     cumulative = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
     above = int(np.searchsorted(cumulative, 0.5, side="left"))
     share = (0.5 - cumulative[above - 1]) / (cumulative[above] - cumulative[above - 1])

@@ -73,13 +73,13 @@ class Drawing:
 
     @property
     def legend(self) -> tuple[Series, ...]:
-        """The series of the upper panel; of areas that cover each other, the lowest first."""
+        """Entries of the legend: the series of the upper panel, in drawing order."""
         series = self.panels[0].series
         return series[::-1] if series[0].form == "area" else series
 
 
 def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
-    """Observed, mismatched and matched pairs over the noise probability."""
+    """Plot of the cosines of observed, mismatched and matched pairs over the noise probability."""
     observed = Series("observed", "steps", "observed", cosines.edges, cosines.observed)
     upper, highest = [observed], float(cosines.observed.max())
     if cosines.matched is not None and cosines.mismatched is not None:
@@ -124,7 +124,7 @@ def cosine_drawing(cosines: CosineDistribution, facts: RunFacts) -> Drawing:
 
 
 def threshold_drawing(curve: ScoreCurve) -> Drawing:
-    """The pairs that each threshold keeps: expected matches, and mismatches on top of them."""
+    """Plot of the pairs that each threshold keeps, expected matches and mismatches stacked."""
     thresholds = curve.grid.thresholds
     kept = curve.kept(curve.pairs)
     if curve.wrong is None:

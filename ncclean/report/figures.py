@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
-    """Observed, mismatched and matched cosines over the noise probability; `width` in inches.
+    """Figure, `width` inches wide, of observed, mismatched and matched cosines.
 
     Raises `InputError` if no pair was scored.
     """
@@ -60,7 +60,7 @@ def cosine_distribution(numbers: Measurements, width: float = 5.5) -> Figure:
 def threshold_curve(
     numbers: Measurements, score: str = "noise_probability", width: float = 5.5
 ) -> Figure:
-    """Pairs that each threshold on a score keeps, split into expected matches and mismatches.
+    """Figure of the pairs that each threshold on a score keeps, by expected matches and mismatches.
 
     Raises `InputError` for a score that the table does not have.
     """
@@ -71,7 +71,7 @@ def threshold_curve(
 
 
 def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
-    """Jaccard index of every two rules as a heat map; the diagonal counts the pairs each flags.
+    """Figure of the Jaccard index of every two rules; the diagonal counts the pairs each flags.
 
     Raises `InputError` if the table has none of the rules' columns.
     """
@@ -100,7 +100,7 @@ def rule_overlap(numbers: Measurements, width: float = 4.2) -> Figure:
 
 
 def shard_noise_rates(numbers: Measurements, width: float = 5.5) -> Figure:
-    """Noise rate of the shards that the report's table shows, by name, with the corpus's rate.
+    """Figure of the noise rate of the shards in the report's table, with the corpus's rate.
 
     Raises `InputError` without noise probabilities.
     """

@@ -37,7 +37,7 @@ class Measurements:
     partners: Mapping[str, int]
 
     def curve(self, column: str) -> ScoreCurve | None:
-        """The threshold curve of a score, None if the table does not have it."""
+        """The threshold curve of a score; None if the table lacks the score."""
         return next((curve for curve in self.curves if curve.column == column), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _detection_json(truth: Truth | None) -> dict[str, Any] | None:
 
 
 def measure(paths: Sequence[str], memory_limit: str | None = None) -> Measurements:
-    """Measure score files, folders of them, globs or URLs.
+    """Measure score files for the report: counts, distributions, curves, shards, rules.
 
     Raises `InputError` for paths without score files and for other Parquet files.
     """

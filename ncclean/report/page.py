@@ -51,7 +51,7 @@ class Page:
 
 
 def render(numbers: Measurements, page: Page) -> str:
-    """The HTML. Raises `InputError` if it would be larger than `LARGEST_PAGE`."""
+    """Render the HTML of a report. Raises `InputError` if it exceeds `LARGEST_PAGE`."""
     style, script = asset("report.css"), asset("report.js")
     pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
     facts = numbers.facts
@@ -93,7 +93,7 @@ def render(numbers: Measurements, page: Page) -> str:
 
 
 def script_json(value: object) -> Markup:
-    """JSON for a script element: no text in it can end the element."""
+    """JSON for an HTML script element, escaped so that no text in it ends the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
@@ -162,7 +162,7 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Jinja2 over the templates; every value is escaped."""
+    """The Jinja2 environment of the page templates; every value is escaped."""
     environment = Environment(
         loader=PackageLoader("ncclean.report"),
         autoescape=True,
@@ -180,7 +180,7 @@ def environment() -> Environment:
 
 
 def asset(name: str) -> str:
-    """A file of the templates, such as the style that other pages of ncclean share."""
+    """Read a file beside the page templates, such as the shared style."""
     return files("ncclean.report").joinpath("templates", name).read_text("utf-8").strip()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
 from ncclean.rules import RULES
-from ncclean.storage.catalog import identifier
+from ncclean.storage.quoting import identifier
 
 _Place = tuple[str, int, int]
 _PLACE = "shard, row, caption_number"
@@ -52,13 +52,13 @@ class ShownPair:
 
     @property
     def words(self) -> tuple[str, str] | None:
-        """The word of the caption where another fits better, and that one."""
+        """The probably wrong word of a caption, and the word that fits better."""
         suspect, better = (self.scores.get(name) for name in ("suspect_word", "better_word"))
         return (str(suspect), str(better)) if suspect and better else None
 
     @property
     def truth(self) -> str | None:
-        """`clean`, or the kind of noise where it is known, else `noisy`; None without truth."""
+        """`clean`, or the pair's kind of noise, or `noisy` if that is unknown; None if unjudged."""
         if "is_noisy" not in self.scores:
             return None
         kind = str(self.scores.get("noise_kind") or "noisy")

@@ -116,7 +116,7 @@ class Plot:
 
 
 def lay_out(drawing: Drawing, size: Size) -> Plot:
-    """Place a drawing: the panels after the first are strips below it."""
+    """Place the panels of a plot: the first one, and strips below it."""
     strips = len(drawing.panels) - 1
     top, height = (_MARKER_LINES, size.height) if strips else (_MARGIN, size.height_of_one)
     x = Scale(drawing.low, drawing.high, size.left, size.width - size.right)
@@ -167,7 +167,7 @@ def _thinned(count: int) -> np.ndarray:
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """At most about `count` multiples of 1, 2 or 5 times a power of ten within [low, high]."""
+    """About `count` round axis ticks within [low, high]: 1, 2 or 5 times a power of ten."""
     span = high - low
     if not span > 0:
         return [low]
@@ -187,7 +187,7 @@ def _counts(scale: Scale) -> list[Tick]:
 
 
 def compact(value: float) -> str:
-    """A count on an axis: 950, 1.5k, 20M."""
+    """A count as an axis label: 950, 1.5k, 20M."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{letter}"
@@ -195,7 +195,7 @@ def compact(value: float) -> str:
 
 
 def line(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path through points, without those that are nan."""
+    """SVG path through points; NaN interrupts it."""
     points = [
         f"{x(float(horizontal)):g},{y(float(vertical)):g}"
         for horizontal, vertical in zip(xs, ys, strict=True)
@@ -211,7 +211,7 @@ def area(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> str:
 
 
 def steps(edges: np.ndarray, heights: np.ndarray, x: Scale, y: Scale) -> str:
-    """SVG path of a histogram's outline, closed along the axis."""
+    """SVG path that outlines a histogram and closes along the axis."""
     corners = np.repeat(edges, 2)[1:-1]
     return area(corners, np.repeat(heights, 2), x, y)
 

@@ -75,11 +75,11 @@ def threshold_query(condition: str, calibrated: bool) -> str:
 
 
 def ready_queries(columns: Collection[str]) -> tuple[ReadyQuery, ...]:
-    """The queries that a table with these columns can answer."""
+    """Example queries that the table's columns can answer."""
     return tuple(query for query in READY_QUERIES if set(query.needs) <= set(columns))
 
 
 def command(sql: str, paths: Sequence[str], join: Sequence[str] = ()) -> str:
-    """The shell command. The SQL has nothing that a shell expands in double quotes."""
+    """The shell command that runs a query; its SQL needs no escaping in double quotes."""
     joins = [word for table in join for word in ("--join", table)]
     return f'ncclean query "{sql}" {shlex.join([*paths, *joins])}'

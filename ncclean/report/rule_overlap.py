@@ -70,12 +70,12 @@ class RuleOverlap:
         return sum(combination.pairs for combination in self.combinations)
 
     def both(self, first: int, second: int) -> int:
-        """Pairs that both rules flag; with the same rule twice, the pairs that it flags."""
+        """Number of pairs that two rules both flag."""
         wanted = 1 << first | 1 << second
         return sum(c.pairs for c in self.combinations if c.mask & wanted == wanted)
 
     def jaccard(self, first: int, second: int) -> float | None:
-        """Pairs that both rules flag, divided by pairs that at least one flags."""
+        """Jaccard index of two rules: pairs that both flag over pairs that either flags."""
         both = self.both(first, second)
         either = self.both(first, first) + self.both(second, second) - both
         return both / either if either else None

@@ -10,8 +10,9 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.schema import OPTIONAL_COLUMNS, SCORE_COLUMNS, SCORE_FACTS, ScoreFacts
-from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.catalog import first_line
 from ncclean.storage.joined import SCORES_ALONE, JoinedScores
+from ncclean.storage.quoting import identifier
 from ncclean.storage.run_facts import RunFacts, read_facts
 from ncclean.storage.tables import table_files
 
@@ -42,7 +43,7 @@ class ScoreTable:
     def open(
         cls, paths: Sequence[str], memory_limit: str | None = None, join: Sequence[str] = ()
     ) -> ScoreTable:
-        """Raises `InputError` for paths without score files and for other Parquet files."""
+        """Open score files for a report. Raises `InputError` for other files."""
         scores = JoinedScores.open(paths, join, memory_limit)
         connection, origins = scores.connection, scores.names.origins
         columns = frozenset(name for name, origin in origins.items() if not origin.table)
@@ -75,7 +76,7 @@ class ScoreTable:
         return cls(connection, facts_of_run, columns, joined, scores.partners)
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
-        """The few rows of an aggregate. Raises `InputError` if a file cannot be read to its end."""
+        """The rows of an aggregate query. Raises `InputError` if a file cannot be read."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except duckdb.OutOfMemoryException as error:

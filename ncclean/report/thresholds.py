@@ -15,7 +15,7 @@ import numpy as np
 
 from ncclean.report.table import ScoreTable
 from ncclean.schema import REPORT_SCORES, ScoreFacts
-from ncclean.storage.catalog import identifier
+from ncclean.storage.quoting import identifier
 
 _STEPS = 1000
 
@@ -31,7 +31,8 @@ class Grid:
 
     @classmethod
     def over(cls, low: float, high: float) -> Grid:
-        """About a thousand round steps; the ends keep all pairs of [low, high] and none."""
+        """About a thousand round thresholds over [low, high], from one that keeps all to one that
+        keeps none."""
         span = max(high - low, 1e-6)
         digits = math.ceil(-math.log10(span / _STEPS))
         multiple = next(m for m in (1, 2, 5, 10) if m * 10.0**-digits * _STEPS >= span)
@@ -47,11 +48,11 @@ class Grid:
 
     @property
     def thresholds(self) -> np.ndarray:
-        """(steps + 1,) float64."""
+        """(steps + 1,) float64 thresholds of the grid."""
         return np.array([self.threshold(index) for index in range(self.steps + 1)])
 
     def text(self, index: int) -> str:
-        """The threshold as SQL and people write it."""
+        """A threshold as SQL and the page write it."""
         return f"{self.threshold(index):.{self.digits}f}"
 
 
@@ -74,7 +75,7 @@ class ScoreCurve:
 
     @property
     def keeps_below(self) -> bool:
-        """Whether a threshold keeps the pairs below it, else those at or above it."""
+        """Whether thresholds on this score keep the pairs below them, not those above."""
         return not self.score.higher_is_cleaner
 
     @property
@@ -82,18 +83,18 @@ class ScoreCurve:
         return int(self.pairs.sum())
 
     def kept(self, per_step: np.ndarray) -> np.ndarray:
-        """(steps + 1,): the sum of a per-step array over what each threshold keeps."""
+        """(steps + 1,) sums of a quantity by step, over the pairs that each threshold keeps."""
         below = np.concatenate([[0], np.cumsum(per_step)])
         return below if self.keeps_below else below[-1] - below
 
     def condition(self, index: int) -> str:
-        """SQL: true for the pairs that a threshold keeps."""
+        """SQL that is true for the pairs that a threshold on this score keeps."""
         sign = "<" if self.keeps_below else ">="
         return f"{self.column} {sign} {self.grid.text(index)}"
 
     @property
     def start(self) -> int:
-        """The initial threshold: one half, or where as many pairs stay as are expected to match."""
+        """First position of the slider: one half, or where as many stay as should match."""
         if self.score.is_share:
             return self.grid.steps // 2
         wrong = self.total / 2 if self.wrong is None else float(self.wrong.sum())
@@ -102,7 +103,7 @@ class ScoreCurve:
 
 
 def score_curves(table: ScoreTable) -> tuple[ScoreCurve, ...]:
-    """The curves of all scores that the table has: noise probability first, joined ones last."""
+    """The threshold curves of all scores in the table, the noise probability first."""
     return tuple(
         curve
         for relation, scores in (("pairs", _scores(table)), ("joined_pairs", table.joined_scores))

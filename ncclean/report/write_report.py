@@ -119,7 +119,7 @@ def write_report(
 
 
 def figure_paths(folder: str | None) -> list[str]:
-    """Every file that may be drawn."""
+    """Paths of all figures that a report may write into a folder."""
     names = [f"{name}.{kind}" for name in FIGURES for kind in _FORMATS]
     return [str(stores.location(folder) / name) for name in names] if folder else []
 

@@ -24,7 +24,7 @@ _NO_COSINE = -64.0
 
 
 def block_ids(pairs: int, block_size: int, seed: int, shard: str) -> np.ndarray:
-    """(pairs,) int32 block number of each scorable pair of a shard.
+    """Assign the scorable pairs of a shard to blocks at random: (pairs,) int32 numbers.
 
     A seeded permutation is cut into `max(1, round(pairs / block_size))` blocks whose sizes
     differ by at most one. The shard's name enters the seed, so that shards of one size are not
@@ -125,7 +125,7 @@ def known_mismatches(
     images: torch.Tensor | None = None,
     captions: torch.Tensor | None = None,
 ) -> Distributions:
-    """Histograms of the S_ij with i != j of (N, N) cosines, and of their means by side.
+    """Histograms of the cosines S_ij, i != j, of an (N, N) block, and of their means by side.
 
     There are none of a single pair, nor of pairs that share an image or have equal captions: see
     `BlockStatistics.of`.

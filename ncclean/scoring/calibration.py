@@ -50,7 +50,7 @@ class Calibration:
 
     @property
     def noise_rate(self) -> Estimate:
-        """The noise rate of the corpus, measured if there was an audit.
+        """The corpus's noise rate: measured if there was an audit, else estimated.
 
         With groups, that of their sum.
         """
@@ -87,7 +87,7 @@ class Calibration:
         osa_function: WeightFunction = "high_degree",
         calibrate_on: CalibrateOn = "auto",
     ) -> Calibration:
-        """Fit everything to the distributions of a corpus.
+        """Fit shift, null and mixture to the histograms of a whole corpus.
 
         `calibrate_on` is the score of `noise_probability`; `auto` takes the one that `better_score`
         of `ncclean.scoring.score_choice` says. Raises `InputError` for a score whose known
@@ -122,7 +122,7 @@ def _near_misses(distributions: Distributions) -> NearMisses | None:
 def fit_null(
     distributions: Distributions, asked: CalibrateOn
 ) -> tuple[CalibratedOn, NullModel | None]:
-    """The score to calibrate on, as `calibrate` says, and its null if there is one."""
+    """Choose the score to calibrate on, and fit its null distribution if there is enough data."""
     scores: list[CalibratedOn] = ["similarity", "neg_clip_loss"] if asked == "auto" else [asked]
     nulls: dict[CalibratedOn, NullModel] = {}
     for score in scores:
@@ -173,7 +173,7 @@ def _groups(
 
 
 def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
-    """The table with the columns that depend on the whole corpus filled."""
+    """Fill the columns of a table that depend on the whole corpus."""
     similarity, mask = _scored(table, "similarity")
     weight = cleanliness_weight(similarity, calibration.shift, calibration.osa_function)
     values: dict[str, torch.Tensor | None] = {
@@ -208,7 +208,7 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
 
 
 def noise_columns(table: pa.Table, calibration: Calibration) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) noise probabilities and p-values of a table; without meaning where it has no scores.
+    """(N,) noise probabilities and p-values of a table's rows; arbitrary for unscored rows.
 
     Reads the score that was calibrated on, and `calibration_group`. The calibration has a null.
     """

@@ -19,7 +19,7 @@ _PIECE_ROWS = 4096
 
 
 def halves(shards: Sequence[str], rows: np.ndarray) -> np.ndarray:
-    """(n,) bool: in which half of the corpus each pair is, by a hash of shard and row."""
+    """(n,) bool: which half of the corpus each pair belongs to, by a hash of shard and row."""
     is_second = (
         hashlib.blake2b(f"{shard}/{row}".encode(), digest_size=1).digest()[0] & 1
         for shard, row in zip(shards, rows.tolist(), strict=True)
@@ -47,7 +47,7 @@ class Moments:
             }
 
     def add(self, image: np.ndarray, text: np.ndarray, rng: np.random.Generator) -> None:
-        """Add n pairs of (n, d) embeddings; `rng` permutes the captions."""
+        """Add the moments of n pairs, (n, d) embeddings, and of as many with permuted captions."""
         order = rng.permutation(len(image))
         for at in range(0, len(image), _PIECE_ROWS):
             here = slice(at, at + _PIECE_ROWS)
@@ -72,7 +72,8 @@ class Projection:
 
     @classmethod
     def fit(cls, moments: Moments) -> Projection | None:
-        """From the sums of one half; None if it has too few pairs.
+        """Fit the directions that both sides share, to the moments of a half; None if it is too
+        small.
 
         With covariances C and W = (C + 1e-3 tr(C)/d I)^(-1/2), the singular value decomposition
         U s Z of W_v C_vt W_t. Kept are the components whose s no permuted partners reach; the bases
@@ -98,7 +99,7 @@ class Projection:
         )
 
     def cosines(self, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-        """(n,) float32 cosines of n pairs of (n, d) embeddings; 0 where nothing is shared."""
+        """(n,) float32 cosines of (n, d) images and captions within the shared directions."""
         out = np.zeros(len(image), np.float32)
         for at in range(0, len(image), _PIECE_ROWS):
             here = slice(at, at + _PIECE_ROWS)

@@ -29,7 +29,7 @@ def mismatched_scores(
     scale: float,
     among: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """(n, m) cosines -> (n, m) what image i and caption j would have if they were a pair.
+    """(n, m) negCLIPLoss of image i with caption j if they were a pair, from their (n, m) cosines.
 
     S_ij - (logsumexp_{l != i} scale S_il + logsumexp_{l != j} scale S_lj) / (2 scale), with the
     (n,) and (m,) logsumexps of their rivals: without the own partner of either, since a mismatched
@@ -48,7 +48,7 @@ def mismatched_scores(
 
 
 def binned(score: torch.Tensor) -> torch.Tensor:
-    """Scores in the range of a histogram of cosines. A known mismatch without rivals has 1."""
+    """Clamp scores to the range of a histogram of cosines; a score without rivals becomes 1."""
     return (score + 1).clamp(-1, 1)
 
 

@@ -37,7 +37,7 @@ class BlockScores:
     distributions: Distributions = field(default_factory=Distributions)
 
     def put(self, rows: np.ndarray, scores: BlockScores) -> None:
-        """Take over the scores of some pairs, by their (m,) places among all."""
+        """Copy the scores of one block to its pairs' (m,) places in the shard."""
         for name, values in scores.columns.items():
             column = self.columns.setdefault(name, np.empty(self.pairs, values.dtype))
             column[rows] = values
@@ -204,7 +204,7 @@ class _Shared:
 
 
 def caption_numbers(captions: Sequence[str | None]) -> np.ndarray:
-    """(n,) the same number for equal captions. One that is not known is like no other."""
+    """(n,) numbers that are equal for equal captions; a missing caption equals no other."""
     numbers: dict[str | int, int] = {}
     named = (row if caption is None else caption for row, caption in enumerate(captions))
     return np.array([numbers.setdefault(name, len(numbers)) for name in named], dtype=np.int64)

@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def doubled(values: torch.Tensor) -> torch.Tensor:
-    """`values` in float64, on their device or, for Apple's GPUs, which have none, on the CPU."""
+    """Convert to float64, on the CPU if the device (Apple's GPU) has no float64."""
     return (values.cpu() if values.device.type == "mps" else values).double()

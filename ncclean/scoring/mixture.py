@@ -29,7 +29,7 @@ _FIT_POINTS = 50_000
 
 
 def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
-    """(N,) in-batch-normalised CLIP scores -> (N,) (i2t + t2i) / 2 cross-entropies.
+    """Convert (N,) negCLIPLoss scores to (N,) contrastive losses, (i2t + t2i) / 2 cross-entropies.
 
     They are the same figure in other units: the loss is minus `scale` times the score.
     """
@@ -37,7 +37,7 @@ def pair_losses(neg_clip_loss: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def loss_histogram(losses: torch.Tensor) -> Histogram:
-    """Histogram of (N,) losses over 4096 bins that are equal in their logarithm."""
+    """Count (N,) losses in 4,096 bins of equal width in the logarithm."""
     span = math.log(_HIGHEST / _LOWEST)
     place = (doubled(losses.detach()).clamp(_LOWEST, _HIGHEST) / _LOWEST).log() / span
     return Histogram.of(2 * place - 1)
@@ -53,7 +53,7 @@ class LossMixture:
 
     @classmethod
     def fit(cls, losses: torch.Tensor) -> LossMixture:
-        """Fit to (N,) losses by expectation maximisation.
+        """Fit a mixture of two Gaussians to (N,) losses by expectation maximisation.
 
         Raises `ValueError` for fewer than two losses or one that is not finite.
         """
@@ -77,7 +77,7 @@ class LossMixture:
 
     @classmethod
     def fit_histogram(cls, histogram: Histogram) -> LossMixture:
-        """Fit to the losses that `loss_histogram` counted, over a corpus of any size."""
+        """Fit the mixture to a histogram of losses, for a corpus of any size."""
         edges = np.geomspace(_LOWEST, _HIGHEST, BINS + 1)
         centres = np.sqrt(edges[:-1] * edges[1:])
         if histogram.size <= _FIT_POINTS:
@@ -96,13 +96,3 @@ class LossMixture:
         log_joint = shares.log() - (variances.log() + (values - means) ** 2 / variances) / 2
         # A softmax over two, in a tenth of its time.
         return (log_joint[:, 0] - log_joint[:, 1]).sigmoid().float()
-
-
-def clean_posterior(losses: torch.Tensor) -> torch.Tensor:
-    """(N,) per-pair (i2t + t2i) / 2 cross-entropies -> (N,) posterior of the low-mean component.
-
-    A two-component Gaussian mixture is fitted to the losses themselves (methods 1.5). The
-    variances of the components differ, so at the very edges of the range the posterior need not
-    fall with the loss. Raises `ValueError` for fewer than two losses.
-    """
-    return LossMixture.fit(losses).clean_posterior(losses)

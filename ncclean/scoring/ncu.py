@@ -15,7 +15,7 @@ _BLOCK = 1 << 26
 
 
 def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """(N, N) cosines -> (N,) confidence in (0, 1].
+    """NCU's confidence, in (0, 1], that each of N pairs is clean, from their (N, N) cosines.
 
     Mean of the diagonals of the row and the column softmax of `scale * similarity`: the
     probability with which image i picks text i, and text i image i. Float32 or better throughout.
@@ -27,7 +27,7 @@ def clean_confidence(similarity: torch.Tensor, scale: float | torch.Tensor) -> t
 def partner_confidence(
     own: torch.Tensor, i2t_partition: torch.Tensor, t2i_partition: torch.Tensor
 ) -> torch.Tensor:
-    """`clean_confidence` from (N,) own logits and logsumexps of the rows and the columns."""
+    """(N,) NCU confidence from own logits and the logsumexps of rows and columns."""
     return ((own - i2t_partition).exp() + (own - t2i_partition).exp()) / 2
 
 

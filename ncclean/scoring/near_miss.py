@@ -45,7 +45,7 @@ class ExpectedSimilarity:
 
     @classmethod
     def fit(cls, text: torch.Tensor, similarity: torch.Tensor) -> ExpectedSimilarity:
-        """From (n, d) captions and their (n,) cosines; at least one."""
+        """Fit the expected cosine of a caption to (n, d) captions and their (n,) cosines."""
         text, similarity = text.double(), similarity.double()
         centre, level = text.mean(dim=0), similarity.mean()
         values, axes = torch.linalg.eigh((text - centre).T @ (text - centre))
@@ -66,7 +66,7 @@ class ExpectedSimilarity:
     def residual_of(
         self, text: torch.Tensor, similarity: torch.Tensor, rows: torch.Tensor
     ) -> torch.Tensor:
-        """(m,) residuals of (m, d) other captions for the images of the pairs `rows`.
+        """(m,) cosines of changed captions (m, d) with their images, less the expected ones.
 
         The pair is left out of the fit here too: its caption is nearly the same.
         """
@@ -89,11 +89,11 @@ class Exchanges:
     gains: np.ndarray
 
     def best(self, count: int) -> np.ndarray:
-        """The exchanges that seem to gain most, best first."""
+        """The word exchanges that raise the cosine most, best first."""
         return np.argsort(-self.gains, kind="stable")[:count]
 
     def after(self, drawn: int) -> tuple[Exchanges, np.ndarray, np.ndarray]:
-        """The exchanges of the caption in which exchange `drawn` was made, the way back last.
+        """The exchanges possible after exchange `drawn` was made, its reversal last.
 
         With the number of each in this object, -1 for the way back, and whether it undoes the
         exchange that was made.
@@ -156,7 +156,7 @@ class NearMisses:
 
     @classmethod
     def fit(cls, scores: Distributions, counted: float = 1.0) -> NearMisses | None:
-        """From the near-miss scores of pairs and of known near misses; None of too few.
+        """Fit the share of captions with a wrong word to scores of pairs and of known near misses.
 
         Both are of pairs that look matched by their cosine. An exchanged word may end that, so a
         share a of the known near misses is left, and a share p of the pairs that were counted is
@@ -178,7 +178,7 @@ class NearMisses:
 
 
 def counted_share(cosines: Distributions, noise_rate: float) -> float:
-    """The share of the matched pairs with a cosine that few mismatches reach.
+    """Share of the matched pairs whose cosine exceeds that of nearly all mismatches.
 
     Where many captions fit many images, as with a few classes, known mismatches have the cosines
     of matched pairs, and next to no pair stands out from them.

@@ -64,7 +64,7 @@ class NoiseRate:
 
 
 def why_vague(rate: Estimate, separation: float | None = None) -> str | None:
-    """A sentence for a noise rate whose interval is too wide to use, else None."""
+    """Explain why a noise rate's interval is too wide to use; None if it is not."""
     if not rate.high - rate.low > _VAGUE:  # or not known
         return None
     if tells_nothing(rate):
@@ -85,12 +85,12 @@ def why_vague(rate: Estimate, separation: float | None = None) -> str | None:
 
 
 def tells_nothing(rate: Estimate) -> bool:
-    """Whether the interval of a noise rate is everything there is."""
+    """Whether the interval of a noise rate covers all of [0, 1]."""
     return rate.low == 0 and rate.high == 1
 
 
 def noise_rate(observed: np.ndarray, doubt: float) -> NoiseRate:
-    """From (57,) counts of the pairs as given in the cells of `cell_counts`.
+    """Estimate the noise rate, with its interval, from (57,) counts by quantile of mismatches.
 
     `doubt` is the standard error of the share of mismatches below the known ones' median: these
     are as uncertain as a shift of x by `doubt` sqrt(2 pi). The interval holds the shares whose
@@ -145,7 +145,7 @@ def _with_cut(fit: _Fit) -> tuple[float, float, float]:
 
 
 def cell_counts(observed: np.ndarray, null: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(57,) how many of the pairs as given lie between quantiles of the known mismatches.
+    """(57,) number of pairs between quantiles of the known mismatches.
 
     Both are counts between `edges`, within which they are taken to be spread evenly.
     """

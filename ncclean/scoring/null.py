@@ -46,12 +46,12 @@ class Histogram:
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Histogram:
-        """Histogram of cosines of any shape; rounding past +-1 falls into the outer bins."""
+        """Count cosines in the bins of a histogram; rounding beyond +-1 falls into outer bins."""
         return cls.with_sums(bin_counts(values.detach().float()), values.detach().float())
 
     @classmethod
     def with_sums(cls, counts: torch.Tensor, sums: torch.Tensor) -> Histogram:
-        """Build one from (BINS,) counts, and numbers that add up to the sum of the values."""
+        """Build a histogram from (BINS,) counts and partial sums of the values."""
         units = round(float(doubled(sums).sum()) / SUM_UNIT)
         return cls(counts.cpu().numpy().astype(np.int64), units)
 
@@ -75,7 +75,7 @@ class Histogram:
 
 
 def bin_counts(values: torch.Tensor) -> torch.Tensor:
-    """(BINS,) counts of float32 values of any shape; rounding past +-1 falls into outer bins."""
+    """(BINS,) number of values in each bin; rounding beyond +-1 falls into the outer bins."""
     import torch
 
     # Towards zero is down: what lies below the first bin is clamped before.
@@ -98,7 +98,7 @@ class GroupRate:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> GroupRate:
-        """Read what `dataclasses.asdict` with `flattened` wrote.
+        """Read the noise rate of a group from a table's metadata.
 
         Raises `KeyError` or `ValueError` for something else.
         """
@@ -135,7 +135,7 @@ class NullModel:
         off_diagonal_histogram: Histogram | np.ndarray,
         means: Sequence[Histogram | np.ndarray] = (),
     ) -> NullModel:
-        """Fit to the cosines of the pairs as given and of known mismatches.
+        """Fit the null model to histograms of the pairs' scores and of known mismatches.
 
         Both are counts over 4096 equal bins on [-1, 1], summed over all blocks; arrays or tensors
         of counts are taken as well as `Histogram`. `means` are histograms of the mean mismatched
@@ -159,16 +159,16 @@ class NullModel:
         )
 
     def agrees_with(self, other: NullModel) -> bool:
-        """Whether the intervals of the two noise rates overlap."""
+        """Whether the noise rates of two null models have overlapping intervals."""
         low = max(self.noise_rate.low, other.noise_rate.low)
         return low <= min(self.noise_rate.high, other.noise_rate.high)
 
     def noise_probability(self, similarity: torch.Tensor) -> torch.Tensor:
-        """noise_rate f0(s) / f(s): the local false discovery rate, never increasing in s."""
+        """Noise probability of a score s, noise_rate f0(s) / f(s): never increasing in s."""
         return _interpolate(similarity, _CENTRES, self.probability_table)
 
     def p_value(self, similarity: torch.Tensor) -> torch.Tensor:
-        """1 - F0(s): how often a mismatched pair reaches this cosine or a higher one."""
+        """1 - F0(s): how often a mismatched pair reaches a score of at least s."""
         return _interpolate(similarity, _EDGES, self.tail_table)
 
 

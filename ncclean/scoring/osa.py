@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
@@ -19,32 +19,13 @@ from ncclean.config import WeightFunction
 from ncclean.errors import InputError
 from ncclean.scoring.double import doubled
 
+if TYPE_CHECKING:
+    from ncclean.models.estimator import Estimator
+
 WEIGHT_FUNCTIONS = get_args(WeightFunction)
 # Noise images and captions to begin with, and how many are drawn and encoded at a time then.
 _FIRST = 32
 _STEP = 64
-
-
-class ShiftEstimator(Protocol):
-    """The interface of an estimator that `estimate_shift` needs."""
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the input in pixels."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-
-    @property
-    def context_length(self) -> int:
-        """Tokens per text."""
-
-    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, 3, H, W) uint8 -> (N, d) L2-normalised float32."""
-
-    def encode_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) int64 token ids -> (N, d) L2-normalised float32."""
 
 
 def cleanliness_weight(
@@ -84,7 +65,7 @@ class AllPairsMean:
 
 
 def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
-    """(m, d) and (n, d) L2-normalised embeddings, m, n >= 2 -> the mean of their m n cosines.
+    """Mean cosine of all m n pairs of (m, d) and (n, d) L2-normalised embeddings, with its spread.
 
     The mean over all pairs is the product of the two mean embeddings, v_bar . t_bar, so m + n
     encodings give what m n pairs say. It is a two-sample U-statistic: its variance is
@@ -100,13 +81,13 @@ def mean_of_all_pairs(image: torch.Tensor, text: torch.Tensor) -> AllPairsMean:
 
 
 def estimate_shift(
-    estimator: ShiftEstimator,
+    estimator: Estimator,
     pairs: int = 4096,
     source: str = "noise",
     seed: int = 0,
     tolerance: float = 0.0,
 ) -> float:
-    """Mean cosine of random pairs: where the orthogonal boundary lies for this estimator.
+    """Estimate the mean cosine of noise images and noise texts, the boundary of OSA.
 
     `source="noise"`: uniform random pixels and uniform random token ids through the frozen
     encoders (about 0.215 for OpenAI's ViT-B/32, Table 1). The mean is taken over all pairs of
@@ -158,7 +139,7 @@ class _NoiseSample:
 
 
 def _encode_noise_images(
-    estimator: ShiftEstimator, count: int, generator: torch.Generator
+    estimator: Estimator, count: int, generator: torch.Generator
 ) -> torch.Tensor:
     size = (count, 3, *estimator.image_size)
     pixels = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
@@ -166,7 +147,7 @@ def _encode_noise_images(
 
 
 def _encode_noise_captions(
-    estimator: ShiftEstimator, count: int, generator: torch.Generator
+    estimator: Estimator, count: int, generator: torch.Generator
 ) -> torch.Tensor:
     size = (count, estimator.context_length)
     tokens = torch.randint(0, estimator.vocab_size, size, generator=generator)

@@ -46,7 +46,7 @@ class Pool:
     def rivals(
         self, image: torch.Tensor, text: torch.Tensor, samples: np.ndarray, scale: float
     ) -> Rivals:
-        """Sum up the rivals of n pairs, (n, d) float32 embeddings, in bounded memory."""
+        """Logsumexps of n pairs, (n, d) float32 embeddings, over their rivals in the pool."""
         rows, places = _same(samples, self.samples)
         in_pool = np.zeros(len(samples), dtype=bool)
         in_pool[rows] = True
@@ -58,7 +58,7 @@ class Pool:
 
 
 def sample_numbers(uids: Iterable[str]) -> np.ndarray:
-    """(n,) uint64 hashes of uids, the same everywhere. Captions of one image share theirs."""
+    """(n,) uint64 hashes of uids; captions of one image share theirs."""
     hashes = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
     return np.frombuffer(b"".join(hashes), dtype="<u8").astype(np.uint64)
 

@@ -53,7 +53,7 @@ class Recalibration:
         return moved
 
     def inverse(self, probability: np.ndarray) -> np.ndarray:
-        """(N,) moved probabilities to (N,) as they were, to about 1e-6 of their logits."""
+        """Undo the recalibration of (N,) probabilities, to about 1e-6 of their logits."""
         logits = np.linspace(-30.0, 30.0, 200_001)
         before: np.ndarray = np.interp(probability, self(expit(logits)), expit(logits))
         return before
@@ -77,12 +77,12 @@ class Audited:
     bounds: tuple[float, ...]
 
     def to_json(self) -> str:
-        """For the metadata of the table."""
+        """The audit's recalibration for the metadata of a score table."""
         return json.dumps(asdict(self, dict_factory=flattened))
 
     @classmethod
     def of_json(cls, text: str | None) -> Audited | None:
-        """None for a table that is not audited, or whose metadata is of another version."""
+        """Read an audit's recalibration from metadata; None without one, or of another version."""
         try:
             fields = json.loads(text or "")
             moved = fields["recalibration"]
@@ -129,7 +129,7 @@ def _rising(values: Sequence[object]) -> tuple[float, ...]:
 def recalibrated(
     probability: np.ndarray, mismatched: np.ndarray, weights: np.ndarray
 ) -> Recalibration:
-    """Fit the map to (N,) probabilities, whether each pair is mismatched, and sampling weights.
+    """Fit a recalibration to (N,) probabilities, judgements and sampling weights.
 
     Weighted logistic regression. Weights are the inverse of the sampling rate; they are scaled to
     add up to the effective number of answers, (sum w)^2 / sum w^2, so that the ridge is worth the

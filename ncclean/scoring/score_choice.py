@@ -24,7 +24,7 @@ _FEWER_WRONG = 3.0  # pairs
 
 
 def better_score(distributions: Distributions, cosine: NullModel, other: NullModel) -> CalibratedOn:
-    """`neg_clip_loss`, whose null is `other`, where it is likely to be wrong on fewer pairs.
+    """The score to calibrate on: `neg_clip_loss` if it should err on fewer pairs, else the cosine.
 
     That is where wrong captions belong to other images of the corpus (see `excess_below`), or where
     it tells matched from mismatched pairs better (see `NullModel.overlap`) by three pairs of the

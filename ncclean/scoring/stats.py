@@ -124,11 +124,11 @@ class Distributions:
                 yield getattr(self, name).setdefault(key, Distributions()), theirs
 
     def group(self, name: str | None) -> Distributions:
-        """The distributions of a group, empty at first."""
+        """The distributions of a group of pairs, empty at first."""
         return self.groups.setdefault(name, Distributions())
 
     def score(self, name: str) -> Distributions:
-        """The distributions of a score, empty at first; of `similarity`, these."""
+        """The distributions of a score, empty at first; for `similarity`, these themselves."""
         if name == "similarity":
             return self
         return self.scores.setdefault(name, Distributions())
@@ -163,13 +163,13 @@ _NAMES = tuple(
 
 
 def pack_histogram(histogram: Histogram) -> dict[str, Any]:
-    """JSON fields: `counts` as base64 of zlib of little-endian int64, `units` as `Histogram`."""
+    """Pack a histogram into JSON fields; counts as base64 of compressed int64."""
     raw = zlib.compress(histogram.counts.astype("<i8").tobytes())
     return {"counts": base64.b64encode(raw).decode(), "units": histogram.units}
 
 
 def unpack_histogram(fields: dict[str, Any]) -> Histogram:
-    """The histogram that `pack_histogram` packed. Raises `ValueError` for other bins."""
+    """Unpack a histogram from JSON fields. Raises `ValueError` if it has other bins."""
     packed, size = base64.b64decode(fields["counts"]), 8 * BINS
     raw = zlib.decompressobj().decompress(packed, size + 1)  # a bomb is not unpacked
     units = fields["units"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from ncclean.storage.catalog import quoted
+from ncclean.storage.quoting import quoted
 
 _BUCKETS = 1 << 16
 
@@ -30,7 +30,7 @@ class BestFraction:
 def find_best_fraction(
     connection: duckdb.DuckDBPyConnection, relation: str, fraction: float
 ) -> BestFraction:
-    """The conditions for the best `fraction` of a relation, rounded to the nearest number of pairs.
+    """SQL conditions for the best `fraction` of a relation's pairs, rounded to whole pairs.
 
     `relation` is SQL with the columns uid, shard, row, number and `goodness`, which is never null.
     """

@@ -22,12 +22,12 @@ _BATCH_ROWS = 100_000
 
 
 def among(table: str) -> str:
-    """SQL: whether a candidate is in a table of places."""
+    """SQL that is true for a candidate in a table of row places."""
     return f"(shard, row, number) IN (SELECT (shard, row, number) FROM {table})"
 
 
 def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bool:
-    """Create the table `duplicates`, all but the best of each group; true if it has rows.
+    """Create the table `duplicates`: all but the best pair of each group; true if it has rows.
 
     The groups are those of the view `neighbours`. Raises `InputError` if it has none.
     """
@@ -58,7 +58,7 @@ def find_duplicates(connection: duckdb.DuckDBPyConnection, policy: Policy) -> bo
 
 
 def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bool:
-    """Create the table `worse_captions`, all but the best of each image; true if it has rows."""
+    """Create the table `worse_captions`, all but each image's best; true if it has rows."""
     connection.execute(
         f"""CREATE TEMP TABLE worse_captions AS
         SELECT shard, row, number FROM ({chain}) WHERE reason IS NULL
@@ -69,7 +69,7 @@ def find_worse_captions(connection: duckdb.DuckDBPyConnection, chain: str) -> bo
 
 
 def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> bool:
-    """Create the table `over_cap`, all but `cap` pairs of each value; true if it has rows.
+    """Create the table `over_cap`: all but `cap` pairs of each value; true if it has rows.
 
     The best stay, or random ones if the policy has no score. Pairs without a value all stay.
     """
@@ -85,7 +85,7 @@ def find_over_cap(connection: duckdb.DuckDBPyConnection, chain: str, policy: Pol
 
 
 def draw_pairs(connection: duckdb.DuckDBPyConnection, chain: str, policy: Policy) -> int:
-    """Create the table `draws` of the places that are drawn, with their `count`; their sum.
+    """Create the table `draws`: drawn row places with their counts; returns the sum of counts.
 
     Raises `InputError` if there is no pair to draw from.
     """

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import io
 import json
-import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +41,6 @@ from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
-
-logger = logging.getLogger(__name__)
 
 _COMMAND = "export"
 _RECORD = "_export.jsonl"

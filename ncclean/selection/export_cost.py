@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import InputError
 from ncclean.options import usable_cores
 from ncclean.progress import SILENT, Progress
+from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
 from ncclean.selection.export_shard import ExportOptions, ShardReport, export_shard, stats_path
 from ncclean.storage.tables import listed
@@ -59,7 +59,7 @@ def plan(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> ExportPlan:
-    """Estimate `export_shards` from the first input shard, exported to a temporary folder.
+    """Estimate an export from its first input shard, which is exported to a temporary folder.
 
     Raises `InputError` for a selection that does not fit the shards, or that is empty.
     """
@@ -104,8 +104,8 @@ def plan(
 def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport, float, float]:
     """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
     task = ExportTask(0, task.segments[:1])
-    with tempfile.TemporaryDirectory(prefix="ncclean-") as folder:
-        options = dataclasses.replace(options, out=folder)
+    with scratch_folder() as folder:
+        options = dataclasses.replace(options, out=str(folder))
         begin, processor = time.perf_counter(), time.process_time()
         report = export_shard(task.absolute(), options.absolute())
         return report, time.perf_counter() - begin, time.process_time() - processor

@@ -39,7 +39,7 @@ class ExportTask:
     segments: tuple[Segment, ...]
 
     def absolute(self) -> ExportTask:
-        """The same with paths that a worker resolves."""
+        """The task with absolute paths, for a worker whose working folder is another one."""
         segments = (replace(one, shard=one.shard.absolute()) for one in self.segments)
         return replace(self, segments=tuple(segments))
 
@@ -51,7 +51,7 @@ class ExportTask:
 def plan_selection(
     selection: str, shards: Sequence[ShardRef], samples_per_shard: int, *, repeat: bool
 ) -> tuple[list[ExportTask], float | None]:
-    """The shards to write, and with `repeat` the factor of the weights.
+    """Plan the shards of an export, and the factor of the weights for `--repeat`.
 
     Raises `InputError` for a selection that cannot be read or does not fit the shards.
     """
@@ -62,12 +62,12 @@ def plan_selection(
 
 
 def digits_of(tasks: Sequence[ExportTask]) -> int:
-    """Digits of the number in the names of the exported shards."""
+    """Number of digits in the names of the exported shards."""
     return max(_LEAST_DIGITS, len(str(max(len(tasks) - 1, 0))))
 
 
 def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
-    """A connection whose view `scores` is the selection, a row for each image.
+    """Open a selection as DuckDB's view `scores`, with a row for each image.
 
     `captions` are the numbers of its captions, the best first; null where there is but one. An
     image that was drawn several times has as many rows, or numbers of its best caption.
@@ -91,7 +91,7 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
 
 
 def count_by_shard(connection: duckdb.DuckDBPyConnection, repeats: float | None) -> dict[str, int]:
-    """Samples to export from each shard of the selection, copies counted."""
+    """Number of samples to export from each input shard, copies counted."""
     if repeats is None:
         rows = connection.execute(
             f"SELECT shard, sum({WRITTEN})::BIGINT FROM scores GROUP BY shard"
@@ -120,7 +120,7 @@ def repeat_scale(connection: duckdb.DuckDBPyConnection) -> float:
 
 
 def copies_of(uids: Any, weights: Any, scale: float) -> np.ndarray:
-    """(n,) how often each sample is written: `scale * weight`, its fraction drawn by its uid.
+    """(n,) number of copies of each sample: `scale * weight`, its fraction drawn by the uid.
 
     The expectation is exact, and the same uid is always rounded the same way.
     """

@@ -37,8 +37,8 @@ from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
-from ncclean.selection.policy import identifier
 from ncclean.storage.catalog import columns_of, connect
+from ncclean.storage.quoting import identifier
 
 _COPY_BYTES = 1 << 20
 _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes
@@ -62,7 +62,7 @@ class ExportOptions:
     caption_key: CaptionKeys = None
 
     def absolute(self) -> ExportOptions:
-        """The same with paths that a worker resolves."""
+        """The options with absolute paths, for a worker whose working folder is another one."""
         return replace(
             self,
             selection=stores.absolute(self.selection),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Options
+from ncclean.storage.quoting import identifier
 
 if TYPE_CHECKING:
     from ncclean.rules import Method
@@ -161,12 +162,12 @@ class Policy(Options):
 
     @property
     def prefers_low(self) -> bool:
-        """Whether less of `score` is cleaner."""
+        """Whether lower values of the policy's score are cleaner."""
         facts = _facts(self.score or "")
         return self.lowest or (facts is not None and not facts.higher_is_cleaner)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
+        """The fields of the policy that differ from their defaults."""
         fields = dataclasses.asdict(self)
         return {
             name: value
@@ -181,7 +182,7 @@ class Policy(Options):
         return idle if has_chance else {*idle, "seed"}
 
     def columns(self) -> dict[str, str]:
-        """The columns that the policy reads but for its SQL, and the option that needs each."""
+        """Columns that the policy reads besides those of its SQL, with the option needing each."""
         needed = {"uid": "select", "shard": "select", "key": "select", "row": "select"}
         needed["status"] = "select"
         if self.best_caption:
@@ -193,7 +194,7 @@ class Policy(Options):
         return needed
 
     def rule(self) -> str | None:
-        """SQL: true for the pairs that `method` keeps; null counts as false."""
+        """SQL that is true for the pairs that `--method` keeps; null counts as false."""
         if self.method is None:
             return None
         method = _method(self.method)
@@ -204,7 +205,7 @@ class Policy(Options):
         return method.keeps
 
     def goodness(self, value: str | None = None) -> str | None:
-        """SQL: `score` as a number that is higher for cleaner pairs; null for NaN.
+        """SQL for the policy's score, turned so that higher is cleaner; null for NaN.
 
         `value` is the SQL of the score, if it is not the name of a column.
         """
@@ -215,25 +216,18 @@ class Policy(Options):
         return f"-({finite})" if self.prefers_low else finite
 
     def bound(self) -> float | None:
-        """The threshold in terms of `goodness`."""
+        """The policy's threshold, turned so that higher is cleaner."""
         if self.score is None or self.threshold is None:
             return None
         return -self.threshold if self.prefers_low else self.threshold
 
     def weight(self) -> str:
-        """SQL: the weight of a kept pair."""
+        """SQL for the weight of a kept pair."""
         column = self.weights or ("osa_weight" if self.method == "osa" else None)
         return "1.0" if column is None else identifier(column)
 
 
-# Arrow and DuckDB are not needed to declare the options, only to apply them.
-
-
-def identifier(name: str) -> str:
-    """A quoted column name of SQL."""
-    from ncclean.storage.catalog import identifier
-
-    return identifier(name)
+# Arrow is not needed to declare the options, only to apply them.
 
 
 def _facts(score: str) -> ScoreFacts | None:

@@ -31,9 +31,10 @@ from ncclean.selection.chain_steps import (
     find_worse_captions,
 )
 from ncclean.selection.policy import Policy
-from ncclean.storage.catalog import columns_of, first_line, identifier, quoted
+from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
+from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files, table_metadata
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
@@ -75,7 +76,7 @@ def select(
     join: Sequence[str] = (),
     memory_limit: str | None = None,
 ) -> SelectionSummary:
-    """Write the selection of `policy` over score files to `out`.
+    """Apply a selection policy to score files, and write the selection to `out`.
 
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
     (with `dedup`, of shard and row). Where images have several captions, `caption_number` and

@@ -24,7 +24,7 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def soft_cap_draws(
     scores: np.ndarray, keys: np.ndarray, size: int, penalty: float = 0.15
 ) -> np.ndarray:
-    """(n,) float scores, (n,) uint64 keys from `draw_keys` -> (n,) how often each pair is drawn.
+    """(n,) draws of each pair by soft cap sampling, from (n,) float scores and (n,) uint64 keys.
 
     The draws add up to `size`. A penalty of 0 is sampling with replacement. Raises `ValueError` for
     scores that are not finite, a negative penalty, or no pairs to draw from.
@@ -58,7 +58,7 @@ def soft_cap_draws(
 
 
 def draw_keys(names: Iterable[str], seed: int) -> np.ndarray:
-    """(n,) uint64 keys of pairs by their names: they decide over a pair's draws."""
+    """(n,) uint64 random keys by the names of pairs, which decide their draws."""
     salt = seed.to_bytes(8, "little")
     digests = (hashlib.blake2b(name.encode(), digest_size=8, salt=salt) for name in names)
     return np.frombuffer(b"".join(digest.digest() for digest in digests), dtype="<u8")

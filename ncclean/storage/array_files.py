@@ -55,7 +55,7 @@ class ArrayFolder:
         return stores.location(self.place) / f"{name}{_SUFFIX}"
 
     def names(self) -> set[str]:
-        """The files that are there, by name."""
+        """Names of the array files in the folder."""
         folder = stores.location(self.place)
         if not stores.is_url(self.place) and not folder.is_dir():
             return set()
@@ -71,7 +71,7 @@ class ArrayFolder:
         return bool(stores.ask("read", path, path.exists))
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Publish a file. Raises `InputError` if it cannot be written."""
+        """Publish arrays as a file. Raises `InputError` if it cannot be written."""
         shapes = {key: (array.shape, array.dtype) for key, array in arrays.items()}
         header, _, _ = _layout(shapes)
         with published(self.path(name)) as aside, open(aside, "wb", buffering=0) as file:
@@ -81,7 +81,7 @@ class ArrayFolder:
 
     @contextlib.contextmanager
     def writing(self, name: str, shapes: Shapes) -> Iterator[Arrays]:
-        """Arrays of zeros, mapped for writing; the file is published when the body ends.
+        """Yield arrays of zeros mapped for writing; their file is published at the end.
 
         Raises `InputError` if the disk has no room for them.
         """
@@ -90,7 +90,7 @@ class ArrayFolder:
 
     @contextlib.contextmanager
     def scratch(self, shapes: Shapes) -> Iterator[Arrays]:
-        """Arrays of zeros on this machine's disk, mapped for writing, gone when the body ends."""
+        """Yield arrays of zeros mapped to a temporary file on this machine, for writing."""
         if stores.is_url(self.place):
             with scratch_folder() as folder:
                 yield stores.ask("write", folder, _created, folder / "arrays", shapes)
@@ -100,23 +100,23 @@ class ArrayFolder:
             yield stores.ask("write", path, _created, aside, shapes)
 
     def load(self, name: str) -> Arrays:
-        """The arrays of a file, read-only. Raises `InputError` if it cannot be read."""
+        """Map the arrays of a file, read-only. Raises `InputError` if it cannot be read."""
         path = self.path(name)
         return stores.ask("read", path, _mapped, self._local(path))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files that nothing needs any more, and their copies here."""
+        """Delete array files that are no longer needed, and their local copies."""
         paths = [self.path(name) for name in names]
         for path in paths if stores.is_url(self.place) else ():
             (self._cache() / path.name).unlink(missing_ok=True)
         stores.remove_files(paths)
 
     def remove_leftovers(self) -> None:
-        """Remove what killed processes left of files, whatever their names."""
+        """Delete the temporary files that killed processes left of array files."""
         remove_leftovers(stores.location(self.place), _Names())
 
     def forget(self) -> None:
-        """Remove the copies on this machine."""
+        """Delete the copies of array files on this machine."""
         if stores.is_url(self.place):
             shutil.rmtree(self._cache(), ignore_errors=True)
 

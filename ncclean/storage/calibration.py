@@ -21,7 +21,7 @@ def calibrate(
     osa_function: WeightFunction = "high_degree",
     calibrate_on: CalibrateOn = "auto",
 ) -> Calibration:
-    """Fit the calibration to the histograms of all parts, see `Calibration.fit`.
+    """Fit the calibration to the summed histograms of all parts.
 
     Raises `InputError` if the shift asked for needs the estimator and was never estimated, and for
     a score whose known mismatches the run did not count.
@@ -38,7 +38,7 @@ def calibrate(
 
 
 def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, str]:
-    """The key-value metadata of the final files."""
+    """Key-value metadata of the final score files."""
     identity, distributions = manifest.identity, manifest.distributions
     near_misses, audited = calibration.near_misses, calibration.audited
     fields: dict[str, object] = {
@@ -74,7 +74,7 @@ def _group_metadata(calibration: Calibration) -> dict[str, str]:
 
 
 def asks_for_noise(shift: str | float, identity: RunIdentity) -> bool:
-    """Whether a shift is the model's cosine on noise. Embeddings may come without a model."""
+    """Whether `--shift` is the cosine on noise, for which a model is needed."""
     has_model = identity.model.get("weights_fingerprint") != ""
     return shift == "noise" or (shift == "auto" and has_model)
 

@@ -15,6 +15,7 @@ import fsspec
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.scratch import scratch_folder
+from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.tables import table_files
 
 # Files by number, rows within: both are virtual columns, which cost nothing unless they are read.
@@ -31,7 +32,7 @@ def connect(
     place: str | None = None,
     work: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """An in-memory connection on which the view `scores` reads the given score files.
+    """Open DuckDB in memory with the view `scores` over score files, and nothing else within reach.
 
     `memory_limit` is DuckDB's (`4GB`); without, it takes most of the machine's. What does not fit
     goes to a temporary folder. `beside` has further views and their files, `writable` is the one
@@ -77,12 +78,12 @@ def connect(
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:
-    """Allow no further change of settings."""
+    """Forbid further changes of DuckDB's settings."""
     connection.execute("SET lock_configuration = true")
 
 
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raise `InputError` for what is not one SELECT, `duckdb.Error` for what is not SQL."""
+    """Raise `InputError` unless the SQL is a single SELECT, `duckdb.Error` if it is not SQL."""
     statements = connection.extract_statements(sql)
     # The named files are readable and so, for DuckDB, writable: COPY could overwrite them.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -90,7 +91,7 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def temporary_folder() -> Path:
-    """A path for what does not fit in memory, which nobody else uses; nothing is there yet.
+    """A path that nobody else uses, for DuckDB's temporary files; it is not created.
 
     DuckDB removes what it put there when its connection is closed, the end of the process what is
     left, and the next process what a killed one left.
@@ -108,16 +109,6 @@ def _process_folder() -> Path:
 
 def _listed(files: Iterable[str]) -> str:
     return ", ".join(quoted(file) for file in files)
-
-
-def quoted(text: str) -> str:
-    """A string literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def identifier(name: str) -> str:
-    """A quoted name of SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ class JoinedFile:
 
     @classmethod
     def parse(cls, text: str) -> JoinedFile:
-        """`dfn=runs/dfn.parquet`, or a path alone, called by the stem of its last part.
+        """Parse `--join`: `NAME=PATH`, or a path, whose stem is the name.
 
         In a stem, what is neither letter, digit nor underscore becomes an underscore. Raises
         `InputError` for a stem that leaves no name.
@@ -66,7 +66,7 @@ class ColumnNames:
     def of(
         cls, scores: Mapping[str, str], joined: Iterable[tuple[JoinedFile, Mapping[str, str]]] = ()
     ) -> ColumnNames:
-        """From names and types of the columns of each table.
+        """Name the columns of a score table and of joined tables, from their names and types.
 
         Raises `InputError` for a table that has no key in common with the scores, and for one whose
         name is taken.
@@ -110,7 +110,7 @@ class ColumnNames:
         return name
 
     def named(self, text: str) -> str | None:
-        """The column that a text names, written as in SQL or as it is in the file."""
+        """Find the column that a text names, as in SQL or as in the file."""
         exact = self._by_name.get((text.lower(),))
         if exact is not None or text in self.types:
             return exact or text

@@ -28,7 +28,7 @@ def differences(
 
 
 def check_same(place: object, clauses: Sequence[str]) -> None:
-    """Raise `ResumeError` if there are differences between the run at `place` and this one."""
+    """Raise `ResumeError` if the run at `place` has another identity than this one."""
     if not clauses:
         return
     raise ResumeError(
@@ -38,7 +38,7 @@ def check_same(place: object, clauses: Sequence[str]) -> None:
 
 
 def spelled_out(clauses: Sequence[str]) -> str:
-    """The first of the differences, and how many more there are."""
+    """The first differences in words, and the number of the others."""
     more = len(clauses) - _SHOWN
     return "; ".join(clauses[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 

@@ -15,8 +15,9 @@ import duckdb
 
 from ncclean.errors import InputError
 from ncclean.schema import NEIGHBOURS, SCORES
-from ncclean.storage.catalog import first_line, identifier
+from ncclean.storage.catalog import first_line
 from ncclean.storage.column_names import ColumnNames
+from ncclean.storage.quoting import identifier
 from ncclean.storage.sql_tree import Node, is_expression, is_rank, own_tables, parse, written
 
 _CONDITIONS = ("BOOLEAN", '"NULL"')  # and integers, which tables of others have for them
@@ -42,12 +43,12 @@ class Expression:
 
 
 def rank_column(argument: str) -> str:
-    """The name of the column with the percent rank of an expression."""
+    """Name of the column that holds the percent rank of an expression."""
     return f"rank({argument})"
 
 
 def one_expression(text: str, option: str) -> str:
-    """A text as DuckDB parses it, which accepts a single expression only."""
+    """Parse SQL as a single expression, and return DuckDB's spelling of it. Raises `InputError`."""
     try:
         return str(duckdb.SQLExpression(text))
     except duckdb.Error as error:
@@ -57,7 +58,7 @@ def one_expression(text: str, option: str) -> str:
 def parse_expression(
     connection: duckdb.DuckDBPyConnection, text: str, option: str, names: ColumnNames
 ) -> Expression:
-    """Read an expression, or the name of a column as it is in the file.
+    """Parse an SQL expression over the columns, or the plain name of a column.
 
     Any connection will do: it parses, and looks at no table. Raises `InputError` for what is not
     one expression, an unknown column of a joined table, and `rank` where it cannot be computed.
@@ -86,7 +87,7 @@ def bind_expression(
     *,
     is_condition: bool = False,
 ) -> Expression:
-    """Read an expression and check that DuckDB can compute it; no table is read.
+    """Parse an SQL expression and check that DuckDB can compute it, without reading a table.
 
     Raises `InputError`, in one sentence that begins with the option, if it cannot be computed, has
     more or fewer values than there are pairs, or is a condition that is neither true nor false.
@@ -128,7 +129,7 @@ def type_per_pair(
     *,
     alone: bool = False,
 ) -> str:
-    """The type of an expression that has one value for each row of `source`; nothing is read.
+    """Type of an SQL expression with one value for each row of `source`; nothing is read.
 
     Window functions and subqueries have: a subquery is one value, or asked whether it holds one.
     With `alone`, window functions are refused too: they look at other pairs.
@@ -189,7 +190,7 @@ def _without_windows(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
-    """DuckDB's message on one line; for a missing column, the columns that exist."""
+    """DuckDB's error on one line; for a missing column, with the columns that exist."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
@@ -200,7 +201,7 @@ def explain(error: duckdb.Error, columns: Iterable[str]) -> str:
 
 
 def missing_column_hint(text: str, there: Iterable[str]) -> str | None:
-    """Advice about a missing column that `ncclean neighbours` computes."""
+    """A hint for a missing column that `ncclean neighbours` would compute; None for others."""
     for name in NEIGHBOURS.names:
         if name in text and name not in SCORES.names and name not in there:
             return (
@@ -220,7 +221,7 @@ def missing_column(name: str, there: Iterable[str]) -> str:
 
 
 def parse_query(connection: duckdb.DuckDBPyConnection, sql: str, names: ColumnNames) -> Expression:
-    """Read a whole SELECT; `rank` is that of SQL in it.
+    """Parse a whole SELECT over joined tables; in it `rank` is SQL's window function.
 
     A joined table whose name the statement gives to something of its own is left alone. What
     DuckDB cannot take apart is returned as it is, reading all columns.

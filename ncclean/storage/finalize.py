@@ -80,13 +80,13 @@ def finalize_parts(
     calibration: Calibration,
     metadata: dict[str, str],
 ) -> None:
-    """Write the final files of some shards of a folder; any machine may do any of them."""
+    """Write the final files of some shards of a folder; machines can share the work."""
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda s: _finalize_part(layout, s, calibration, metadata), shards))
 
 
 def remove_parts(layout: ScoreLayout, manifest: Manifest) -> None:
-    """Remove what the final files make superfluous; every one must be in place.
+    """Delete the parts once every final file is in place.
 
     That is the files of dropped shards, and the parts if all shards are done.
     """

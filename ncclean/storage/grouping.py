@@ -18,18 +18,18 @@ _MOST_GROUPS = 200
 
 
 def names_in(sql: str) -> set[str]:
-    """The names of columns, and of their fields, in an expression."""
+    """Names of the columns and fields in an SQL expression."""
     with duckdb.connect() as connection:
         return sql_tree.names_in(connection, sql)
 
 
 def check_grouping(sql: str) -> None:
-    """Raise `InputError` if an expression is not one of SQL, whatever columns there are."""
+    """Raise `InputError` if `--calibrate-by` is not an SQL expression; columns are not checked."""
     group_labels(sql, schema.SCORES.empty_table())
 
 
 def group_labels(sql: str, table: pa.Table) -> pa.Array:
-    """(n,) strings: the value of an expression for each row, null where it has none.
+    """(n,) group labels: the value of an SQL expression for each row, null if it has none.
 
     What is not a column of the table is null: a field that only some shards have. Raises
     `InputError` for an expression that cannot be evaluated, or with hundreds of values.
@@ -65,7 +65,7 @@ def group_labels(sql: str, table: pa.Table) -> pa.Array:
 
 
 def of_fields(records: Sequence[dict[str, object]], sql: str) -> dict[str, pa.Array]:
-    """The fields of the samples' json that an expression may name, as columns."""
+    """Columns for the json fields that a `--calibrate-by` expression names."""
     columns: dict[str, pa.Array] = {}
     for name in sorted(names_in(sql)):
         values = [record.get(name) for record in records]

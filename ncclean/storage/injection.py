@@ -86,7 +86,7 @@ class Injection:
 
     @classmethod
     def open(cls, out: UPath, identity: InjectionIdentity, *, overwrite: bool) -> Injection:
-        """Begin a run in `out`, or resume the one whose output it is.
+        """Begin to write a corpus with noise into `out`, or resume an interrupted run.
 
         Raises `ResumeError`, spelling out every difference, if that is another run, and
         `InputError` if something is in the way that no injection made.
@@ -106,13 +106,13 @@ class Injection:
         return run
 
     def shard(self, shard: ShardRef) -> UPath:
-        """The path of the written shard, under its own name."""
+        """Path of a written shard, which keeps its name."""
         url = stores.without_query(shard.url)
         suffix = next((s for s in SUFFIXES[::-1] if url.endswith(s)), ".tar")
         return self.out / (shard.name + suffix)
 
     def pending(self) -> list[int]:
-        """Numbers of the shards that are to be written, in input order."""
+        """Numbers of the shards still to be written, in input order."""
         shards = self.identity.shards
         targets = {shard.name: self.shard(shard) for shard in shards if shard.name in self.done}
         present = set(map(str, stores.present_files(targets.values())))
@@ -120,7 +120,7 @@ class Injection:
         return [number for number, shard in enumerate(shards) if shard.name not in finished]
 
     def index(self, number: int) -> ShardIndex | None:
-        """The index of a shard, if an earlier run or step has left it."""
+        """The saved index of a shard, None if it has not been made."""
         return self._left(self._index(number), ShardIndex.from_bytes)
 
     def keep_index(self, number: int, index: ShardIndex) -> None:
@@ -128,7 +128,7 @@ class Injection:
             aside.write_bytes(index.to_bytes())
 
     def donated(self, number: int) -> Captions | None:
-        """The captions of a shard of donors, if an earlier run or step has left them."""
+        """The saved captions of a donor shard, None if they have not been read."""
         return self._left(self._captions(number), Captions.from_bytes)
 
     def keep_donated(self, number: int, captions: Captions) -> None:
@@ -136,7 +136,7 @@ class Injection:
             aside.write_bytes(captions.to_bytes())
 
     def images(self, number: int) -> UPath:
-        """The moving images of a compressed shard, taken out of it."""
+        """Path of the file with the moved images of a compressed shard."""
         return self.out / _WORK / f"images-{number:06d}.bin"
 
     def record_plan(self, planned: dict[str, int]) -> None:
@@ -145,12 +145,12 @@ class Injection:
             self.planned = planned
 
     def commit(self, shard: ShardRef, record: ShardRecord) -> None:
-        """Record that a shard is in place."""
+        """Record that a shard with noise is in place."""
         self._append("shard", shard=shard.name, **dataclasses.asdict(record))
         self.done[shard.name] = record
 
     def remove_indexes(self) -> None:
-        """Remove what only an unfinished run needs."""
+        """Delete the indexes, which only an unfinished run needs."""
         numbers = range(len(self.identity.shards))
         stores.remove_files(path for number in numbers for path in self._working_files(number))
         stores.remove_files(map(self._captions, range(len(self.identity.donors))))

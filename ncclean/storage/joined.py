@@ -21,9 +21,7 @@ from ncclean.storage.catalog import (
     columns_of,
     connect,
     first_line,
-    identifier,
     lock,
-    quoted,
     temporary_folder,
 )
 from ncclean.storage.column_names import ColumnNames, JoinedFile
@@ -33,6 +31,7 @@ from ncclean.storage.expressions import (
     parse_query,
     rank_column,
 )
+from ncclean.storage.quoting import identifier, quoted
 
 SCORES = "scores"
 SCORES_ALONE = "_scores_alone"  # a view too, without what is joined
@@ -64,7 +63,7 @@ class JoinedScores:
         beside: Mapping[str, Iterable[str]] | None = None,
         writable: Path | None = None,
     ) -> JoinedScores:
-        """Open score files and `joins`, each `PATH` or `NAME=PATH`; the rest is as of `connect`.
+        """Open score files and the tables to join, each `PATH` or `NAME=PATH`.
 
         Raises `InputError` for paths without tables, and for a table without a key in common with
         the scores, with several rows of one key, or with a name that is taken.
@@ -113,7 +112,7 @@ class JoinedScores:
         return bind_expression(self.connection, text, option, self.names, is_condition=is_condition)
 
     def prepare(self, columns: Iterable[str], expressions: Iterable[Expression] = ()) -> list[str]:
-        """Compute the joins and ranks, once; returns the files that hold the scores from now on.
+        """Compute joins and ranks once; returns the files that then hold the scores.
 
         From now on the view `scores` has `columns` and those of the expressions, as many of them as
         there are; without joins and ranks, it stays as it is. Rows and their order are those of
@@ -270,7 +269,7 @@ class JoinedScores:
 def query(
     sql: str, paths: Sequence[str], memory_limit: str | None = None, *, joins: Sequence[str] = ()
 ) -> duckdb.DuckDBPyRelation:
-    """Run one SELECT (DESCRIBE, SUMMARIZE and SHOW count as such) over the view `scores`.
+    """Run one SELECT over the view `scores`; DESCRIBE, SUMMARIZE and SHOW are allowed, too.
 
     `joins` are tables whose columns the view has too. Raises `InputError` for any other statement,
     for several, for what DuckDB rejects, and for tables that cannot be joined.

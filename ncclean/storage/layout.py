@@ -44,26 +44,26 @@ class ScoreLayout:
         return self.work / MANIFEST
 
     def part(self, shard: ShardRef) -> UPath:
-        """The shard's rows before finalize."""
+        """Path of a shard's part, which holds its rows until finalize."""
         return self.work / shard.part_name
 
     def final(self, shard: ShardRef) -> UPath:
-        """The file that holds the shard's rows after finalize."""
+        """Path of the final file that holds a shard's rows."""
         return self.out if self.is_single_file else self.out / shard.part_name
 
     def files_of(self, shard: ShardRef) -> list[UPath]:
-        """The files that hold rows of this shard alone."""
+        """Paths of the files that hold rows of this shard alone."""
         return [self.part(shard)] if self.is_single_file else [self.part(shard), self.final(shard)]
 
     def files(self, shards: Iterable[str]) -> Iterator[UPath]:
-        """Every file that a run over shards of these names may write, but for its manifest."""
+        """Paths of all files that scoring these shards may write, except the manifest."""
         for name in shards:
             yield from self.files_of(ShardRef(name, "", 0, ""))
         if self.is_single_file:
             yield self.out
 
     def taken(self) -> UPath | None:
-        """A table that is in the way of a new one.
+        """Path of an existing table that a new one would replace, None if there is none.
 
         Raises `InputError` if the place is a folder where the name asks for a file, or the other
         way round.
@@ -84,7 +84,7 @@ class ScoreLayout:
         return tables[0] if tables else None
 
     def has_rows(self) -> bool:
-        """Whether there is a table at `out` with rows, or one that cannot be read."""
+        """Whether a table with rows, or one that cannot be read, exists at `out`."""
         for path in stores.ask("list", self.out, tables_at, self.out):
             try:
                 with stores.open_parquet(path) as table:
@@ -95,6 +95,6 @@ class ScoreLayout:
         return False
 
     def check_usable(self) -> None:
-        """Raise `InputError` if something is in the way that no scoring run made."""
+        """Raise `InputError` if `out` holds something that no scoring run made."""
         if not exists(self.manifest) and (table := self.taken()) is not None:
             raise refusal(table, COMMAND)

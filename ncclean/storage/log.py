@@ -34,18 +34,18 @@ class Log(Protocol):
     def append(self, record: dict[str, Any]) -> None: ...
     def flush(self) -> None: ...
     def clear(self) -> None:
-        """Forget every record; the log stays open and locked."""
+        """Delete every record of the log, which stays open and locked."""
         ...
 
     def remove(self) -> None:
-        """Clear and close the log, and leave no file behind."""
+        """Close the log and delete its file."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_log(path: UPath) -> tuple[Log, Iterator[dict[str, Any]]]:
-    """The log at `path` (ending in `.jsonl`), created if need be, and its records.
+    """Open the log at `path` (`*.jsonl`), created if needed, and read its records.
 
     Read the records to their end before you append. Raises `InputError` if the log cannot be
     opened, or another process on this machine is writing to it.
@@ -73,7 +73,7 @@ def read_log(path: UPath) -> Iterator[dict[str, Any]]:
 
 
 def exists(path: UPath) -> bool:
-    """Whether there is a log at `path`."""
+    """Whether a run's log exists at `path`."""
     return bool(_objects(path)) if stores.is_url(path) else path.exists()
 
 

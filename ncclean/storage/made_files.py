@@ -26,7 +26,7 @@ class OwnPlace:
     work: UPath
 
     def holds(self, path: UPath) -> bool:
-        """Whether `path` lies there, and is no link and behind none."""
+        """Whether `path` lies in the run's own folder and is reached through no link."""
         place = absolute(path)
         if ".." in str(path).split("/") or not any(
             is_within(place, absolute(owned)) for owned in (self.base, self.work)
@@ -56,14 +56,14 @@ class MadeFiles:
         self._names.update(dict.fromkeys(names))
 
     def new_names(self, paths: Iterable[UPath | Path]) -> list[str]:
-        """The names of those paths that are not in the list; those outside of `base` have none."""
+        """Names of the paths not yet listed as made; paths outside of the output have none."""
         base = absolute(self.base)
         places = [place for place in map(absolute, paths) if is_within(place, base)]
         names = dict.fromkeys(place[len(base) :].lstrip("/") or "." for place in places)
         return [name for name in names if name not in self._names]
 
     def paths(self) -> Iterator[UPath]:
-        """The listed files; a name may lead anywhere, see `OwnPlace`."""
+        """Paths of the files listed as made; names are not trusted, see `OwnPlace`."""
         for name in self._names:
             if name == ".":
                 yield self.base
@@ -72,12 +72,12 @@ class MadeFiles:
 
 
 def absolute(path: UPath | Path | str) -> str:
-    """One spelling for each place, with or without a file."""
+    """A unique absolute spelling of a path, whether or not it exists."""
     return str(path).rstrip("/") if stores.is_url(str(path)) else os.path.abspath(str(path))
 
 
 def remove_with_leftovers(paths: Iterable[UPath]) -> int:
-    """Remove files, and what killed processes left of them; returns how many there were.
+    """Delete files and their temporary leftovers; returns how many there were.
 
     Folders stay.
     """
@@ -93,5 +93,5 @@ def remove_with_leftovers(paths: Iterable[UPath]) -> int:
 
 
 def is_within(place: str, folder: str) -> bool:
-    """Whether an `absolute` place is a folder or lies below it."""
+    """Whether an absolute path is a folder or lies in it."""
     return place == folder or place.startswith(folder.rstrip("/") + "/")

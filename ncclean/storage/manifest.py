@@ -90,7 +90,7 @@ class Manifest:
         overwrite: bool = False,
         drop_missing: bool = False,
     ) -> Manifest:
-        """Begin a run, or resume the one whose output `layout` is.
+        """Begin a scoring run, or resume the one whose output `layout` is.
 
         The list of shards may have grown, and be in another order. With `drop_missing`, shards of
         the run that are no longer in it are dropped. A run that scored no pair, over a wrong path
@@ -131,7 +131,7 @@ class Manifest:
 
     @classmethod
     def load(cls, path: UPath, *, read_only: bool = False) -> Manifest | None:
-        """The manifest at `path`, or None if there is none (or not even its first record).
+        """Load the manifest at `path`; None if there is none, or not even its first record.
 
         With `read_only` it is not locked, and nothing can be recorded.
         """
@@ -148,7 +148,7 @@ class Manifest:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The number of each shard, by name: its own for good, whatever else comes or goes."""
+        """Number of each shard by name, which stays the same when other shards come or go."""
         return self._list.numbers
 
     @property
@@ -157,7 +157,7 @@ class Manifest:
         return self._list.digits
 
     def commit(self, shard: ShardRef, stats: ShardStats, distributions: Distributions) -> None:
-        """Record that the part of a shard, as it is now, is in place."""
+        """Mark a shard's part as finished."""
         self._append(
             "part",
             shard=shard.name,
@@ -169,12 +169,12 @@ class Manifest:
         self._take(shard.name, (shard.size, shard.version), stats, distributions)
 
     def record_noise_shift(self, value: float) -> None:
-        """Record the estimator's shift, which finalize may need without the estimator."""
+        """Record the cosine on noise, so that finalize needs no model."""
         self._append("noise_shift", value=value)
         self.noise_shift = value
 
     def check_done(self, out: str) -> None:
-        """Raise `InputError` if a shard has not been scored yet; failed ones have been."""
+        """Raise `InputError` if a shard has been neither scored nor given up."""
         missing = [s.name for s in self.identity.shards if s.name not in self.done]
         if missing:
             raise InputError(
@@ -187,7 +187,7 @@ class Manifest:
         return [shard for shard in self.identity.shards if shard.name in self.done]
 
     def pending(self) -> list[ShardRef]:
-        """Shards without a part, or whose shard was cut short, in input order."""
+        """Shards to score, in input order: those without a part, or whose tar was cut short."""
         return [
             shard
             for shard in self.identity.shards
@@ -208,7 +208,7 @@ class Manifest:
                 yield name, ShardStats.from_json(entry), Distributions.from_json(entry)
 
     def dropped_files(self, layout: ScoreLayout) -> list[UPath]:
-        """Files of dropped shards that may still be there."""
+        """Files of dropped shards that may still exist."""
         present, folder = self.numbers, self.identity.options.get("embeddings")
         files: list[UPath] = []
         for number, shard in self._list.left.items():
@@ -220,13 +220,13 @@ class Manifest:
         return files
 
     def record_removed(self) -> None:
-        """Record that the files of dropped shards are gone."""
+        """Record that the files of dropped shards are deleted."""
         if self._list.left:
             self._append("removed")
             self._list.left.clear()
 
     def flush(self) -> None:
-        """Make sure that what was recorded outlives a crash."""
+        """Sync the manifest to disk."""
         if self._record is not None:
             self._record.flush()
 

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ncclean import stores
 from ncclean.config import CalibrateOn, WeightFunction
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ResumeError
+from ncclean.progress import SILENT, Progress
 from ncclean.scoring.stats import Distributions, ShardStats
 from ncclean.storage.calibration import asks_for_noise, calibrate
 from ncclean.storage.differences import differences, spelled_out
@@ -31,8 +32,6 @@ from ncclean.storage.manifest import LABELS, Manifest, RunIdentity
 from ncclean.storage.parts import write_part
 from ncclean.storage.row_sources import Piece, RowSources, read_ahead
 from ncclean.storage.summary import ScoreSummary, summarize
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class ScoredRun:
 
     @classmethod
     def open(cls, out: str) -> ScoredRun:
-        """Raises `InputError` if there is no run at `out`, or an unfinished one."""
+        """Open a finished scoring run at `out`. Raises `InputError` if there is none."""
         layout = ScoreLayout(stores.location(out))
         manifest = Manifest.load(layout.manifest, read_only=True)
         if manifest is None:
@@ -54,7 +53,7 @@ class ScoredRun:
         return cls(out, layout, manifest)
 
     def shards(self) -> list[ShardRef]:
-        """In the order of the table, with the versions that were scored."""
+        """The scored shards in the order of the table, with the versions that were scored."""
         return [
             dataclasses.replace(shard, size=size, version=version)
             for shard in self.manifest.identity.shards
@@ -70,12 +69,12 @@ def merge(
     osa_function: WeightFunction = "high_degree",
     calibrate_on: CalibrateOn = "auto",
     overwrite: bool = False,
-    on_progress: OnProgress = lambda done, total: None,
+    progress: Progress = SILENT,
 ) -> ScoreSummary:
-    """Make one scoring run at `out` of the runs at `runs`, calibrated over all of their pairs.
+    """Merge scoring runs into one at `out`, calibrated over all of their pairs.
 
     The shards are in the order of their urls if they are so in every run, otherwise run after run.
-    Embeddings stay where the runs wrote them. `on_progress` receives the shards taken over.
+    Embeddings stay where the runs wrote them.
 
     Raises `InputError` for an unfinished run, a shard that is in two of them and a shift that no
     run knows; `ResumeError` for runs with another model, options or version, and where `out` holds
@@ -96,7 +95,7 @@ def merge(
     with contextlib.closing(Manifest.open(layout, identity, overwrite=overwrite)) as manifest:
         if shifts and manifest.noise_shift is None:
             manifest.record_noise_shift(shifts[0])
-        _take_over(scored, layout, manifest, on_progress)
+        _take_over(scored, layout, manifest, progress)
         calibration = calibrate(manifest, shift, osa_function, calibrate_on)
         finalize(layout, manifest, calibration)
         seconds = time.perf_counter() - begin
@@ -149,7 +148,7 @@ def _is_sorted(shards: Sequence[ShardRef]) -> bool:
 
 
 def _take_over(
-    runs: Sequence[ScoredRun], layout: ScoreLayout, manifest: Manifest, on_progress: OnProgress
+    runs: Sequence[ScoredRun], layout: ScoreLayout, manifest: Manifest, progress: Progress
 ) -> None:
     """Commit the shards that the merged run does not have yet."""
     pending = {shard.name: shard for shard in manifest.pending()}
@@ -165,7 +164,7 @@ def _take_over(
             write_part(layout.part(pending[name]), rows)
             manifest.commit(pending[name], stats, distributions)
             done += 1
-            on_progress(done, len(pending))
+            progress.advance(done, len(pending), "shards")
 
 
 _Entry = tuple[str, ShardStats, Distributions]

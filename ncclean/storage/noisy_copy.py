@@ -52,7 +52,7 @@ def write_noisy_copy(
     seed: int,
     donors: Sequence[ShardRef] = (),
 ) -> NoisyCopy:
-    """Write both corpora below `folder`, of at most `pairs` pairs from shards all over the corpus.
+    """Write a sample of a corpus twice below `folder`: as it is, and with wrong captions.
 
     Captions of `share` of the pairs are permuted among them or, with `donors`, replaced by captions
     of these, the kinds `ncr` and `donor` of `ncclean.data.noise`. A pair that gets an equal caption

@@ -20,7 +20,7 @@ ROW_GROUP_ROWS = 100_000
 def table_writer(
     path: Path, kinds: pa.Schema, metadata: Mapping[str, str] | None = None
 ) -> pq.ParquetWriter:
-    """A writer of score tables of a schema: zstd, dictionaries only where values repeat."""
+    """Open a Parquet writer for score tables: zstd, dictionaries where values repeat."""
     return pq.ParquetWriter(
         path,
         kinds.with_metadata(dict(metadata) if metadata else None),
@@ -32,13 +32,13 @@ def table_writer(
 
 
 def write_part(path: UPath, table: pa.Table) -> None:
-    """Publish the rows of one shard."""
+    """Publish the score table of one shard as its part."""
     with published(path) as aside, table_writer(aside, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
 def embedding_files(folder: UPath, number: str) -> dict[str, UPath]:
-    """The paths of a shard's embeddings in clip-retrieval's layout, by kind."""
+    """Paths of a shard's embeddings in clip-retrieval's layout, by kind."""
     return {
         kind: folder / kind / f"{kind}_{number}.{ending}"
         for kind, ending in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet"))

@@ -51,7 +51,7 @@ class RowSources:
         self._in_table: dict[str, list[Piece]] | None = None
 
     def pieces(self, shard: ShardRef, rows: int) -> list[Piece]:
-        """The shard's rows in order. Raises `InputError` if there are not as many as `rows`."""
+        """Pieces of a shard's rows, in order. Raises `InputError` if their number is wrong."""
         part = self._layout.part(shard)
         if part.name in self._parts:
             pieces = _pieces_of_file(part)
@@ -72,7 +72,7 @@ class RowSources:
         return pieces
 
     def schema(self, shard: ShardRef) -> pa.Schema:
-        """The schema of the shard's rows, also where there are none."""
+        """The Arrow schema of a shard's rows, even if there are none."""
         part = self._layout.part(shard)
         final = self._layout.out if self._layout.is_single_file else self._layout.final(shard)
         with open_parquet(part if part.name in self._parts else existing(final)) as file:
@@ -80,7 +80,7 @@ class RowSources:
 
 
 def existing(final: UPath) -> UPath:
-    """Raise `InputError` if a final table is gone; its parts are, or it would not be asked for."""
+    """Check that a final table whose parts are gone exists. Raises `InputError`."""
     if not stores.ask("read", final, final.is_file):
         raise InputError(f"{final} is gone, and so are its parts; use --overwrite to score again")
     return final
@@ -89,7 +89,7 @@ def existing(final: UPath) -> UPath:
 def read_ahead(
     items: Iterable[tuple[T, list[Piece]]], prepare: Callable[[pa.Table], pa.Table]
 ) -> Iterator[tuple[T, list[pa.Table]]]:
-    """The rows of each item, read a few pieces ahead in threads.
+    """Yield the rows of each item, reading a few pieces ahead in threads.
 
     `prepare` is called with whole row groups. One that holds rows of several shards is read once
     for all of them, as long as they follow closely.

@@ -59,13 +59,13 @@ class RunFacts:
 
     @property
     def model_name(self) -> str | None:
-        """Model and pretrained tag as one name."""
+        """The model and its pretrained tag as one name."""
         tag = f" / {self.pretrained}" if self.pretrained not in (None, "", "None") else ""
         return f"{self.model}{tag}" if self.model else None
 
 
 def read_facts(files: Sequence[str]) -> RunFacts:
-    """The facts of a table's Parquet files, local or not.
+    """Read what a score table's metadata says of its run: model, noise rate, shards and so on.
 
     Raises `InputError` if a file cannot be read.
     """
@@ -78,7 +78,7 @@ def read_facts(files: Sequence[str]) -> RunFacts:
 
 
 def parse_facts(fields: dict[str, str]) -> RunFacts:
-    """Parse metadata strings; an unreadable value counts as not recorded."""
+    """Parse a score table's metadata; an unreadable value counts as missing."""
     return RunFacts(
         model=fields.get("model"),
         pretrained=fields.get("pretrained"),

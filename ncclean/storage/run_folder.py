@@ -25,7 +25,7 @@ _ASIDE = ".ncclean-writing-"
 
 
 def open_record(path: Path, command: str, run: dict[str, Any], *, overwrite: bool) -> RunRecord:
-    """The record of a command whose folder holds nothing else when it begins.
+    """Open the run record of a command that owns its output folder.
 
     `run` is the identity of the run: its version, options and inputs. Raises `ResumeError` for the
     folder of another run, `InputError` for one that holds files of no run.
@@ -45,13 +45,13 @@ def open_record(path: Path, command: str, run: dict[str, Any], *, overwrite: boo
 
 
 def finished(record: RunRecord) -> dict[str, Any] | None:
-    """The last entry of a finished run, None if it was interrupted."""
+    """The last entry of a finished run's record; None if the run was interrupted."""
     return next((entry for entry in record.entries if entry["kind"] == "done"), None)
 
 
 @contextlib.contextmanager
 def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
-    """Yield an empty folder to write to; its files are listed in the record, then moved.
+    """Yield an empty folder to write to; afterwards its files are recorded and moved into place.
 
     JSON files come last: who sees a description may rely on what it describes.
     """
@@ -74,7 +74,7 @@ def written_aside(folder: Path, record: RunRecord) -> Iterator[Path]:
 
 
 def write_json(path: str, values: Mapping[str, Any], command: str) -> str:
-    """Publish a command's result as a file, without NaN and infinity; returns its path."""
+    """Publish a command's result as JSON, without NaN and infinity; returns the path."""
     marked = {"made_by": mark(command), **finite(dict(values))}
     with published(stores.location(path)) as aside:
         aside.write_text(json.dumps(marked, indent=1) + "\n")

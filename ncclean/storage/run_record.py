@@ -38,7 +38,7 @@ _FIRST = b'{"kind": "run"'  # of every record
 
 
 def no_files(identity: Identity) -> Iterable[UPath]:
-    """The `files` of a run whose files do not follow from its identity."""
+    """Return no files, for runs whose output files do not follow from their identity."""
     return ()
 
 
@@ -82,7 +82,7 @@ class RunRecord:
         compare: Callable[[Identity, Identity], list[str]] = differences,
         on_entry: OnEntry | None = None,
     ) -> RunRecord:
-        """Begin a run, or resume the one that `path` (ending in `.jsonl`) records.
+        """Begin a run, or resume the one that the record at `path` describes.
 
         `base` is the folder of the record unless said otherwise. The files that `files` names must
         not exist yet, and where there is no record, `taken` looks for other output in the way.
@@ -130,7 +130,7 @@ class RunRecord:
         on_entry: OnEntry | None = None,
         read_only: bool = False,
     ) -> RunRecord | None:
-        """The record at `path` as it is, or None if it holds no run.
+        """Load the run record at `path`; None if it holds no run.
 
         With `read_only` it is not locked and cannot be appended to. Raises `InputError` if it is
         the record of another command.
@@ -159,7 +159,7 @@ class RunRecord:
         files: Files = no_files,
         says: bool = True,
     ) -> None:
-        """Remove what the record lists, and the record. Without a record, nothing is removed.
+        """Delete the files that the record lists, and the record; without a record, nothing.
 
         `says` logs how many files of an earlier run these were; a run that ends needs not.
         """
@@ -172,11 +172,11 @@ class RunRecord:
             record._open_log.remove()
 
     def append(self, kind: str, /, **fields: Any) -> None:
-        """Add an entry, on the disk when this returns; a store gathers a few seconds of them."""
+        """Append an entry to the record; it is on disk on return, in a store within seconds."""
         self._open_log.append({"kind": kind, **values_without_secrets(fields)})
 
     def made(self, *paths: UPath | Path) -> None:
-        """List files as made by this run; call it before they are published."""
+        """List files as made by this run, before they are published."""
         names = self._made.new_names(paths)
         if names:
             self.append("made", files=names)
@@ -184,11 +184,11 @@ class RunRecord:
             self._made.add(names)
 
     def listed(self) -> Iterator[UPath]:
-        """The files of this run, written yet or not."""
+        """Paths of the files of this run, whether written yet or not."""
         return self._listed(self.identity)
 
     def flush(self) -> None:
-        """Make sure that every entry outlives a crash."""
+        """Sync every entry of the record to disk."""
         if self._log is not None:
             self._log.flush()
 
@@ -279,7 +279,7 @@ class RunRecord:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise `InputError` where the values of a record are not those of any run."""
+        """Turn errors while reading a damaged record into an `InputError`."""
         try:
             yield
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -313,7 +313,7 @@ class RunRecord:
 
 
 def refusal(in_the_way: UPath, command: str) -> InputError:
-    """The error for a file that is in the way of a command's output."""
+    """The error that refuses to replace a file that the command did not make."""
     return InputError(
         f"{in_the_way} is in the way: no record lists it as made by `ncclean {command}`. Remove "
         "it, or choose another --out"

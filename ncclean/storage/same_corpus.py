@@ -15,7 +15,7 @@ _SAMPLES = 20  # the first ones of the first, a middle and the last shard
 
 
 def check_same_corpus(tables: Sequence[str], shards: Sequence[ShardRef]) -> None:
-    """Compare uids of a few samples with those in score tables or a selection.
+    """Raise `InputError` if tables and shards differ in the uids of a few samples.
 
     Samples that the tables do not have are passed over, and so are shards that cannot be read: what
     follows will say so. Raises `InputError` where all uids of a shard are others. A corpus

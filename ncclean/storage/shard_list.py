@@ -29,7 +29,7 @@ class ListChange:
     order: Sequence[tuple[int, int]]
 
     def counts(self) -> str:
-        """Describe the shards that come and go; empty if none do."""
+        """The change of the list in words, such as how many shards are new; empty if none."""
         if not self.new and not self.dropped:
             return ""
         kept = sum(stop - first for first, stop in self.order) - len(self.new)
@@ -75,7 +75,7 @@ class ShardList:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The number of each shard, by name."""
+        """Number of each shard by name."""
         return {ref.name: number for number, ref in self._refs.items()}
 
     def refusals(
@@ -84,7 +84,7 @@ class ShardList:
         finished: Mapping[str, tuple[int, str]],
         drop_missing: bool,
     ) -> list[str]:
-        """Why this list must not become `shards`, a clause for each reason.
+        """Reasons why the list of shards must not change to `shards`, a clause for each.
 
         `finished` are the sizes and versions of the shards whose rows are kept.
         """
@@ -112,7 +112,7 @@ class ShardList:
         return clauses
 
     def change_to(self, shards: Sequence[ShardRef]) -> ListChange | None:
-        """The change that makes this list `shards`; None if it is that already."""
+        """The shards to add and remove to change the list to `shards`; None if they are equal."""
         shards = [shard.recorded() for shard in shards]
         if shards == self.shards:
             return None

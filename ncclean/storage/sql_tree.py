@@ -12,7 +12,7 @@ Node = dict[str, Any]
 
 
 def parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
-    """DuckDB's tree of the statements; None for what is not a SELECT or not SQL."""
+    """DuckDB's syntax tree of SQL; None unless it is a SELECT."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     tree: Node = json.loads(rows[0][0])
     return None if tree["error"] else tree
@@ -24,7 +24,7 @@ def written(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:
 
 
 def nodes(tree: Any) -> Iterator[Node]:
-    """All nodes of a tree, the outer ones first."""
+    """Yield all nodes of a syntax tree, outer ones first."""
     if isinstance(tree, dict):
         yield tree
     for inner in tree.values() if isinstance(tree, dict) else tree:
@@ -33,7 +33,7 @@ def nodes(tree: Any) -> Iterator[Node]:
 
 
 def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
-    """The names that an expression takes for columns, or for fields of columns."""
+    """Names in an SQL expression that refer to columns or to fields of columns."""
     references = (
         node
         for node in nodes(parse(connection, f"SELECT {sql}") or {})
@@ -43,7 +43,7 @@ def names_in(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
 
 
 def own_tables(statement: Node) -> Iterator[str]:
-    """Names of the tables, their aliases and the common table expressions of a statement."""
+    """Names that a statement gives to tables, aliases and common table expressions."""
     for node in nodes(statement):
         if "class" not in node:
             names = (node.get(key) for key in ("alias", "table_name", "key"))
@@ -51,7 +51,7 @@ def own_tables(statement: Node) -> Iterator[str]:
 
 
 def is_expression(tree: Node) -> bool:
-    """True if there is nothing but `SELECT expression`: DuckDB 1 lets a FROM after it pass."""
+    """Whether a syntax tree is `SELECT expression` and nothing more."""
     statements = [statement["node"] for statement in tree["statements"]]
     return len(statements) == 1 and (
         len(statements[0].get("select_list", ())) == 1

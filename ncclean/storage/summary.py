@@ -56,7 +56,7 @@ def summarize(
     samples_per_second: float | None,
     seconds: float,
 ) -> ScoreSummary:
-    """Sum up a run that took `seconds` in this invocation."""
+    """Summarise a scoring run that took `seconds` this time."""
     statuses: dict[str, int] = {}
     lacking = ColumnFailures()
     for stats in manifest.done.values():

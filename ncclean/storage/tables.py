@@ -13,7 +13,7 @@ from ncclean.text_files import LARGEST_TEXT
 
 
 def table_files(paths: Iterable[str]) -> list[str]:
-    """Score files, folders of them, globs and URLs to a list of Parquet files.
+    """Expand score files, folders, globs and URLs into Parquet files.
 
     Raises `InputError` for a path that holds none.
     """
@@ -37,7 +37,7 @@ def table_files(paths: Iterable[str]) -> list[str]:
 
 
 def check_apart(out: str, inputs: Iterable[str]) -> None:
-    """Raise `InputError` if the file `out` is one of the inputs."""
+    """Raise `InputError` if the output file `out` is among the inputs."""
     place = stores.canonical(out)
     for path in inputs:
         if stores.canonical(path) == place:
@@ -45,7 +45,7 @@ def check_apart(out: str, inputs: Iterable[str]) -> None:
 
 
 def tables_at(place: UPath) -> list[UPath]:
-    """The Parquet file, or the files of the folder, at `place`."""
+    """The Parquet file at `place`, or the Parquet files of the folder there."""
     return [place] if place.is_file() else listed(place, "*.parquet")
 
 
@@ -58,7 +58,7 @@ def listed(folder: UPath, pattern: str) -> list[UPath]:
 
 
 def table_metadata(file: str) -> dict[str, str]:
-    """The key-value metadata of a Parquet file, local or not, without values past all bounds.
+    """Key-value metadata of a Parquet file, without oversized values.
 
     Raises `InputError` if it cannot be read.
     """

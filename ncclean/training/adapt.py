@@ -31,7 +31,7 @@ class ChosenKeys:
     captions: Captions = "all"
 
     def counts(self) -> dict[str, int]:
-        """Chosen samples of each shard."""
+        """Number of chosen samples by shard."""
         return {shard: len(keys) for shard, keys in self.keys.items()}
 
     def samples(self, shard: str) -> dict[str, list[SelectedSample]]:

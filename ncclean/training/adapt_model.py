@@ -48,7 +48,7 @@ def adapt_model(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> AdaptSummary:
-    """Train on the pairs above the threshold and save a folder for `--model local-dir:`.
+    """Train on the pairs above a threshold and save the adapted model as a folder.
 
     An interrupted adaptation starts again: it takes minutes. Raises `InputError` if the table has
     no `clean_posterior`, too few pairs pass, or the folder holds something else, `ResumeError` if

@@ -58,7 +58,7 @@ class Adversaries:
         eps: float,
         clip_norm: float,
     ) -> Adversaries | None:
-        """The adversaries of the phase, or None if it has none."""
+        """The adversaries that train in a phase, None if it has none."""
         rates = objective.adversaries(phase)
         if not rates:
             return None
@@ -67,11 +67,11 @@ class Adversaries:
         )
 
     def set_rate(self, step: int, steps: int) -> None:
-        """Follow the phase's schedule."""
+        """Set the adversaries' learning rate to the schedule's share of the highest one."""
         set_learning_rates(self._optimizer, self._phase.rate(step, 0, steps, steps))
 
     def step(self, embeddings: Embeddings, batch: GlobalBatch) -> None:
-        """Take the adversaries' steps, which precede a step of the model, on detached embeddings.
+        """Train the adversaries on detached embeddings, before a step of the model.
 
         Raises `TrainingError`, before a step is taken, if their loss is not finite.
         """
@@ -98,7 +98,7 @@ class Adversaries:
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state; the adversaries are saved with the objective's modules."""
+        """State of the adversaries' optimiser; the objective's modules hold their weights."""
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

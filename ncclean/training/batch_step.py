@@ -55,7 +55,7 @@ class BatchStep:
 
     @property
     def scale(self) -> torch.Tensor:
-        """The factor of the model's cosines, with gradients."""
+        """The logit scale of the model, with gradients."""
         scale: torch.Tensor = self._model.logit_scale.float().exp()  # type: ignore[operator]
         return scale
 
@@ -67,7 +67,7 @@ class BatchStep:
         optimizer: torch.optim.Optimizer,
         average: GradientAverage,
     ) -> tuple[dict[str, float], float]:
-        """Step the parameters of `average`; returns the terms and the norm of the gradient.
+        """Take an optimiser step on a batch; returns the loss terms and the norm of the gradient.
 
         `number` counts the steps of the run. Raises `TrainingError`, before anything is changed, if
         a term or the gradient is not finite.

@@ -29,7 +29,7 @@ class Position:
 
 
 def save_checkpoint(folder: Path, position: Position, state: dict[str, Any], keep: int) -> None:
-    """Write `step_N.pt` and remove all but the newest `keep`.
+    """Write the checkpoint `step_N.pt` and delete all but the newest `keep`.
 
     `state` may hold tensors, numbers, strings and containers of them: it is read back without
     executing anything (`weights_only`).
@@ -54,11 +54,11 @@ class CheckpointWriter:
         self._written: Future[None] | None = None
 
     def path(self, position: Position) -> Path:
-        """The path of the checkpoint of a position."""
+        """Path of the checkpoint of a training position."""
         return checkpoint_path(self._folder, position)
 
     def save(self, position: Position, state: dict[str, Any]) -> None:
-        """Copy the state, and begin to write it as `save_checkpoint` does."""
+        """Copy the training state, and start to write it as a checkpoint in the background."""
         self.finish()
         context = contextvars.copy_context()  # which files are reported, and to whom
         self._written = self._thread.submit(
@@ -66,18 +66,18 @@ class CheckpointWriter:
         )
 
     def raise_if_failed(self) -> None:
-        """Raise what the last write ended with, if it has ended."""
+        """Raise the error of the last checkpoint, if writing it has failed."""
         if self._written is not None and self._written.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is written."""
+        """Wait until the last checkpoint is written; raises its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
 
     def close(self) -> None:
-        """Wait likewise; errors are not raised."""
+        """Wait until the last checkpoint is written; its error is not raised."""
         self._thread.shutdown()
 
 
@@ -93,12 +93,12 @@ def _copied(state: Any) -> Any:
 
 
 def checkpoint_path(folder: Path, position: Position) -> Path:
-    """The path of the checkpoint of a position."""
+    """Path of the checkpoint of a training position."""
     return folder / f"step_{position.total_steps:08d}.pt"
 
 
 def load_checkpoint(folder: Path) -> tuple[Position, dict[str, Any]] | None:
-    """The newest checkpoint, or None. Raises `ResumeError` if it cannot be read."""
+    """Load the newest checkpoint, None without one. Raises `ResumeError` if it cannot be read."""
     checkpoints = _checkpoints(folder)
     if not checkpoints:
         return None

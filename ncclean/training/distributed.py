@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 
 def gather_with_gradients(tensor: torch.Tensor) -> torch.Tensor:
-    """(B, ...) of this rank -> (W B, ...) of all W ranks, in the order of their ranks.
+    """Gather (B, ...) tensors of W ranks -> (W B, ...) on each, in rank order, with gradients.
 
     B and the dtype must be the same on every rank. Tensors without gradients (weights, forget
     marks, of any dtype) are gathered too. With one process, or none set up, the tensor itself.

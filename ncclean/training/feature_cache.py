@@ -43,7 +43,7 @@ class CachedFeatures:
             raise InputError(f"{self.samples:,} samples make no batch of {batch_size}")
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """The batches of an epoch from `first_step` on."""
+        """Yield the batches of features of an epoch, from `first_step` on."""
         rng = np.random.default_rng([self._seed, epoch])
         order = rng.permutation(self.samples)
         seeds = rng.integers(1 << 62, size=self.steps_per_epoch).tolist()
@@ -56,7 +56,7 @@ class CachedFeatures:
 def encode_features(
     estimator: Estimator, pixels: torch.Tensor, captions: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, 3, H, W) uint8 and B captions -> (B, d) features before normalisation, float32."""
+    """Encode (B, 3, H, W) uint8 images and B captions -> (B, d) float32, not normalised."""
     tokens = estimator.tokenize(captions)
     if estimator.trims_text:
         tokens = tokens[:, : int(token_lengths(tokens).max())]

@@ -113,7 +113,7 @@ class Finetuning:
         return self._on_cluster(cluster, on_step)
 
     def train_as_rank(self, on_step: OnStep) -> FinetuneSummary:
-        """Do what each process of the run does."""
+        """Train as one process of the run: the work of each rank."""
         shards, selection = self._inputs()
         estimator = dataclasses.replace(self.model, device=rank_device(self.model.device)).load()
         objective = make_objective(self.method, self.objective, estimator.tokenize)

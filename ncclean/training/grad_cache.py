@@ -27,7 +27,7 @@ def backward_in_pieces(
     scale_loss: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
     last_pass: AbstractContextManager[None] | None = None,
 ) -> Terms:
-    """Accumulate the gradients of `sum(terms(encode(whole)))`; returns the detached terms.
+    """Backpropagate a loss over a batch that is encoded in pieces; returns the detached terms.
 
     `encode` gives named (b, d) embeddings of a piece; `terms` takes them joined to (B, d). With one
     piece nothing is encoded twice. `scale_loss` is that of a gradient scaler. The last backward
@@ -68,7 +68,7 @@ def backward_in_pieces(
 
 
 def total(terms: Terms) -> torch.Tensor:
-    """The sum of all terms."""
+    """Sum the named terms of a loss."""
     return torch.stack(list(terms.values())).sum()
 
 

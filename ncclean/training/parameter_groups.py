@@ -17,7 +17,7 @@ _SCALES = ("logit_scale", "logit_bias")
 def parameter_groups(
     model: nn.Module, own: Mapping[str, nn.Module]
 ) -> dict[str, list[nn.Parameter]]:
-    """`image`, `text` and `scale` of an open_clip model, and the objective's own modules."""
+    """Parameters by group: `image`, `text`, `scale` of the model, the objective's modules."""
     groups: dict[str, list[nn.Parameter]] = {"image": [], "text": [], "scale": []}
     for name, parameter in model.named_parameters():
         if name.split(".")[-1] in _SCALES:
@@ -30,7 +30,7 @@ def parameter_groups(
 
 
 def freeze_all_but(groups: Mapping[str, Iterable[nn.Parameter]], phase: Phase) -> None:
-    """Let the groups of the phase train and no others.
+    """Let only the parameter groups of a phase train.
 
     Raises `InputError` for an unknown group.
     """
@@ -72,7 +72,7 @@ def make_optimizer(
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
-    """AdamW over the phase's groups; gains, biases and scales are not decayed."""
+    """AdamW over the phase's parameter groups; gains, biases and scales have no weight decay."""
     settings = []
     for name, rate in phase.learning_rates.items():
         for decayed in (True, False):
@@ -84,7 +84,7 @@ def make_optimizer(
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set the rates to a share of the highest ones, see `Phase.rate`."""
+    """Set each group's learning rate to a share of its highest one."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor
 

@@ -24,7 +24,7 @@ class Ranks:
 
 
 def rank_device(device: str) -> str:
-    """The GPU of this process among those of its machine, where `device` leaves the choice."""
+    """The GPU of this rank, unless `device` names one."""
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return device
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -33,7 +33,7 @@ def rank_device(device: str) -> str:
 
 @contextlib.contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the process group that the environment names (`WORLD_SIZE`), if there is one."""
+    """Join the process group of the environment (`WORLD_SIZE`) for the length of the context."""
     if distributed.is_available() and distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size())
         return
@@ -48,7 +48,7 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
 
 
 def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
-    """The mean over ranks of a detached tensor."""
+    """Mean of a detached tensor over all ranks."""
     if ranks.size == 1:
         return values
     mean = values.detach().clone()
@@ -57,13 +57,13 @@ def average_over(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
 
 
 def wait_for_all(ranks: Ranks) -> None:
-    """Return once every rank has called this."""
+    """Block until every rank has called this."""
     if ranks.size > 1:
         distributed.barrier()
 
 
 def check_same_start(model: nn.Module, ranks: Ranks) -> None:
-    """Give all ranks the first one's weights and buffers."""
+    """Copy weights and buffers of the first rank to all ranks."""
     if ranks.size == 1:
         return
     for tensor in [*model.parameters(), *model.buffers()]:

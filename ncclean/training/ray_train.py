@@ -108,7 +108,7 @@ def train_on_cluster(
     folder: Path,
     on_report: Report = lambda report: None,
 ) -> Any:
-    """Run `train` on every rank under Ray Train; return what the first rank returned.
+    """Run `train` on every rank under Ray Train; returns the first rank's result.
 
     `folder` is where Ray Train keeps its state; all nodes must see it. Raises what the ranks raised
     if it is an error of ncclean, else `TrainingError`.

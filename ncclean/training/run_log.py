@@ -23,11 +23,11 @@ class RunLog:
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
 
     def files(self) -> list[Path]:
-        """The files that this log writes to, or an earlier start of the run did."""
+        """Files of the training log, also of an earlier start of the run."""
         return [self._path, *sorted((self._path.parent / "tensorboard").glob("events.out.*"))]
 
     def write(self, step: int, facts: dict[str, Any]) -> None:
-        """Record numbers and words of a step."""
+        """Log the numbers of a training step."""
         self._stream.write(json.dumps({"step": step, **facts}) + "\n")
         self._stream.flush()
         if self._board is not None:
@@ -55,5 +55,5 @@ class RunLog:
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run in order."""
+    """Read the logged steps of a training run, in order."""
     return [json.loads(line) for line in (folder / "results.jsonl").read_text("utf-8").splitlines()]

@@ -11,7 +11,7 @@ from ncclean.training.objectives.options import ObjectiveOptions
 def open_selection(
     path: str | None, method: str, options: ObjectiveOptions, captions: Captions = "all"
 ) -> SelectionReader | None:
-    """The selection; None without a path.
+    """Open the selection to train on; None without a path.
 
     Raises `InputError` if the file is not a selection, or where the method would silently train as
     if it were another one: OSA without weights, a split of the table without a marked pair, the

@@ -7,7 +7,6 @@ For each phase: freeze what does not train, make an optimiser, run the epochs, s
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,8 +42,6 @@ from ncclean.training.parameter_groups import (
 from ncclean.training.process_group import Ranks
 from ncclean.training.run_log import RunLog
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class StepReport:
@@ -70,7 +67,7 @@ class BatchSource(Protocol):
     steps_per_epoch: int
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
-        """The batches of an epoch from `first_step` on, the same ones in every call."""
+        """Yield the training batches of an epoch, the same each time, from `first_step` on."""
         ...
 
 
@@ -123,7 +120,7 @@ class Trainer:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The objective's, with as many steps as were asked for."""
+        """The objective's training phases, cut to the steps asked for."""
         phases = self.objective.phases
         if self.options.steps is None:
             return phases
@@ -131,7 +128,7 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Steps of all phases."""
+        """Number of training steps of all phases."""
         return sum(self._lengths)
 
     @property
@@ -142,7 +139,7 @@ class Trainer:
     def run(
         self, resume: bool = False, on_step: Callable[[StepReport], None] = lambda report: None
     ) -> Position:
-        """Train all phases, or the rest of them. Returns the position at the end.
+        """Train all phases, or what is left of them; returns the position at the end.
 
         Raises `TrainingError`, before the step is taken, if a term or the gradient is not finite.
         """

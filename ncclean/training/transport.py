@@ -46,7 +46,7 @@ def masked_sinkhorn(
     overwrite_cost: bool = False,
     stop: Stop = "mass",
 ) -> torch.Tensor:
-    """(..., N, M) cost and mask, (..., N) and (..., M) marginals -> (..., N, M) transport plan.
+    """Transport plan (..., N, M) for a cost, a mask and marginals, by Sinkhorn iterations.
 
     `mask` is true (or non-zero) where mass may go; elsewhere the plan is exactly 0 and the cost is
     not read. Float64 costs are solved in float64, all others in float32. Column sums are exact up

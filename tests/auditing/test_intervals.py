@@ -149,7 +149,7 @@ def test_rows_are_apart():
 def test_intervals_cover_in_simulated_audits(rate):
     """In three strata, the lowest of which has mismatches that many samples do not show.
 
-    The full check, of whole corpora, is tests/benchmarks/audit_coverage.py.
+    The full check, of whole corpora, is tests/benchmarks/audits/coverage.py.
     """
     rng = np.random.default_rng(round(1000 * rate))
     pairs = np.array([8_000, 1_500, 500])

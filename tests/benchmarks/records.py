@@ -53,8 +53,11 @@ def command_line() -> str:
     """The command as typed, less the folders of absolute paths: records are published."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else Path(script.name)
+    started = [str(name)]
+    if script.parent.parent == Path(__file__).resolve().parent:  # of a family, see `__main__.py`
+        started = [str(name.parent.parent), f"{script.parent.name}.{script.stem}"]
     words = [_without_folders(word) for word in sys.argv[1:]]
-    return shlex.join(["python", str(name), *words])
+    return shlex.join(["python", *started, *words])
 
 
 def _without_folders(word: str) -> str:

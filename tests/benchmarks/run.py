@@ -15,23 +15,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import caption_speed
-import command_time
-import decode_speed
-import draft_speed
-import embedding_speed
-import end_to_end
-import export_speed
-import finalize_speed
-import memory
-import score_speed
-import synth_speed
-import training
-import training_ways
-import transport_speed
 from machine import OtherProcesses
 from measure import Setting
 from results import Report, Row
+from speed import captions as caption_speed
+from speed import command_time, end_to_end, memory, training, training_ways
+from speed import decode as decode_speed
+from speed import draft as draft_speed
+from speed import embeddings as embedding_speed
+from speed import export as export_speed
+from speed import finalize as finalize_speed
+from speed import score as score_speed
+from speed import synth as synth_speed
+from speed import transport as transport_speed
 
 from ncclean.errors import ModelError
 from ncclean.models.checkpoint import resolve

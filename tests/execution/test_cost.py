@@ -9,6 +9,8 @@ import pytest
 
 from ncclean.execution.cost import Rates, estimate
 
+BENCHMARK = (sys.executable, str(Path(__file__).parents[1] / "benchmarks"))
+
 
 def test_a_billion_pairs_at_the_papers_speed_take_its_75_hours():
     # OSA: 566,435 pairs in 153 s on one RTX 3090.
@@ -26,17 +28,15 @@ def test_rates_must_be_positive():
 
 
 def test_the_script_prints_json():
-    script = Path(__file__).parents[1] / "benchmarks" / "cost.py"
-    command = [sys.executable, str(script), "--pairs", "1e6", "--json"]
+    command = [*BENCHMARK, "scale.cost", "--pairs", "1e6", "--json"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["pairs"] == 1_000_000
     assert found["worker_hours"] == pytest.approx(1e6 / 3702 / 3600)
 
 
 def test_a_price_is_hours_at_the_rates_given():
-    script = Path(__file__).parents[1] / "benchmarks" / "billion.py"
     words = ["--pairs", "1e9", "--core-hour", "1", "--gpu-hour", "0"]
-    command = [sys.executable, str(script), *words]
+    command = [*BENCHMARK, "scale.billion", *words]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:]]
     assert [row[0].split("`")[1] for row in rows if "`" in row[0]] == [

@@ -6,8 +6,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-from ncclean_pipelines import functions
-from ncclean_pipelines.command import Command, Result
+from ncclean_pipelines.command import Command, Result, build
 from ncclean_pipelines.functions import FUNCTIONS, function
 from ncclean_pipelines.progress import Report
 from ncclean_pipelines.registry import COMMANDS
@@ -144,7 +143,7 @@ def test_wrong_values_are_input_errors_and_wrong_names_are_pythons(tmp_path):
 
 
 def test_evaluate_takes_the_task(shards, tmp_path):
-    with pytest.raises(InputError, match="evaluate takes compare, disentanglement, linear-probe"):
+    with pytest.raises(InputError, match="evaluate takes compare, linear-probe"):
         ncclean.evaluate("beauty")
     with pytest.raises(TypeError, match="pears"):
         ncclean.evaluate("noise", scores="s.parquet", out="n.json", pears=3)
@@ -171,6 +170,6 @@ def test_overwrite_is_the_commands(shards, tmp_path):
     assert (tmp_path / "s" / "notes.txt").read_text() == "mine"
 
 
-def test_a_declaration_runs_by_its_options():
+def test_an_unknown_option_is_refused_with_the_closest_one():
     with pytest.raises(InputError, match=r"score has no option 'shard' .did you mean shards"):
-        functions.run(Score, None, {"shard": "x"})
+        build(Score, {"shard": "x"})

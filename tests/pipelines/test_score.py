@@ -14,7 +14,7 @@ from ncclean import schema
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.evaluation.noise_detection import detection_report
-from ncclean.scoring.mixture import clean_posterior
+from ncclean.scoring.mixture import LossMixture
 from ncclean.scoring.ncu import clean_confidence, forget_mask
 from ncclean.scoring.stats import unpack_histogram
 from tests import hostile
@@ -177,7 +177,8 @@ def test_clean_posterior_is_the_mixture_over_the_whole_corpus(scored, demo_estim
     frame = pq.read_table(scored[1] / "scores.parquet").to_pandas()
     ok = frame[frame.status == "ok"]
     losses = -demo_estimator.scale * torch.from_numpy(ok.neg_clip_loss.to_numpy().copy())
-    expected = clean_posterior(losses.clamp_min(0)).numpy()
+    losses = losses.clamp_min(0)
+    expected = LossMixture.fit(losses).clean_posterior(losses).numpy()
     assert np.abs(ok.clean_posterior - expected).max() < 0.05  # fitted to a histogram, not to pairs
     strictly_clean = ok.clean_posterior > 0.95
     assert ok.is_noisy[strictly_clean].mean() < 0.01

@@ -4,8 +4,13 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from ncclean.scoring.clip_loss import neg_clip_loss
-from ncclean.scoring.mixture import LossMixture, clean_posterior, loss_histogram, pair_losses
+from ncclean.scoring.mixture import LossMixture, loss_histogram, pair_losses
 from ncclean.scoring.null import Histogram
+
+
+def posterior_of(losses):
+    """The posterior under a mixture fitted to the losses themselves."""
+    return LossMixture.fit(losses).clean_posterior(losses)
 
 
 def two_modes(pairs: int = 20_000, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
@@ -21,12 +26,12 @@ def test_posterior_is_scikit_learns():
     values = losses.numpy().reshape(-1, 1)
     mixture = GaussianMixture(2, max_iter=100, tol=1e-2, reg_covar=5e-4, random_state=0).fit(values)
     expected = mixture.predict_proba(values)[:, mixture.means_.argmin()]
-    assert np.abs(clean_posterior(losses).numpy() - expected).max() < 1e-5
+    assert np.abs(posterior_of(losses).numpy() - expected).max() < 1e-5
 
 
 def test_finds_the_noisy_pairs():
     losses, noisy = two_modes()
-    posterior = clean_posterior(losses).numpy()
+    posterior = posterior_of(losses).numpy()
     assert ((posterior < 0.5) == noisy).mean() > 0.98
     assert posterior.min() >= 0
     assert posterior.max() <= 1
@@ -65,17 +70,17 @@ def test_loss_is_the_cross_entropy_of_the_pair():
 @pytest.mark.parametrize("losses", [[], [1.0], [1.0, float("nan")]])
 def test_too_few_or_broken_losses_are_refused(losses: list[float]):
     with pytest.raises(ValueError, match="two losses"):
-        clean_posterior(torch.tensor(losses))
+        posterior_of(torch.tensor(losses))
 
 
 def test_equal_losses_do_not_break_the_fit():
-    posterior = clean_posterior(torch.zeros(10))
+    posterior = posterior_of(torch.zeros(10))
     assert torch.isfinite(posterior).all()
 
 
 def test_losses_may_belong_to_a_graph():
     losses, _ = two_modes(300)
     tracked = losses.clone().requires_grad_()
-    posterior = clean_posterior(tracked)
+    posterior = posterior_of(tracked)
     assert not posterior.requires_grad
-    assert torch.equal(posterior, clean_posterior(losses))
+    assert torch.equal(posterior, posterior_of(losses))

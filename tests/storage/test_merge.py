@@ -5,6 +5,7 @@ import random
 import shutil
 
 import pytest
+from ncclean_pipelines.progress import Calls
 from upath import UPath
 
 from ncclean import stores
@@ -63,9 +64,8 @@ def scored(tmp_path, pieces, suffix=".parquet", **options):
 def test_merged_pieces_are_one_run(tmp_path, suffix, name, pieces):
     runs = scored(tmp_path, pieces, suffix)
     reports = []
-    summary = merge(
-        runs, str(tmp_path / name), **SETTINGS, on_progress=lambda *d: reports.append(d)
-    )
+    watched = Calls(lambda report: reports.append((report.done, report.total)))
+    summary = merge(runs, str(tmp_path / name), **SETTINGS, progress=watched)
     assert reports == [(n, len(CORPUS)) for n in range(1, len(CORPUS) + 1)]
     expected = once(tmp_path, name, CORPUS)
     assert_same_table(read(UPath(tmp_path / name)), expected)

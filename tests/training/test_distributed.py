@@ -35,7 +35,7 @@ from ncclean.training.objectives.ncu import (
     unlearning_terms,
 )
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.registry import CyClip
+from ncclean.training.objectives.registry import cyclip_terms
 from ncclean.training.objectives.rince import rince_loss
 from ncclean.training.objectives.softclip import softclip_loss
 from ncclean.training.process_group import Ranks, average_over
@@ -109,7 +109,7 @@ OBJECTIVES = {
         gradient_ascent_terms(v, t, s, weights < 0.04)
     ),
     "softclip": lambda v, t, n, s, weights: softclip_loss(v, t, s),
-    "cyclip": _objective(lambda: CyClip(PHASES)),
+    "cyclip": lambda v, t, n, s, weights: sum(cyclip_terms(v, t, s, None).values()),
     "ncu_hn": _hardest_negative,
     "ncu_ul": _unlearning,
 }

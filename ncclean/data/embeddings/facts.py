@@ -30,7 +30,7 @@ SOURCES = {
 
 
 def facts_of(table: pa.Table, shard: ShardRef, sources: dict[str, tuple[str, ...]]) -> pa.Table:
-    """The columns of `SOURCES` for each row of a table; `sources` are names that they may have."""
+    """Uid, caption, URL and the like of each row of an embeddings table, from its columns."""
     rows = len(table)
     columns = {
         column: table.column(name)

@@ -32,16 +32,16 @@ class Source:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names in a folder; none for a file, which a URL with an ending is taken for."""
+        """Names of the files and folders in a folder of embeddings; none for a file."""
         is_file = self._place.suffix if stores.is_url(self.url) else os.path.isfile(self.url)
         return frozenset() if is_file else _names(self._place)
 
     def names_in(self, folder: str) -> frozenset[str]:
-        """The names in a folder below this one; none if there is no such folder."""
+        """Names of the files in a subfolder; none if it does not exist."""
         return _names(self._place / folder)
 
     def below(self, *names: str) -> str:
-        """The path of a file below this folder."""
+        """The path of a file in this folder of embeddings."""
         return str(self._place.joinpath(*names))
 
 
@@ -77,7 +77,7 @@ class EmbeddingLayout(ABC):
 
     @abstractmethod
     def matches(self, source: Source) -> bool:
-        """Whether a source has this layout."""
+        """Whether a folder or file of embeddings has this layout."""
 
     @abstractmethod
     def shards(self, source: Source) -> list[ShardFiles]:
@@ -88,7 +88,7 @@ class EmbeddingLayout(ABC):
 
     @abstractmethod
     def cut(self, row_groups: Sequence[int], rows: int) -> list[int]:
-        """Cut a long shard, by the rows of its Parquet file's groups, into some of about `rows`.
+        """Split a long shard at row groups of its Parquet file into pieces of about `rows` rows.
 
         Returns the number of the row after the last of each.
         """
@@ -98,20 +98,20 @@ class EmbeddingLayout(ABC):
         return ()
 
     def vector_names(self, shard: ShardRef) -> list[str]:
-        """The names that image and caption vectors can be chosen from. Raises `ShardError`."""
+        """The names of all vectors in a shard of embeddings. Raises `ShardError`."""
         return []
 
     @abstractmethod
     def dimensions(self, shard: ShardRef, keys: Keys | None) -> tuple[int, int]:
-        """Dimensions of images and captions, from as little as tells. Raises `ShardError`."""
+        """Widths of image and caption vectors, from as little as tells. Raises `ShardError`."""
 
     @abstractmethod
     def read(self, shard: ShardRef, table: pa.Table, keys: Keys | None) -> tuple[Vectors, Vectors]:
-        """The vectors of images and captions for the rows of `table`. Raises `ShardError`."""
+        """Read image and caption vectors of the rows of a metadata table. Raises `ShardError`."""
 
 
 def required(shard: ShardRef, keys: Keys | None) -> Keys:
-    """The names of the vectors. Raises `ShardError` if nobody has told them."""
+    """The chosen names of image and caption vectors. Raises `ShardError` if none were chosen."""
     if keys is None:
         raise ShardError(f"{shard.url}: --embedding-keys is not known")
     return keys

@@ -57,7 +57,7 @@ def read_pairs(
     caption_key: CaptionKeys = None,
     further: Sequence[str] = (),
 ) -> EmbeddedPairs:
-    """Read a shard of `ncclean.data.embeddings.units`.
+    """Read the vectors and the facts of a shard of embeddings, row by row.
 
     `keys` are the names of the vectors, `dim` is the width that they must have, `caption_key` the
     metadata's names of the caption, of which the first that is there counts, `further` are columns
@@ -92,7 +92,7 @@ def read_pairs(
 
 
 def embedding_dim(shards: Sequence[ShardRef], keys: Keys | None) -> int:
-    """Dimensions of the first shard whose images and captions agree on them.
+    """Width of the embeddings, from the first shard whose images and captions agree on it.
 
     Those of the first that can be read, if none agrees. Raises `ShardError` if none can be read.
     """
@@ -144,7 +144,7 @@ def unit_vectors(
     lengths: np.ndarray | None,
     problems: dict[int, tuple[SkipReason, str]],
 ) -> np.ndarray:
-    """The rows with length 1; adds to `problems` those that cannot have it."""
+    """Normalise (n, d) rows to length 1; rows that cannot be are added to `problems`."""
     dim = matrix.shape[1]
     pieces = [matrix[at : at + _PIECE_ROWS] for at in range(0, len(matrix), _PIECE_ROWS)]
     lengths_squared = [_squared(_float32(piece)) for piece in pieces]

@@ -39,7 +39,7 @@ _QUESTIONS = 32  # asked at a time about the files of a corpus
 
 
 def layout_of(source: Source) -> EmbeddingLayout | None:
-    """The layout of a folder or a file; None if it holds no embeddings.
+    """Detect the layout of a folder or file of embeddings; None if it holds none.
 
     Raises `InputError` if a store does not answer.
     """
@@ -47,7 +47,7 @@ def layout_of(source: Source) -> EmbeddingLayout | None:
 
 
 def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
-    """Shards of the sources in the order given.
+    """Expand folders, globs and files of embeddings into shards, in the order given.
 
     A source is a folder of one of the layouts or a file, a glob, a brace range, `@list.txt` or a
     URL of these. Raises `InputError` for a source without embeddings, or one given twice.

@@ -46,12 +46,12 @@ class Header:
 
 
 def npy_shape(url: str) -> tuple[int, int]:
-    """Rows and dimensions of a `.npy` matrix. Raises `ShardError` if it is none of floats."""
+    """Rows and columns of a `.npy` matrix of floats. Raises `ShardError` for another array."""
     return _matrix_shape(url, _npy_header(url))
 
 
 def read_npy(url: str, rows: Rows | None = None) -> np.ndarray:
-    """(n, d) floats, or the rows from one number to another; a local file is memory-mapped.
+    """Read the (n, d) floats of a `.npy` file, all or a range of rows; local files are mapped.
 
     Raises `ShardError` if the file is not a matrix of floats, or is cut short.
     """

@@ -123,7 +123,7 @@ class Caption:
 
 
 def write_caption(scene: Scene, rng: random.Random) -> Caption:
-    """One caption of 3 to 40 tokens for the scene."""
+    """Write a caption of 3 to 40 tokens for a rendered scene."""
     template = pick(rng, TEMPLATES)
     # Leave out sizes and textures; always where four things are to be named in 40 tokens.
     terse = rng.random() < 0.35 or len(scene.groups) > 3

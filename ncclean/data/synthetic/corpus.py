@@ -46,7 +46,7 @@ def write_corpus(
     workers: int | None = None,
     on_shards: Callable[[int], None] = lambda done: None,
 ) -> list[Path]:
-    """Render the shards `00000.tar`, `00001.tar`, ... into `out`; returns their paths.
+    """Render a synthetic corpus as shards `00000.tar`, `00001.tar`, ...; returns their paths.
 
     `workers` processes share the shards (default: one per core); `on_shards` receives the number
     of shards done. Raises `InputError` if a shard exists already.
@@ -73,7 +73,7 @@ def write_corpus(
 
 
 def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
-    """Render one shard, published when it is whole."""
+    """Render one shard of a synthetic corpus, and publish it once it is whole."""
     plan = plan_noise(options.pairs, options.noise, options.seed)
     aside = path.with_suffix(".tar.tmp")
     start = shard * options.shard_size
@@ -88,7 +88,7 @@ def write_shard(path: Path, options: CorpusOptions, shard: int) -> None:
 def render_sample(
     options: CorpusOptions, plan: NoisePlan, index: int, key: str
 ) -> Iterator[tuple[str, bytes]]:
-    """The members of one sample: image, caption and json, less what a broken sample lacks."""
+    """Render image, caption and json of a synthetic sample; a broken sample lacks some of them."""
     rng = generator("pair", options.seed, index)
     broken = pick(rng, tuple(BROKEN_KINDS)) if rng.random() < options.broken else None
     original = _original(options, int(plan.image_source[index]))
@@ -122,7 +122,7 @@ def render_sample(
 
 
 def pair_uid(seed: int, index: int) -> str:
-    """32 hex digits that name a pair of the corpus with this seed."""
+    """The uid of a rendered pair: 32 hex digits from the corpus's seed and the pair's number."""
     return f"{generator('uid', seed, index).getrandbits(128):032x}"
 
 

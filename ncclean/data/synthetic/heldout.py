@@ -89,7 +89,7 @@ ZEROSHOT_SETS = (
 
 
 def retrieval_pair(seed: int, index: int) -> RetrievalPair:
-    """Image `index` of the held-out retrieval set with its five captions."""
+    """Render image `index` of the held-out retrieval set, with its five captions."""
     rng = generator("heldout-retrieval", seed, index)
     scene = sample_scene(rng)
     extension, image = encode(draw_scene(scene, rng), rng)
@@ -100,7 +100,7 @@ def retrieval_pair(seed: int, index: int) -> RetrievalPair:
 def zeroshot_sample(
     zeroshot: ZeroshotSet, seed: int, index: int, split: str = "test"
 ) -> ZeroshotSample:
-    """Image `index` of a zero-shot set's `test` or `train` split; classes take turns."""
+    """Render image `index` of a zero-shot set's split `test` or `train`; classes take turns."""
     if split == "test":
         rng = generator("heldout-zeroshot", zeroshot.name, seed, index)
     else:
@@ -120,7 +120,7 @@ def zeroshot_sample(
 
 
 def write_retrieval_set(out: Path, images: int, seed: int) -> None:
-    """Write the retrieval set in clip_benchmark's webdataset layout: `test/0.tar`, five lines."""
+    """Render the retrieval set in clip_benchmark's layout: `test/0.tar`, five captions an image."""
 
     def members(index: int) -> Iterator[tuple[str, bytes]]:
         pair = retrieval_pair(seed, index)
@@ -150,7 +150,7 @@ def write_zeroshot_set(out: Path, zeroshot: ZeroshotSet, images: int, seed: int)
 
 
 def write_heldout(out: Path, images: int, seed: int) -> None:
-    """Write `retrieval` and `zeroshot-shape`, `-colour`, `-texture`, `-count` below `out`."""
+    """Render the held-out sets into `out`: `retrieval` and four of zero-shot classes."""
     write_retrieval_set(out / "retrieval", images, seed)
     for zeroshot in ZEROSHOT_SETS:
         write_zeroshot_set(out / f"zeroshot-{zeroshot.name}", zeroshot, images, seed)

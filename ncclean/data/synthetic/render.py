@@ -35,7 +35,7 @@ def draw_scene(
 
 
 def encode(image: Image.Image, rng: random.Random) -> tuple[str, bytes]:
-    """Encode as JPEG (90 %), PNG or WebP; returns the file extension and the bytes."""
+    """Encode an image as JPEG (90 %), PNG or WebP; returns the file extension and the bytes."""
     draw, quality = rng.random(), 72 + int(rng.random() * 24)
     buffer = io.BytesIO()
     if draw < FORMATS[0][1]:

@@ -116,7 +116,7 @@ class Scene:
 
 
 def pick(rng: random.Random, items: Sequence[T]) -> T:
-    """Uniform choice that always consumes one draw.
+    """Choose uniformly from a sequence, always consuming one random draw.
 
     `random.choice` may consume several, depending on the length; with one draw each, changing a
     single fact of a scene leaves every later decision of the caption writer as it was.
@@ -125,7 +125,7 @@ def pick(rng: random.Random, items: Sequence[T]) -> T:
 
 
 def generator(*key: object) -> random.Random:
-    """A generator that depends on `key` alone, so that pairs can be made in any order."""
+    """A random generator seeded by `key` alone, so that pairs can be rendered in any order."""
     return random.Random(":".join(map(str, key)))
 
 
@@ -186,7 +186,7 @@ def sample_probe(
 
 
 def alter_one_fact(scene: Scene, rng: random.Random) -> Scene:
-    """The same scene with one shared fact changed to something the image does not show.
+    """Copy a scene with one fact changed to something that the image does not show.
 
     Only the words change (a caption is written from the result, the image from the original):
     this is the `hard` noise kind.

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,7 +42,7 @@ class Phase:
     steps: int | None = None
 
     def rate(self, step: int, before: int, steps: int, total: int) -> float:
-        """The share of the highest rate at a step of the run, counted from 0.
+        """The learning rate at a step, as a share of the highest: warm-up, then a cosine.
 
         `before` are the steps of earlier phases, `steps` those of this one, `total` those of all.
         """
@@ -55,13 +55,13 @@ class Phase:
         return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
     def length(self, steps_per_epoch: int) -> int:
-        """Steps of the phase."""
+        """Number of steps of the phase."""
         whole = self.epochs * steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
 
 def shared_out(phases: Sequence[Phase], steps: int, steps_per_epoch: int) -> tuple[Phase, ...]:
-    """The phases with `steps` steps in all, each with the share of them that its epochs have.
+    """Cut training phases to `steps` steps in all, shared out by their epochs.
 
     The data are passed over as often as that takes, the last time in part.
     """
@@ -108,7 +108,7 @@ class Objective(ABC):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Named scalars that sum to the loss, from the embeddings of all ranks, in float32."""
+        """Named terms that sum to the loss, float32 scalars, from the embeddings of all ranks."""
 
     def local_terms(
         self,
@@ -118,7 +118,7 @@ class Objective(ABC):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms | None:
-        """The terms of the pairs `rows`, whose mean over all ranks is what `terms` returns.
+        """The loss terms of the pairs `rows`, whose mean over all ranks is what `terms` returns.
 
         For a loss that is a mean over pairs, each against the whole batch: with several ranks each
         then holds only its own pairs' rows of the similarities, (B, W B) instead of (W B, W B).
@@ -129,24 +129,24 @@ class Objective(ABC):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """(B, ...) inputs of a rank -> L2-normalised (B, d) `image` and `text` for `terms`."""
+        """Embed a rank's images and tokens: (B, ...) -> L2-normalised (B, d) `image` and `text`."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         text = encode_text(model, tokens, normalize=False)
         return {"image": normalized(image), "text": normalized(text)}
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """The result of `encode`, from (B, d) embeddings of frozen towers before normalisation.
+        """The embeddings that `encode` gives, from (B, d) unnormalised features of frozen towers.
 
         Only where nothing but modules of the objective's own trains.
         """
         raise TypeError(f"{self.name} does not train on features")
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Modules of the objective's own, trained and saved beside the model."""
+        """Modules that the objective adds to the model, trained and saved beside it."""
         return {}
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """Learning rates by the names of the modules that are adversaries in this phase.
+        """Learning rates of the modules that train as adversaries in this phase, by name.
 
         These have an optimiser and a loss of their own: in each step they train first, on detached
         embeddings. Then they are frozen.
@@ -154,15 +154,38 @@ class Objective(ABC):
         return {}
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Named scalars that sum to the loss of the adversaries."""
+        """Named terms that sum to the loss of the adversaries."""
         return {}
 
     def statistics(self) -> dict[str, float]:
-        """Named numbers about the last step beside its terms, for the log."""
+        """Named numbers about the last step, besides its loss terms, for the log."""
         return {}
 
     def save(self, folder: Path) -> None:  # noqa: B027  most have none
-        """Write modules that belong to the trained model into its folder."""
+        """Write the objective's modules that belong to the trained model into its folder."""
+
+
+class LossObjective(Objective):
+    """An objective that is a function of embeddings and batch, without a state of its own.
+
+    `loss` takes (N, d) image and (N, d) caption embeddings of all ranks, L2-normalised, the scale
+    and the batch, and returns named scalars that sum to the loss.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        phases: tuple[Phase, ...],
+        loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GlobalBatch], Terms],
+    ) -> None:
+        super().__init__(phases)
+        self.name, self._loss = name, loss
+
+    def terms(
+        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
+    ) -> Terms:
+        """The named loss terms that the objective's function computes."""
+        return self._loss(embeddings["image"], embeddings["text"], scale, batch)
 
 
 class PerPairObjective(Objective):
@@ -180,12 +203,12 @@ class PerPairObjective(Objective):
         batch: GlobalBatch,
         rows: slice | None = None,
     ) -> torch.Tensor:
-        """The mean over all pairs of the (N, d) embeddings, or over the pairs `rows`."""
+        """Mean loss of the (N, d) pairs, or of the pairs `rows`, each against the whole batch."""
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """`contrastive`."""
+        """The loss as the one term `contrastive`."""
         return {"contrastive": self.loss(embeddings["image"], embeddings["text"], scale, batch)}
 
     def local_terms(
@@ -196,7 +219,7 @@ class PerPairObjective(Objective):
         batch: GlobalBatch,
         phase: Phase,
     ) -> Terms:
-        """`contrastive` of these pairs."""
+        """The loss of the pairs `rows` as the one term `contrastive`."""
         image, text = embeddings["image"], embeddings["text"]
         return {"contrastive": self.loss(image, text, scale, batch, rows)}
 
@@ -204,7 +227,7 @@ class PerPairObjective(Objective):
 def whole_model(
     learning_rate: float, epochs: int, warmup: float = 0.1, *, train_scale: bool = True
 ) -> tuple[Phase, ...]:
-    """One phase in which everything trains at one rate, the scale if asked for."""
+    """One training phase in which everything trains at one rate, the scale if asked for."""
     groups = ("image", "text", "scale") if train_scale else ("image", "text")
     rates = dict.fromkeys(groups, learning_rate)
     return (Phase(name="train", epochs=epochs, learning_rates=rates, warmup=warmup),)

@@ -31,7 +31,7 @@ def sample_log_weights(
     sweeps: int = 2,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """(N, K) log s, positives on the diagonal -> (N, K) log w, a draw from the posterior.
+    """Draw (N, K) log weights from their posterior, from log similarities (own on the diagonal).
 
     Starts at w = 1; each sweep draws u_i ~ Gamma(a_u, rate b_u + sum_j w_ij s_ij) (Eq. 5), then
     w_ii ~ Gamma(1 + a_pos, rate u_i s_ii + b_pos) and w_ij ~ Gamma(a_neg, rate u_i s_ij + b_neg)
@@ -51,7 +51,7 @@ def gibbs_sample(
     remembered: torch.Tensor | None = None,
     first: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, K) log s -> (N, K) log w and (N,) log u of the last sweep.
+    """Gibbs-sample (N, K) log weights and (N,) log u from (N, K) log similarities.
 
     `remembered` (N,) are the pairs' log u of earlier steps, NaN where there is none: each drawn u
     is averaged with them, u <- alpha u + (1 - alpha) drawn (section 2.2). The diagonal begins in
@@ -86,7 +86,7 @@ def gibbs_sample(
 def weighted_contrastive_loss(
     logits: torch.Tensor, log_weights: torch.Tensor, first: int = 0
 ) -> torch.Tensor:
-    """(N, K) scaled logits and log w -> the mean of -log(w_ii s_ii / sum_j w_ij s_ij), a scalar.
+    """Weighted contrastive loss of (N, K) logits, mean of -log(w_ii s_ii / sum_j w_ij s_ij).
 
     Eq. 1 with s = exp(logits): cross-entropy of logits + log w to the diagonal, in float32 or
     better. Multiplying a row of w by a constant changes nothing. The diagonal begins in column
@@ -99,31 +99,13 @@ def weighted_contrastive_loss(
 
 
 def normalized_weights(log_weights: torch.Tensor) -> torch.Tensor:
-    """(N, K) log w -> w of mean 1 in each row, which is all that the loss depends on."""
+    """Normalise (N, K) log weights to weights of mean 1 in each row."""
     columns = log_weights.shape[1]
     return columns * log_weights.softmax(dim=1)
 
 
-@torch.no_grad()
-def posterior_mean_weights(
-    log_similarity: torch.Tensor,
-    options: BayesOptions,
-    draws: int = 32,
-    generator: torch.Generator | None = None,
-) -> torch.Tensor:
-    """(N, K) log s -> (N,) posterior mean of the positive weight, normalised to mean 1 per row.
-
-    The mean over independent chains. It falls as the similarity rises.
-    """
-    chains = (
-        normalized_weights(gibbs_sample(log_similarity, options, generator)[0]).diagonal().clone()
-        for _ in range(draws)
-    )
-    return torch.stack(list(chains)).mean(dim=0)
-
-
 def averaged(remembered: torch.Tensor, log_drawn: torch.Tensor, share: float) -> torch.Tensor:
-    """log(share e^remembered + (1 - share) e^drawn); the draw alone where nothing (NaN) is."""
+    """Moving average of u, log(share e^remembered + (1 - share) e^drawn); NaN remembers none."""
     kept = torch.logaddexp(
         remembered + torch.tensor(share, dtype=log_drawn.dtype).log(),
         log_drawn + torch.tensor(1 - share, dtype=log_drawn.dtype).log(),

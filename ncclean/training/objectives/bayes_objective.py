@@ -34,13 +34,13 @@ class Bayes(Objective):
         self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The memory of u, if there is one."""
+        """The memory of each pair's auxiliary variable u, if a moving average is asked for."""
         return {} if self._memory is None else {"pair_memory": self._memory}
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """`image_to_text` and `text_to_image`, each half of its weighted loss."""
+        """Loss terms `image_to_text` and `text_to_image`: half of each weighted loss."""
         image, text = embeddings["image"], embeddings["text"]
         remembered = _recalled(self._memory, batch)
         blocks = by_rows(
@@ -90,7 +90,7 @@ class Bayes(Objective):
         return torch.stack(losses), torch.stack(log_u, dim=1), positive, some[is_other]
 
     def statistics(self) -> dict[str, float]:
-        """Quantiles of the image-to-text weights of mean 1 per row (Fig. 3).
+        """Quantiles of the weights drawn in the last step, image to text, mean 1 per row (Fig. 3).
 
         `w_pos/clean_correlation` is that of log w_pos with being clean, where the truth is known.
         Expect it to be negative: a dissimilar positive gets a larger weight.
@@ -123,13 +123,13 @@ class Decl(Objective):
         self._memory = PairMemory(2)
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The memory of u."""
+        """The memory of each pair's auxiliary variable u."""
         return {"pair_memory": self._memory}
 
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """`image_to_text` and `text_to_image`, each half of its loss."""
+        """Loss terms `image_to_text` and `text_to_image`: half of DeCL's loss in each direction."""
         directions = own_and_all(embeddings["image"], embeddings["text"], scale)
         generator = torch.Generator(directions.device).manual_seed(batch.seed)
         remembered = _recalled(self._memory, batch)

@@ -14,7 +14,7 @@ def clip_loss(
     scale: torch.Tensor | float,
     rows: slice | None = None,
 ) -> torch.Tensor:
-    """Mean of the image-to-text and text-to-image cross-entropies, a scalar.
+    """CLIP loss: mean of the image-to-text and text-to-image cross-entropies, a scalar.
 
     `image` and `text` are (N, d) L2-normalised embeddings of pairs; every other pair of the batch
     is a negative. In float32 or better. `rows` limits the mean to those pairs.
@@ -29,7 +29,7 @@ def pair_losses(
     label_smoothing: float = 0.0,
     rows: slice | None = None,
 ) -> torch.Tensor:
-    """(N, d) L2-normalised embeddings -> (N,) mean of both cross-entropies of each pair.
+    """(N,) CLIP losses, one for each pair, from (N, d) L2-normalised embeddings.
 
     With `label_smoothing` that share of the target is spread evenly over all N candidates. `rows`
     asks for those pairs only, (R,).

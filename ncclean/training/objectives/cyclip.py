@@ -11,7 +11,7 @@ from ncclean.training.objectives.row_blocks import both_ways, by_rows, row_cosin
 
 
 def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """(1/N) sum_jk (<v_j, v_k> - <t_j, t_k>)^2: captions as far apart as their images."""
+    """CyCLIP's in-modal term, (1/N) sum_jk (<v_j, v_k> - <t_j, t_k>)^2."""
 
     def squares(rows: slice) -> torch.Tensor:
         difference = row_cosines(image, image, rows) - row_cosines(text, text, rows)
@@ -21,7 +21,7 @@ def in_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tenso
 
 
 def cross_modal_consistency(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """(1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2: a symmetric matrix of image-text cosines."""
+    """CyCLIP's cross-modal term, (1/N) sum_jk (<v_j, t_k> - <v_k, t_j>)^2."""
 
     def squares(rows: slice) -> torch.Tensor:
         one, other = both_ways(image, text, rows)

@@ -20,7 +20,7 @@ _LARGEST = math.log(50.0)
 
 
 def loss_of_sums(own: torch.Tensor, log_sum: torch.Tensor, log_u: torch.Tensor) -> torch.Tensor:
-    """Mean of -log s_ii + u_i sum_j s_ij, a scalar.
+    """DeCL's loss, the mean of -log s_ii + u_i sum_j s_ij, a scalar.
 
     From (N,) own logits, (N,) logsumexps of the rows and (N,) log u.
     """
@@ -34,7 +34,7 @@ def draw_log_u(
     moving_average: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """(N,) float32 logsumexps of the rows -> (N,) log u, u ~ Gamma(1, rate sum_j s_ij).
+    """Draw (N,) log u, u ~ Gamma(1, rate sum_j s_ij), from (N,) float32 logsumexps of the rows.
 
     `remembered` (N,) log u of earlier steps (NaN: none) keeps the share `moving_average`.
     """

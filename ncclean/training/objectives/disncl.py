@@ -63,13 +63,13 @@ def _invariant(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, to
 
 @torch.no_grad()
 def clean_pairs(similarity: torch.Tensor) -> torch.Tensor:
-    """Eq. 2: (N, N) H -> (N,) bool, the pairs that are each other's best match."""
+    """DisNCL's filter (Eq. 2): (N,) bool, which pairs of (N, N) cosines are mutual best matches."""
     return mutual_match(similarity)
 
 
 @torch.no_grad()
 def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) diagonal of H and `clean_pairs`."""
+    """(N,) cosines of the pairs, and (N,) whether DisNCL's filter takes each for clean."""
     image, text = _invariant(embeddings)
 
     def of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,7 +88,7 @@ def filtered(embeddings: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torc
 
 
 def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
-    """L_align alone, with a constant margin and no filter: nothing to filter by exists yet."""
+    """Loss terms of DisNCL's warm-up: L_align with a constant margin, without a filter."""
     if options.warmup_negatives == "all":
         return {"align": all_negatives_loss(similarity, options.alpha)}
     everyone = torch.ones(len(similarity), dtype=torch.bool, device=similarity.device)
@@ -96,7 +96,7 @@ def warm_up_terms(similarity: torch.Tensor, options: DisnclOptions) -> Terms:
 
 
 def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> Terms:
-    """`warm_up_terms` of the cosines of V_S and T_S."""
+    """Loss terms of DisNCL's warm-up, from the invariant halves V_S and T_S."""
     image, text = _invariant(embeddings)
     n = len(image)
 
@@ -117,7 +117,7 @@ def warm_up(embeddings: Mapping[str, torch.Tensor], options: DisnclOptions) -> T
 def encoder_terms(
     embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators, options: DisnclOptions
 ) -> Terms:
-    """Eq. 8 for encoders and heads: named scalars that sum to the loss.
+    """Loss terms of DisNCL for encoders and heads (Eq. 8), named scalars.
 
     `embeddings` are the (N, ...) features `image` and `text` before normalisation and their
     `_invariant` and `_exclusive` halves. `invariant` and `compression` are gamma L_S, `exclusive`
@@ -154,7 +154,7 @@ def encoder_terms(
 def control_terms(
     embeddings: Mapping[str, torch.Tensor], decoders: Decoders | None, options: DisnclOptions
 ) -> Terms:
-    """L_align and L_soft without L_Dis and L_reg, as in `encoder_terms`.
+    """Loss terms of the control without L_Dis and L_reg: L_align and L_soft.
 
     With decoders also `reconstruction`, which makes the halves of each clean pair give its features
     back: the entangled model that the paper's Fig. 4 compares with.
@@ -168,7 +168,7 @@ def control_terms(
 
 
 def compression(halves: Mapping[str, torch.Tensor], options: DisnclOptions) -> torch.Tensor:
-    """Eq. 10 in both directions: the mean over pairs of |V_S - T_S|^2, a scalar.
+    """DisNCL's compression (Eq. 10) in both directions: mean squared distance of V_S and T_S.
 
     KL of unit Gaussians is half the squared distance of their means; both directions give all of
     it. Taken on unit vectors, where it is 2 - 2 cos: a raw distance is made small by making the
@@ -213,7 +213,7 @@ def _retrieval_terms(
 def discriminator_terms(
     embeddings: Mapping[str, torch.Tensor], discriminators: Discriminators
 ) -> Terms:
-    """Minus the bound of each of the eight discriminators, on the clean pairs of `embeddings`."""
+    """Loss terms of DisNCL's eight discriminators, on clean pairs: minus the bound of each."""
     _, clean = filtered(embeddings)
     chosen = {name: value[clean] for name, value in embeddings.items()}
     return {name: -jsd_bound(*discriminators.logits(name, chosen)) for name in PAIRS}

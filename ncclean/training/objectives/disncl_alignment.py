@@ -18,7 +18,7 @@ _SMALLEST_LOG = -4.0
 
 @torch.no_grad()
 def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> torch.Tensor:
-    """(N,) cosines of the pairs -> alpha (m^h - 1) / (m - 1), h clamped to [0, 1]; no gradient.
+    """(N,) margins alpha (m^h - 1) / (m - 1) from the pairs' cosines h in [0, 1]; no gradient.
 
     Below Eq. 3, which leaves negative cosines open: their margin is 0 here.
     """
@@ -28,7 +28,7 @@ def soft_margin(similarity: torch.Tensor, alpha: float = 0.2, m: float = 10) -> 
 def ranking_loss(
     similarity: torch.Tensor, clean: torch.Tensor, margin: torch.Tensor | float
 ) -> torch.Tensor:
-    """Eq. 3: hinge with the hardest negative of both directions, mean over clean pairs, a scalar.
+    """Hinge loss with the hardest negative of both directions (Eq. 3), mean over clean pairs.
 
     similarity (N, N) cosines, clean (N,) bool, margin (N,) or one for all: pair i's own in both
     directions. Negatives are taken from the whole batch, noisy pairs included.
@@ -38,7 +38,7 @@ def ranking_loss(
 
 
 def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """(R, N) cosines -> the same, far below all others where a pair meets itself.
+    """Lower the cosine of each pair with itself below all others, in (R, N) cosines.
 
     That is on the diagonal that begins in column `first`.
     """
@@ -50,7 +50,7 @@ def without_own(similarity: torch.Tensor, first: int = 0) -> torch.Tensor:
 def hinges(
     own: torch.Tensor, others: Sequence[torch.Tensor], margin: torch.Tensor | float
 ) -> torch.Tensor:
-    """(R,) cosines, those with all others in both directions, (R, N), margin -> (R,) hinges."""
+    """(R,) hinge losses of pairs from their cosines and (R, N) cosines with all others."""
     image_to_text, text_to_image = (
         (margin - own + direction.amax(dim=1)).relu() for direction in others
     )
@@ -58,7 +58,7 @@ def hinges(
 
 
 def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
-    """The hinge of Eq. 3 with every negative in place of the hardest: their mean, a scalar.
+    """Hinge loss with all negatives in place of the hardest (Eq. 3), a scalar.
 
     For heads that start from random weights. There the hardest negative of an image is as close as
     its own caption, and the loss soon rests at 2 alpha, with all pairs at one point.
@@ -70,7 +70,7 @@ def all_negatives_loss(similarity: torch.Tensor, margin: float) -> torch.Tensor:
 def all_hinges(
     similarity: torch.Tensor, own: torch.Tensor, margin: float, first: int = 0
 ) -> torch.Tensor:
-    """(R, N) cosines of the pairs from `first` on, (N,) those of all pairs -> the sum of hinges."""
+    """Sum of hinge losses over all negatives, for (R, N) cosines of the pairs from `first` on."""
     of_rows = own[first : first + len(similarity), None]
     both = (margin - of_rows + similarity).relu() + (margin - own + similarity).relu()
     is_own = torch.zeros_like(similarity, dtype=torch.bool)
@@ -86,7 +86,7 @@ def soft_alignment_loss(
     reverse: bool = False,
     mask_noisy: bool = False,
 ) -> torch.Tensor:
-    """Eq. 6: cross-entropy to bootstrapped targets, both directions summed, mean over clean pairs.
+    """Cross-entropy to bootstrapped targets in both directions (Eq. 6), mean over clean pairs.
 
     similarity (N, N) cosines, clean (N,) bool. The target y of a direction is beta3 one-hot +
     (1 - beta3) times the softmax of the *opposite* direction, detached. The loss is -sum y log p;
@@ -106,7 +106,7 @@ def soft_losses(
     mask_noisy: bool,
     first: int = 0,
 ) -> torch.Tensor:
-    """(R, N) logits of both directions, (N,) bool -> (R,) losses of the pairs from `first` on."""
+    """(R,) cross-entropies to bootstrapped targets, of the pairs from `first` on."""
     noisy = ~clean[None, :] & mask_noisy
     i2t, t2i = (direction.masked_fill(noisy, _NEVER).log_softmax(dim=1) for direction in both)
     onehot = torch.zeros_like(i2t)
@@ -124,5 +124,5 @@ def soft_losses(
 
 
 def mean_over(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """(N,) values, (N,) bool -> the mean of the chosen; an attached zero if there are none."""
+    """Mean of the chosen of (N,) values; a zero that is attached to the graph if none are."""
     return values[chosen].sum() / max(1, int(chosen.sum()))

@@ -37,7 +37,7 @@ PAIRS = {**COOPERATIVE, **LEAKS, **OVERLAPS}
 
 
 def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torch.Tensor:
-    """E_joint[-softplus(-D)] + E_marginal[-softplus(D)], a scalar; zero logits give -2 ln 2.
+    """Jensen-Shannon bound of information: E_joint[-softplus(-D)] + E_marginal[-softplus(D)].
 
     Eqs. 9 and 12, whose f is sigmoid(D). The larger, the more the two depend on each other. Of no
     logits it is a zero that is attached to the graph.
@@ -48,7 +48,7 @@ def jsd_bound(joint_logits: torch.Tensor, marginal_logits: torch.Tensor) -> torc
 def adversarial_bound(
     joint_logits: torch.Tensor, marginal_logits: torch.Tensor, bounded: bool
 ) -> torch.Tensor:
-    """The scalar that an encoder lowers to make two variables independent.
+    """The loss by which an encoder makes two variables independent, a scalar.
 
     The bound itself falls without end as the joint logits do: the encoder is paid for overshooting.
     `bounded` takes softplus(D) of the joint pairs, at least 0, and leaves the shuffled ones to the
@@ -76,7 +76,7 @@ class Discriminator(nn.Module):
     def forward(
         self, first: torch.Tensor, second: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, a) and (N, b) -> (N,) logits of the pairs, and of each with the next one's second.
+        """(N,) logits of (N, a) and (N, b) pairs, and of each first with the next pair's second.
 
         The first layer is linear, so its share of the second input is rolled, not computed anew.
         """
@@ -111,14 +111,14 @@ class Discriminators(nn.ModuleDict):
     def logits(
         self, name: str, embeddings: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Joint and shuffled (N,) logits of one discriminator on the named (N, ...) embeddings."""
+        """(N,) logits of one discriminator on joint and on shuffled embeddings of these names."""
         first, second = (seen(embeddings[side], self.form) for side in PAIRS[name])
         joint, shuffled = self[name](first, second)
         return joint, shuffled
 
 
 def seen(embedding: torch.Tensor, form: str) -> torch.Tensor:
-    """(N, d) -> the same `raw`, or its `directions` with elements of size 1 on average.
+    """The (N, d) features that a discriminator sees: raw, or directions with entries near 1.
 
     Directions are all that a cosine sees. A half that is shown raw can make itself seen through
     a discriminator of bounded slope by growing.

@@ -59,7 +59,7 @@ class Disncl(Objective):
         self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """`heads`, and the `discriminators` or `decoders` that tell what they should hold."""
+        """DisNCL's heads, and the discriminators or decoders that train them."""
         options, dim = self.options, feature_dim(model)
         config = HeadsConfig(
             feature_dim=dim,
@@ -79,12 +79,12 @@ class Disncl(Objective):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """Features `image` and `text` before normalisation, and their halves."""
+        """Unnormalised features of images and captions, with invariant and exclusive halves."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         return self.encode_features(image, encode_text(model, tokens, normalize=False), phase)
 
     def encode_features(self, image: torch.Tensor, text: torch.Tensor, phase: Phase) -> Embeddings:
-        """The same from (B, d) features that were computed before."""
+        """Invariant and exclusive halves of (B, d) features that were computed before."""
         assert self._heads is not None, "modules() comes first"
         heads = self._heads
         embeddings = {
@@ -101,7 +101,7 @@ class Disncl(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """L_align in phase one, Eq. 8 or that of a control in phase two."""
+        """Loss terms: L_align in the warm-up, Eq. 8 or that of a control afterwards."""
         self._last = *filtered(embeddings), batch.is_noisy
         if phase.name == WARM_UP:
             return warm_up(embeddings, self.options)
@@ -111,18 +111,18 @@ class Disncl(Objective):
         return encoder_terms(embeddings, self._discriminators, self.options)
 
     def adversaries(self, phase: Phase) -> Mapping[str, float]:
-        """The discriminators, in phase two."""
+        """Learning rates of the discriminators, which train in the second phase."""
         trains = phase.name == DISENTANGLING and self.options.disentangle == "information"
         return {"discriminators": self._rate} if trains else {}
 
     def adversary_terms(self, embeddings: Embeddings, batch: GlobalBatch, phase: Phase) -> Terms:
-        """Minus the bound of each discriminator."""
+        """Loss terms of the discriminators: minus the bound of each."""
         assert self._discriminators is not None, "modules() comes first"
         self._discriminators.train()
         return discriminator_terms(embeddings, self._discriminators)
 
     def statistics(self) -> dict[str, float]:
-        """Share of the batch that passes the filter, also by the truth where there is one.
+        """Share of the batch that passes DisNCL's filter, also of clean and noisy pairs if known.
 
         `clean/noisy_share` is the share of noisy pairs that pass, `clean/clean_share` of clean
         ones.
@@ -137,14 +137,14 @@ class Disncl(Objective):
         return statistics
 
     def save(self, folder: Path) -> None:
-        """Write the heads beside the model."""
+        """Write DisNCL's heads into the model's folder."""
         assert self._heads is not None, "modules() comes first"
         write_heads(self._heads, folder)
 
 
 @torch.no_grad()
 def feature_dim(model: nn.Module) -> int:
-    """Length of the embeddings of a model, found by encoding a text of one token."""
+    """Width of a model's embeddings, found by encoding a text of one token."""
     device = next(model.parameters()).device
     tokens = torch.ones(1, 1, dtype=torch.long, device=device)
     return int(encode_text(model, tokens, normalize=False).shape[1])

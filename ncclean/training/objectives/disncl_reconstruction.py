@@ -38,7 +38,7 @@ class Decoders(nn.ModuleDict):
 
 
 def unexplained_share(decoders: Decoders, embeddings: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Squared error of both decoders as shares of their features' variance, summed, a scalar.
+    """Reconstruction loss: share of the features' variance that the decoders miss, both summed.
 
     Of the (N, ...) embeddings of `disncl.encoder_terms`. A decoder that always gives the mean has
     1. The features are the target and get no gradient, or the towers could make them easy. Of no

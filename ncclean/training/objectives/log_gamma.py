@@ -10,7 +10,7 @@ def sample_log_gamma(
     log_rate: torch.Tensor,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """log x of x ~ Gamma(shape, rate), for each of the (...) `log_rate`; rates, not scales.
+    """Draw log x, x ~ Gamma(shape, rate), for each of the (...) `log_rate` (rates, not scales).
 
     Draws of a shape below 1 come so close to 0 that they underflow (half of those of shape 1e-3
     are smaller than 1e-300). So they are taken as Gamma(shape + 1) U^(1 / shape), whose logarithm

@@ -47,7 +47,7 @@ def forget_split(
     percent: float,
     variant: Variant = "published",
 ) -> torch.Tensor:
-    """The forget set by the model that trains (Eq. 2): (N,) bool, floor(N percent / 100) true.
+    """NCU's forget set (Eq. 2): (N,) bool, the least confident percent of the batch.
 
     In the `released` variant the confidence is that of the images alone, the softmax over captions.
     """
@@ -65,7 +65,7 @@ def hardest_negative_terms(
     forget: torch.Tensor,
     options: NcuOptions,
 ) -> Terms:
-    """Phase HN, Eq. 6: weighted `separation`, `relation` and `matching` of the retained pairs."""
+    """NCU's loss of phase HN (Eq. 6) on retained pairs: `separation`, `relation`, `matching`."""
     image, text, negative = (embedding[~forget] for embedding in (image, text, negative))
     if options.relation == "distance":
         relation = distance_loss(text, negative)
@@ -88,7 +88,7 @@ def unlearning_terms(
     forget: torch.Tensor,
     options: NcuOptions,
 ) -> Terms:
-    """Phase UL, Eq. 12: `realignment` and, of negative texts, `separation` of the whole batch."""
+    """NCU's loss of phase UL (Eq. 12): `realignment`, and `separation` with negative texts."""
     targets = realigned(
         image, text, negative, forget,
         gamma=options.gamma, epsilon=options.epsilon, max_iterations=options.max_iterations,
@@ -104,7 +104,7 @@ def unlearning_terms(
 def separation_loss(
     text: torch.Tensor, negative: torch.Tensor, alpha: float = -0.7, beta: float = -0.2
 ) -> torch.Tensor:
-    """Mean of [alpha - c]+ + [c - beta]+ with c = <t_i, n_i>: keeps c in [alpha, beta]. Eq. 3."""
+    """NCU's Eq. 3, mean of [alpha - c]+ + [c - beta]+: keeps c = <t_i, n_i> in [alpha, beta]."""
     cosine = paired_cosines(text, negative)
     return _per_pair((alpha - cosine).relu() + (cosine - beta).relu())
 
@@ -112,7 +112,7 @@ def separation_loss(
 def relation_loss(
     text: torch.Tensor, negative: torch.Tensor, form: Literal["cross", "intra"] = "cross"
 ) -> torch.Tensor:
-    """Relations between captions survive negation: a sum over all (i, j), divided by N.
+    """NCU's Eq. 4: negative texts relate to one another as their captions do.
 
     `cross` is Eq. 4, (<t_i, n_j> - <t_j, n_i>)^2; `intra` what the authors' code computes,
     (<t_i, t_j> - <n_i, n_j>)^2.
@@ -131,7 +131,7 @@ def relation_loss(
 
 
 def distance_loss(text: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - |t_i - n_i|, least where they are opposite: Table 5's V2 in place of Eq. 4."""
+    """Mean of 2 - |t_i - n_i|, least for opposite vectors: NCU's Table 5, V2 in place of Eq. 4."""
     text, negative = precise(text, negative)
     return _per_pair(2 - torch.linalg.vector_norm(text - negative, dim=1))
 
@@ -142,7 +142,7 @@ def matching_loss(
     negative: torch.Tensor,
     scale: torch.Tensor | float,
 ) -> torch.Tensor:
-    """Captions match their own images, negative texts all the others: a sigmoid loss. Eq. 5.
+    """NCU's Eq. 5, a sigmoid loss: captions match their own images, negative texts all others.
 
     (1/N) sum_ij softplus(-m_ij scale <t_i, v_j>) + softplus(m_ij scale <n_i, v_j>), with m_ij 1
     for i = j and -1 otherwise. The paper's Eq. 5 lacks the minus sign before its logarithms.

@@ -30,7 +30,7 @@ Tokenizer = Callable[[list[str]], torch.Tensor]
 
 
 def start_tokens(tokenizer: Tokenizer) -> int:
-    """Number of tokens before every caption: 1 for CLIP's tokenizer, 0 for SigLIP's."""
+    """Number of tokens that a tokenizer puts before a caption: 1 for CLIP's, 0 for SigLIP's."""
     first, second = tokenizer(["one cat", "two dogs"])[:, 0].tolist()
     return int(first == second)
 
@@ -78,7 +78,7 @@ class Ncu(Objective):
         super().__init__(tuple(phase for phase in phases if phase.epochs))
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The negative prompt; nothing to train with prefixes, or without negative texts.
+        """NCU's negative prompt, if one is trained.
 
         Raises `ModelError` for a text tower that takes no prompt.
         """
@@ -97,7 +97,7 @@ class Ncu(Objective):
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image`, `text` and, if there is such a text, `negative`."""
+        """L2-normalised `image`, `text` and, with a negative prompt, `negative` embeddings."""
         image = model.encode_image(pixels)  # type: ignore[operator]
         embeddings = {
             "image": normalized(image),
@@ -111,7 +111,7 @@ class Ncu(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """Eq. 6 in phase HN, Eq. 12 in phase UL, over the forget set of this batch."""
+        """NCU's loss terms: Eq. 6 in phase HN, Eq. 12 in phase UL."""
         image, text, negative = embeddings["image"], embeddings["text"], embeddings.get("negative")
         if self.options.split == "table":
             forget = batch.is_forget

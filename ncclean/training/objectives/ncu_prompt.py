@@ -41,7 +41,7 @@ class NegativePrompt(nn.Module):
 
     @classmethod
     def for_model(cls, model: nn.Module, length: int = 8, start: int = 1) -> NegativePrompt:
-        """A prompt as wide as the tokens of an open_clip model, on its device.
+        """Create a negative prompt as wide as a model's tokens, on its device.
 
         Raises `ModelError` if the text tower takes no vectors (Hugging Face towers),
         `InputError` if the prompt leaves no room for a caption.
@@ -57,7 +57,7 @@ class NegativePrompt(nn.Module):
         return cls(weight.shape[1], length, start).to(weight.device)
 
     def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) token ids of captions -> (N, d) L2-normalised embeddings of their negation.
+        """Embed negated captions: (N, L) token ids -> (N, d), L2-normalised.
 
         `tokens` are padded or trimmed just as for `encode_text`. Gradients reach the prompt and the
         tower.
@@ -94,13 +94,13 @@ class NegativePrefixes(nn.Module):
         prefixes: Sequence[str] = PREFIXES,
         start: int = 1,
     ) -> NegativePrefixes:
-        """The prefixes as `tokenizer` writes them, without start and end of text."""
+        """Tokenize the negative prefixes, such as "the image has no", for a model."""
         tokens = tokenizer(list(prefixes))
         ends = _end_of_text(model, tokens).tolist()
         return cls([row[start:end] for row, end in zip(tokens, ends, strict=True)], start)
 
     def forward(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, L) token ids of captions -> (N, d) L2-normalised embeddings of their negation."""
+        """Embed captions behind negative prefixes: (N, L) token ids -> (N, d), L2-normalised."""
         # Not by position: the choice must not depend on batch size or rank.
         choice = tokens.sum(dim=1) % self.count
         encoded: torch.Tensor | None = None
@@ -123,7 +123,7 @@ class NegativePrefixes(nn.Module):
 def insert_tokens(
     model: nn.Module, tokens: torch.Tensor, inserted: torch.Tensor, start: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Put (N, m) ids behind the first `start` of (N, L): longer rows, and where their text ends.
+    """Insert (N, m) token ids behind the first `start` of (N, L), and locate the ends of text.
 
     Rows grow by m up to the context length of the model; then captions lose their last words, never
     their end of text.

@@ -55,7 +55,7 @@ class Targets:
 
     @torch.no_grad()
     def by_image(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, C): the targets of these images."""
+        """(R, C) targets of these images."""
         plan, forget = self.plan[rows], self.forget[rows]
         identity = torch.zeros_like(plan)
         identity.diagonal(rows.start or 0).copy_(~forget)
@@ -65,7 +65,7 @@ class Targets:
 
     @torch.no_grad()
     def by_text(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, N): the targets of these captions, the last of all being the negative texts'."""
+        """(R, N) targets of these captions; the last row is that of the negative texts."""
         plan, forget = self.plan.T[rows], self.forget[rows]
         identity = torch.zeros_like(plan)
         identity.diagonal(rows.start or 0).copy_(~forget)
@@ -75,7 +75,7 @@ class Targets:
         return self._mixed(plan, identity, forget)
 
     def both(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, C) by image and (C, N) by text: v2t and t2v."""
+        """Targets by image, (N, C) v2t, and by text, (C, N) t2v."""
         return self.by_image(), self.by_text()
 
     def _mixed(
@@ -103,7 +103,7 @@ class ReleasedTargets(Targets):
 
     @torch.no_grad()
     def by_text(self, rows: slice = ALL) -> torch.Tensor:
-        """(R, N): the targets of these captions, the last of all being the negative texts'."""
+        """(R, N) targets of these captions; the last row is that of the negative texts."""
         plan, forget = self.text_plan[rows], self.forget[rows]
         identity = torch.zeros_like(plan)
         identity.diagonal(rows.start or 0).copy_(~forget)
@@ -132,7 +132,7 @@ def realigned(
     unlearn: Unlearn = "both",
     variant: Variant = "published",
 ) -> Targets:
-    """(N, d) L2-normalised embeddings, (N,) bool -> what they are aligned with anew.
+    """Targets that forgotten pairs are aligned with anew, from (N, d) embeddings and (N,) bool.
 
     The plan is the one (N, C) matrix of floats that is held, and while it is solved for there is
     the mask. C is N + 1, or N if nothing is forgotten or there are no negative texts. `unlearn`
@@ -163,7 +163,7 @@ def transport_problem(
     forget: torch.Tensor,
     last_column: LastColumn = "uniform",
 ) -> TransportProblem:
-    """Cost and mask of Eqs. 8 and 9, with uniform marginals.
+    """Cost, mask and uniform marginals of NCU's transport problem (Eqs. 8 and 9).
 
     The uniform last column holds 1 / (N + 1), so transport sends a forgotten image only about 1/n
     of its mass there, n being their number. `forget_share` gives it n / N, all that forgotten
@@ -201,7 +201,7 @@ def transport_problem(
 def unlearning_targets(
     plan: torch.Tensor, forget: torch.Tensor, gamma: float = 0.7
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N, C) plan, (N,) bool -> v2t (N, C) and t2v (C, N), see `Targets`."""
+    """Targets v2t (N, C) and t2v (C, N) from a (N, C) transport plan and (N,) forget set."""
     return Targets(plan, forget, gamma).both()
 
 
@@ -231,7 +231,7 @@ def realignment(
     scale: torch.Tensor | float,
     targets: Targets,
 ) -> torch.Tensor:
-    """(N, d) L2-normalised embeddings -> the loss towards their targets, a scalar."""
+    """NCU's realignment loss from (N, d) L2-normalised embeddings and their targets, a scalar."""
     n, width = targets.plan.shape
     if width == n:
         negative = None

@@ -189,7 +189,7 @@ class BayesOptions(Options):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Prior rates of positive and negative weights."""
+        """Rates of the Gamma priors of positive and negative weights."""
         proper = self.mode == "proper_prior"
         b_pos = self.b_pos if self.b_pos is not None else self.a_pos * proper
         b_neg = self.b_neg if self.b_neg is not None else self.a_neg * proper

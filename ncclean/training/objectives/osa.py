@@ -19,7 +19,7 @@ def osa_loss(
     normalize: bool = False,
     rows: slice | None = None,
 ) -> torch.Tensor:
-    """mean_i w_i (CE_i of image to text + CE_i of text to image) / 2, a scalar.
+    """OSA's weighted CLIP loss, mean_i w_i (CE_i of image to text + CE_i of text to image) / 2.
 
     `image` and `text` are (N, d) L2-normalised, `weights` (N,). Pairs of weight 0 still act as
     negatives of the others. The sum is not divided by the weights, so a noisier batch takes a

@@ -22,7 +22,7 @@ _SEED = 0
 
 
 def released_weights(logits: torch.Tensor, threshold: torch.Tensor | float) -> torch.Tensor:
-    """(N,) scaled cosines of the pairs -> (N,) weights x^2 (1 - x^2), at most 1/4.
+    """(N,) weights x^2 (1 - x^2), at most 1/4, from the (N,) scaled cosines of the pairs.
 
     x is the logit less the threshold, clipped at 0, over its largest in the batch. So the weight
     falls again above x = .71, and the pair of the largest cosine has none. A batch without a logit
@@ -45,7 +45,7 @@ class StartEstimator(nn.Module):
 
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """(B,) scaled cosines of the pairs, less the threshold, which the first call estimates."""
+        """(B,) scaled cosines of pairs, less their mean on noise, which the first call takes."""
         self.model.eval()  # a trainer puts the modules of an objective in training mode
         if bool(self.threshold.isnan()):
             self.threshold.copy_(self._on_noise(pixels, tokens))
@@ -87,14 +87,14 @@ class ReleasedOsa(Objective):
         self._start: StartEstimator | None = None
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The frozen copy, which no phase trains; it is saved with the checkpoints."""
+        """The frozen copy of the start, which is saved with checkpoints and never trains."""
         self._start = StartEstimator(model)
         return {"start": self._start}
 
     def encode(
         self, model: nn.Module, pixels: torch.Tensor, tokens: torch.Tensor, phase: Phase
     ) -> Embeddings:
-        """L2-normalised `image` and `text`, and `logits` (B, 1) of the copy above its threshold."""
+        """L2-normalised `image` and `text`, and (B, 1) `logits` of the frozen copy."""
         assert self._start is not None, "modules() comes first"
         logits = self._start.logits(pixels, tokens)
         return {**super().encode(model, pixels, tokens, phase), "logits": logits.unsqueeze(1)}
@@ -102,6 +102,6 @@ class ReleasedOsa(Objective):
     def terms(
         self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
     ) -> Terms:
-        """`contrastive`, weighted within the global batch."""
+        """OSA's loss as the term `contrastive`, weighted within the global batch."""
         weights = released_weights(embeddings["logits"].detach()[:, 0].float(), 0.0)
         return {"contrastive": osa_loss(embeddings["image"], embeddings["text"], scale, weights)}

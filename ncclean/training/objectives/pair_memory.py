@@ -13,7 +13,7 @@ _FIRST_ROOM = 1024
 
 
 def pair_keys(uids: Sequence[str]) -> torch.Tensor:
-    """(N,) int64 hashes of uids: numbers, unlike strings, travel between ranks."""
+    """(N,) int64 hashes of uids, which ranks can exchange."""
     digests = (hashlib.blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests])
 
@@ -35,14 +35,14 @@ class PairMemory(nn.Module):
         return len(self._rows)
 
     def recall(self, keys: torch.Tensor) -> torch.Tensor:
-        """(N,) keys -> (N, width) on the same device, NaN for pairs not seen before."""
+        """Remembered values of (N,) keys -> (N, width), NaN for a pair not seen before."""
         rows = torch.tensor([self._rows.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         values = torch.full((len(keys), self._width), float("nan"))
         values[rows >= 0] = self._values[rows[rows >= 0]]
         return values.to(keys.device)
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Keep the (N, width) values; of a key that comes twice, the last."""
+        """Remember (N, width) values by key; of a repeated key, the last."""
         wanted = keys.tolist()
         for key in wanted:
             self._rows.setdefault(key, len(self._rows))
@@ -55,11 +55,11 @@ class PairMemory(nn.Module):
         self._values[rows] = values.detach().float().cpu()[places]
 
     def get_extra_state(self) -> dict[str, torch.Tensor]:
-        """Keys in the order of their rows, and their values."""
+        """Keys and values of the memory, for checkpoints."""
         keys = torch.tensor(list(self._rows), dtype=torch.int64)
         return {"keys": keys, "values": self._values[: len(keys)].clone()}
 
     def set_extra_state(self, state: Any) -> None:
-        """Restore the result of `get_extra_state`."""
+        """Restore keys and values of the memory from a checkpoint."""
         self._rows = {key: row for row, key in enumerate(state["keys"].tolist())}
         self._values = state["values"].clone()

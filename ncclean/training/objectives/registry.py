@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-import torch
+from torch import Tensor
 
 from ncclean.errors import InputError
 from ncclean.training.objectives.base import (
-    Embeddings,
     GlobalBatch,
+    LossObjective,
     Objective,
     PerPairObjective,
     Phase,
@@ -24,7 +24,7 @@ from ncclean.training.objectives.disncl_objective import Disncl
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.ncu import forget_split
 from ncclean.training.objectives.ncu_objective import Ncu, Tokenizer
-from ncclean.training.objectives.options import METHODS, Method, NcuOptions, ObjectiveOptions
+from ncclean.training.objectives.options import METHODS, Method, ObjectiveOptions
 from ncclean.training.objectives.osa import osa_loss
 from ncclean.training.objectives.osa_objective import ReleasedOsa
 from ncclean.training.objectives.rince import rince_loss
@@ -38,13 +38,13 @@ class Clip(PerPairObjective):
 
     def loss(
         self,
-        image: torch.Tensor,
-        text: torch.Tensor,
-        scale: torch.Tensor,
+        image: Tensor,
+        text: Tensor,
+        scale: Tensor,
         batch: GlobalBatch,
         rows: slice | None = None,
-    ) -> torch.Tensor:
-        """See `clip_loss`."""
+    ) -> Tensor:
+        """The CLIP loss of the batch, or of the pairs `rows`."""
         return clip_loss(image, text, scale, rows)
 
 
@@ -59,83 +59,56 @@ class Osa(PerPairObjective):
 
     def loss(
         self,
-        image: torch.Tensor,
-        text: torch.Tensor,
-        scale: torch.Tensor,
+        image: Tensor,
+        text: Tensor,
+        scale: Tensor,
         batch: GlobalBatch,
         rows: slice | None = None,
-    ) -> torch.Tensor:
-        """See `osa_loss`."""
+    ) -> Tensor:
+        """The CLIP loss with each pair weighted as the selection says."""
         return osa_loss(image, text, scale, batch.weights, self._normalize, rows)
 
 
-class GradientAscent(Objective):
+def cyclip_terms(image: Tensor, text: Tensor, scale: Tensor, _: GlobalBatch) -> Terms:
+    """CyCLIP's loss terms: the CLIP loss, and both consistencies, a quarter each."""
+    return {
+        "contrastive": clip_loss(image, text, scale),
+        "in_modal": 0.25 * in_modal_consistency(image, text),
+        "cross_modal": 0.25 * cross_modal_consistency(image, text),
+    }
+
+
+def _gradient_ascent(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
     """Minus the CLIP loss of the forget set, the smoothed CLIP loss of the rest."""
+    ncu = options.ncu
 
-    name = "gradient_ascent"
-
-    def __init__(self, phases: tuple[Phase, ...], options: NcuOptions) -> None:
-        super().__init__(phases)
-        self._options = options
-
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`forget` and `retain`."""
-        image, text = embeddings["image"], embeddings["text"]
-        forget = (
-            batch.is_forget
-            if self._options.split == "table"
-            else forget_split(image, text, scale, self._options.forget_percent)
-        )
+    def terms(image: Tensor, text: Tensor, scale: Tensor, batch: GlobalBatch) -> Terms:
+        forget = batch.is_forget
+        if ncu.split != "table":
+            forget = forget_split(image, text, scale, ncu.forget_percent)
         forgotten, retained = gradient_ascent_terms(image, text, scale, forget)
         return {"forget": forgotten, "retain": retained}
 
+    return LossObjective("gradient_ascent", _phases(options), terms)
 
-class SoftClip(Objective):
+
+def _softclip(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
     """Cross-entropy to targets softened by the similarities within a modality."""
 
-    name = "softclip"
+    def terms(image: Tensor, text: Tensor, scale: Tensor, _: GlobalBatch) -> Terms:
+        temperature = options.softclip_temperature
+        return {"contrastive": softclip_loss(image, text, scale, temperature=temperature)}
 
-    def __init__(self, phases: tuple[Phase, ...], temperature: float) -> None:
-        super().__init__(phases)
-        self._temperature = temperature
-
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`contrastive`, softened."""
-        image, text = embeddings["image"], embeddings["text"]
-        return {"contrastive": softclip_loss(image, text, scale, temperature=self._temperature)}
+    return LossObjective("softclip", _phases(options), terms)
 
 
-class CyClip(Objective):
-    """The CLIP objective with both consistencies, a quarter each."""
-
-    name = "cyclip"
-
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`contrastive`, `in_modal` and `cross_modal`."""
-        image, text = embeddings["image"], embeddings["text"]
-        return {
-            "contrastive": clip_loss(image, text, scale),
-            "in_modal": 0.25 * in_modal_consistency(image, text),
-            "cross_modal": 0.25 * cross_modal_consistency(image, text),
-        }
-
-
-class Rince(Objective):
+def _rince(options: ObjectiveOptions, _: Tokenizer | None) -> Objective:
     """Saturates on pairs that cannot be fitted; at the scale that the model has."""
 
-    name = "rince"
+    def terms(image: Tensor, text: Tensor, scale: Tensor, _: GlobalBatch) -> Terms:
+        return {"contrastive": rince_loss(image, text, scale)}
 
-    def terms(
-        self, embeddings: Embeddings, scale: torch.Tensor, batch: GlobalBatch, phase: Phase
-    ) -> Terms:
-        """`contrastive`."""
-        return {"contrastive": rince_loss(embeddings["image"], embeddings["text"], scale)}
+    return LossObjective("rince", _phases(options, train_scale=False), terms)
 
 
 def _ncu(options: ObjectiveOptions, tokenizer: Tokenizer | None) -> Objective:
@@ -177,10 +150,10 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
     "ncu": _ncu,
     "bayes": lambda options, _: Bayes(_phases(options), options.bayes),
     "disncl": _disncl,
-    "gradient_ascent": lambda options, _: GradientAscent(_phases(options), options.ncu),
-    "softclip": lambda options, _: SoftClip(_phases(options), options.softclip_temperature),
-    "cyclip": lambda options, _: CyClip(_phases(options)),
-    "rince": lambda options, _: Rince(_phases(options, train_scale=False)),
+    "gradient_ascent": _gradient_ascent,
+    "softclip": _softclip,
+    "cyclip": lambda options, _: LossObjective("cyclip", _phases(options), cyclip_terms),
+    "rince": _rince,
     "decl": lambda options, _: Decl(_phases(options), options.bayes.moving_average),
 }
 
@@ -188,7 +161,7 @@ _FACTORIES: dict[Method, Callable[[ObjectiveOptions, Tokenizer | None], Objectiv
 def make_objective(
     name: str, options: ObjectiveOptions | None = None, tokenizer: Tokenizer | None = None
 ) -> Objective:
-    """The objective of that name. Raises `InputError` for an unknown one."""
+    """Create a training objective by name. Raises `InputError` for an unknown one."""
     if name not in METHODS:
         raise InputError(f"--method takes {', '.join(METHODS)}, got {name!r}")
     return _FACTORIES[cast(Method, name)](options or ObjectiveOptions(), tokenizer)

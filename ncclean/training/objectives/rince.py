@@ -18,7 +18,7 @@ def rince_loss(
     q: float = 0.1,
     density: float = 0.01,
 ) -> torch.Tensor:
-    """Mean over pairs and both directions of -pos^q / q + (density sum_all)^q / q, a scalar.
+    """RINCE loss, mean over pairs and directions of -pos^q / q + (density sum_all)^q / q, a scalar.
 
     `image` and `text` are (N, d) L2-normalised; pos = exp(scale cos) of the own partner, sum_all
     that of all N candidates with it. Powers are taken of logarithms: finite in float32 while

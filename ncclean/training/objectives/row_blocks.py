@@ -26,7 +26,7 @@ ALL = slice(None)
 
 
 def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
-    """Slices of consecutive rows of a (count, columns) matrix that make up `rows`.
+    """Slices of consecutive rows of a (count, columns) matrix, small enough for memory.
 
     `rows` itself if that is at most `WHOLE` values, else blocks of `BLOCK` values at most, but at
     least of one row.
@@ -39,7 +39,7 @@ def row_blocks(count: int, columns: int, rows: slice = ALL) -> list[slice]:
 
 
 def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) -> list[Result]:
-    """`function` of each of the row blocks of a (pairs, pairs) matrix; no block keeps activations.
+    """Call a function on each block of rows of a (pairs, pairs) matrix, recomputed going back.
 
     It may be called twice for a block and must then return the same: what it draws needs a
     generator of its own.
@@ -54,7 +54,7 @@ def by_rows(function: Callable[[slice], Result], pairs: int, rows: slice = ALL) 
 
 
 def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch.Tensor:
-    """(N, d) and (M, d) L2-normalised embeddings -> (R, M) cosines of these rows of `first`."""
+    """(R, M) cosines of some rows of (N, d) L2-normalised embeddings with (M, d) others."""
     # A view of all rows would add up the gradients in another order.
     return cosines(first if rows == ALL else first[rows], second)
 
@@ -62,7 +62,7 @@ def row_cosines(first: torch.Tensor, second: torch.Tensor, rows: slice) -> torch
 def both_ways(
     first: torch.Tensor, second: torch.Tensor, rows: slice, scale: torch.Tensor | float = 1.0
 ) -> Iterator[torch.Tensor]:
-    """(N, d) L2-normalised pairs -> twice (R, N): these rows of scale S, and those of scale S^T.
+    """(R, N) rows of scaled cosines in both directions, from (N, d) L2-normalised pairs.
 
     S are the cosines of `first` with `second`. Of all rows, the second is a view of the first. The
     diagonal of S begins in column `rows.start`.
@@ -79,7 +79,7 @@ def both_ways(
 def own_and_all(
     image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor | float
 ) -> torch.Tensor:
-    """(N, d) L2-normalised pairs -> (2, 2, N): image to text, then text to image.
+    """(2, 2, N) own logit and logsumexp of each pair, image to text and text to image.
 
     Of each direction the own logits and the logsumexps of all.
     """

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 
 def normalized(features: torch.Tensor) -> torch.Tensor:
-    """(N, d) features of a tower -> (N, d) L2-normalised embeddings, in float32 or better."""
+    """L2-normalise (N, d) features of a tower, in float32 or better."""
     precise = features.to(torch.promote_types(features.dtype, torch.float32))
     with torch.autocast(features.device.type, enabled=False):
         return F.normalize(precise, dim=-1)
@@ -31,6 +31,6 @@ def paired_cosines(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def precise(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in one precision, float32 or better."""
+    """Cast two tensors to one precision, float32 or better."""
     dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
     return first.to(dtype), second.to(dtype)

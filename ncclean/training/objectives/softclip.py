@@ -19,7 +19,7 @@ def softclip_loss(
     softness: float = 0.5,
     temperature: float = 0.07,
 ) -> torch.Tensor:
-    """Mean of both cross-entropies to softened targets, a scalar.
+    """SoftCLIP loss: mean of both cross-entropies to softened targets, a scalar.
 
     `image` and `text` are (N, d) L2-normalised. The targets of images are `softened_targets` of the
     images, those of captions of the captions; they are not trained through.
@@ -44,7 +44,7 @@ def softclip_loss(
 def softened_targets(
     modality: torch.Tensor, softness: float = 0.5, temperature: float = 0.07, rows: slice = ALL
 ) -> torch.Tensor:
-    """(N, d) L2-normalised embeddings of one modality -> (N, N) targets, each row a distribution.
+    """(N, N) softened targets, each row a distribution, from (N, d) L2-normalised embeddings.
 
     With `rows` those rows, (R, N).
 

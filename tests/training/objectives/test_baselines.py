@@ -6,7 +6,7 @@ import torch
 from ncclean.training.objectives.clip import clip_loss
 from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.osa import osa_loss
-from ncclean.training.objectives.registry import CyClip
+from ncclean.training.objectives.registry import cyclip_terms
 from ncclean.training.objectives.softclip import softclip_loss
 from tests.training.objectives.samples import embeddings, extremes
 
@@ -18,9 +18,7 @@ OBJECTIVES = {
     "gradient_ascent": lambda v, t, s, w=WEIGHTS: sum(
         gradient_ascent_terms(v, t, s, w[: len(v)] < 0.04)
     ),
-    "cyclip": lambda v, t, s, w=WEIGHTS: sum(
-        CyClip(()).terms({"image": v, "text": t}, s, None, None).values()
-    ),
+    "cyclip": lambda v, t, s, w=WEIGHTS: sum(cyclip_terms(v, t, s, None).values()),
     "softclip": lambda v, t, s, w=WEIGHTS: softclip_loss(v, t, s),
 }
 

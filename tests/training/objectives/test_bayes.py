@@ -11,7 +11,6 @@ from ncclean.training.objectives.bayes import (
     averaged,
     gibbs_sample,
     normalized_weights,
-    posterior_mean_weights,
     sample_log_weights,
     weighted_contrastive_loss,
 )
@@ -169,16 +168,6 @@ def test_half_precision_is_raised():
     loss = weighted_contrastive_loss(torch.eye(2).bfloat16(), torch.zeros(2, 2).bfloat16())
     assert loss.dtype == torch.float32
     assert sample_log_weights(torch.eye(2).bfloat16()).dtype == torch.float32
-
-
-def test_a_dissimilar_positive_gets_the_larger_weight():
-    """So w_pos is no cleanliness score."""
-    cosine = torch.tensor([[0.9, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, -0.1]])
-    for mode in ("paper", "proper_prior"):
-        mean = posterior_mean_weights(
-            cosine, BayesOptions(mode=mode), 3000, torch.Generator().manual_seed(0)
-        )
-        assert mean[0] < mean[1] < mean[2]
 
 
 def test_normalised_weights_have_mean_one_per_row():

@@ -1,0 +1,1 @@
+"""Audits simulated on corpora whose truth is known: do the intervals cover it?"""

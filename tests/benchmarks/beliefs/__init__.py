@@ -1,0 +1,1 @@
+"""What each training method believed about the pairs of a run."""

@@ -1,0 +1,1 @@
+"""clip-retrieval, data-juicer, DataComp, cleanlab and cleanvision beside ncclean."""

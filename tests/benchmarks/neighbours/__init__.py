@@ -1,0 +1,1 @@
+"""The neighbour search: time, memory, equal results, near-duplicates."""

@@ -1,0 +1,1 @@
+"""How well scores tell wrong captions, whatever corpus and estimator they come from."""

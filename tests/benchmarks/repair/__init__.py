@@ -1,0 +1,1 @@
+"""Models repaired on noisy corpora, beside their controls."""

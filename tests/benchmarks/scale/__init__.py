@@ -1,0 +1,1 @@
+"""Corpora that are too large to run: simulated tables, costs and prices."""
