@@ -18,6 +18,7 @@ __all__ = [
     "evaluate",
     "evaluate_compare",
     "evaluate_disentanglement",
+    "evaluate_judgements",
     "evaluate_linear_probe",
     "evaluate_noise",
     "evaluate_retrieval",

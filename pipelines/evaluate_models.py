@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.options import Option, Reads, Seed
+from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
 from .display import Shown, Table
@@ -71,7 +71,7 @@ class ModelOptions(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.model:
+        if not self.model and parameters(type(self))["model"].is_required:
             raise InputError("name at least one --model")
         named = self.named_models
         twice = next((name for name in named if named.count(name) > 1), None)

@@ -10,6 +10,7 @@ from .audit import Audit
 from .command import Command
 from .evaluate_compare import EvaluateCompare
 from .evaluate_disentanglement import EvaluateDisentanglement
+from .evaluate_judgements import EvaluateJudgements
 from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
 from .evaluate_noise import EvaluateNoise
 from .evaluate_similarity import EvaluateSimilarity
@@ -45,6 +46,7 @@ COMMANDS: tuple[type[Command], ...] = (
     EvaluateLinearProbe,
     EvaluateCompare,
     EvaluateSimilarity,
+    EvaluateJudgements,
     EvaluateDisentanglement,
     EvaluateWeights,
 )

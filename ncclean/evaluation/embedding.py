@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, ModelError
@@ -23,6 +23,14 @@ from ncclean.evaluation.options import EmbeddingOptions
 # Batches that the model may be working on at a time.
 _BATCHES_IN_FLIGHT = 2
 _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
+
+
+class EmptySetError(InputError):
+    """A set without a usable image; `counts` are the reasons as text."""
+
+    def __init__(self, where: str, counts: str) -> None:
+        super().__init__(f"{where} has no usable image ({counts or 'it is empty'})")
+        self.counts = counts
 
 
 class EmbeddingSpace(Protocol):
@@ -42,13 +50,16 @@ class EmbeddingSpace(Protocol):
 class EmbeddedImages:
     """`image` (N, d), with `keys` and the `notes` that came with each image, N of both.
 
-    `skipped` counts the samples that could not be used, by reason.
+    `skipped` counts the samples that could not be used, by reason. `sample_keys` are the keys
+    without the names of the shards, `captions` all captions of each image.
     """
 
     keys: list[str]
     image: torch.Tensor
     notes: list[str]
     skipped: dict[str, int]
+    sample_keys: list[str]
+    captions: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -123,14 +134,19 @@ def embed_images(
     shards: Sequence[ShardRef],
     options: EmbeddingOptions,
     annotation: str | None = None,
+    keep: Callable[[ShardRef, Sample], bool] | None = None,
 ) -> EmbeddedImages:
     """Every usable image of the shards with its caption, or with its member `annotation`.
+
+    `keep` says which samples are meant; the others are passed over and not counted.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
     missing label is an error in the data set; an image without a caption is skipped.
     """
     keys: list[str] = []
     notes: list[str] = []
+    sample_keys: list[str] = []
+    captions: list[list[str]] = []
     pixels: list[torch.Tensor] = []
     skipped: Counter[str] = Counter()
     begun: deque[Callable[[], torch.Tensor]] = deque()
@@ -141,6 +157,7 @@ def embed_images(
         threads=options.decode_threads,
         prefetch=_BATCHES_IN_FLIGHT * options.batch_size,
         caption_key=annotation,
+        keep=keep,
     )
     with reader:
         for stream in reader:
@@ -154,6 +171,8 @@ def embed_images(
                     continue
                 keys.append(key)
                 notes.append(sample.caption or "")
+                sample_keys.append(sample.key)
+                captions.append([one.text for one in sample.captions if one.text is not None])
                 pixels.append(decoded.pixels)
                 if len(pixels) == options.batch_size:
                     begun.append(space.start_image(pixels))
@@ -168,8 +187,9 @@ def embed_images(
     if not batches:
         counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         where = shards[0].url if shards else "the set"
-        raise InputError(f"{where} has no usable image ({counts or 'it is empty'})")
-    return EmbeddedImages(keys, _finite(torch.cat(batches), "images"), notes, dict(skipped))
+        raise EmptySetError(where, counts)
+    image = _finite(torch.cat(batches), "images")
+    return EmbeddedImages(keys, image, notes, dict(skipped), sample_keys, captions)
 
 
 def _finite(embeddings: torch.Tensor, what: str) -> torch.Tensor:
