@@ -463,6 +463,9 @@ def evaluate_linear_probe(
     solver: Literal['lbfgs', 'adamw'] = 'lbfgs',
     epochs: int = 60,
     learning_rate: float = 0.0003,
+    set_epochs: Mapping[str, int] | str | Sequence[str] = ...,
+    scores: str | Sequence[str] = ...,
+    weights: str | None = None,
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:

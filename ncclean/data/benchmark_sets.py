@@ -1,4 +1,6 @@
-"""Evaluation sets in clip_benchmark's webdataset layout, and what they hold; shards stay unread.
+"""Evaluation sets, and what they hold; shards stay unread. CyCLIP's are in `labelled_sets`.
+
+Those of clip_benchmark, its webdataset layout:
 
 SET/classnames.txt                          classification: one name a line
 SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.labelled_sets import LabelledSet, read_labelled_set
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
 
@@ -35,6 +38,7 @@ class BenchmarkSet:
 
     folder: UPath
     kind: str
+    label: str = "cls"  # member with the class
 
     @property
     def name(self) -> str:
@@ -86,15 +90,18 @@ class BenchmarkSet:
         return [line for line in lines if line]  # as clip_benchmark reads it
 
 
+EvaluationSet = BenchmarkSet | LabelledSet
+
+
 def find_sets(
     sources: Iterable[str], kind: str, splits: Iterable[str] = ("test",)
-) -> list[BenchmarkSet]:
+) -> list[EvaluationSet]:
     """The sets of a kind that have these splits: folders that are one, or those in a folder.
 
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
     needed = tuple(splits)
-    sets: list[BenchmarkSet] = []
+    sets: list[EvaluationSet] = []
     for source in sources:
         folder = stores.location(source.rstrip("/") or source)
         if not _exists(folder):
@@ -111,8 +118,8 @@ def find_sets(
         ]
         if not fitting:
             raise InputError(
-                f"{source} is not a {kind} set in clip_benchmark's layout, and holds none with "
-                f"{' and '.join(needed)}/*.tar"
+                f"{source} is not a {kind} set in the layout of clip_benchmark or CyCLIP, and "
+                f"holds none with {' and '.join(needed)}"
             )
         sets += fitting
     names = [one.name for one in sets]
@@ -124,8 +131,13 @@ def find_sets(
     return sets
 
 
-def read_set(folder: UPath) -> BenchmarkSet | None:
-    """The set in a folder, or None if it has no `test`. Raises `InputError` for another type."""
+def read_set(folder: UPath) -> EvaluationSet | None:
+    """The set in a folder, or None if it has no `test` and no labels.
+
+    Raises `InputError` for another type.
+    """
+    if (labelled := read_labelled_set(folder)) is not None:
+        return labelled
     if not _exists(folder / "test"):
         return None
     typed = folder / _TYPE_FILE
@@ -135,7 +147,7 @@ def read_set(folder: UPath) -> BenchmarkSet | None:
     return BenchmarkSet(folder, kind)
 
 
-def _checked(one: BenchmarkSet, kind: str, splits: tuple[str, ...]) -> BenchmarkSet:
+def _checked(one: EvaluationSet, kind: str, splits: tuple[str, ...]) -> EvaluationSet:
     if one.kind != kind:
         raise InputError(f"{one.folder} is a {one.kind} set: use {_COMMANDS[one.kind]}")
     lacking = next((split for split in splits if not one.has(split)), None)

@@ -75,12 +75,13 @@ class EmbeddedPairs:
 
 @dataclass(frozen=True)
 class EmbeddedClasses:
-    """`image` (N, d) with `labels` (N,) int64."""
+    """`image` (N, d) with `labels` (N,) int64; `sample_keys` as of `EmbeddedImages`."""
 
     keys: list[str]
     image: torch.Tensor
     labels: torch.Tensor
     skipped: dict[str, int]
+    sample_keys: list[str]
 
 
 def embed_dataset(
@@ -107,26 +108,39 @@ def embed_dataset(
 
 
 def embed_classes(
-    space: EmbeddingSpace, shards: Sequence[ShardRef], classes: int, options: EmbeddingOptions
+    space: EmbeddingSpace,
+    shards: Sequence[ShardRef],
+    classes: int,
+    options: EmbeddingOptions,
+    label: str = "cls",
 ) -> EmbeddedClasses:
-    """Images with the class in their `.cls`, a number from 0.
+    """Images with the class in their member or column `label`, a number from 0.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
     that is not below `classes`.
     """
-    embedded = embed_images(space, shards, options, annotation="cls")
+    embedded = embed_images(space, shards, options, annotation=label)
     labels = []
     for key, note in zip(embedded.keys, embedded.notes, strict=True):
         try:
-            label = int(note)
+            number = int(note)
         except ValueError:
-            raise InputError(f"the .cls of sample {key} is not a number: {note[:40]!r}") from None
-        if not 0 <= label < classes:
             raise InputError(
-                f"sample {key} has class {label}, but classnames.txt names 0 to {classes - 1}"
+                f"the .{label} of sample {key} is not a number: {note[:40]!r}"
+            ) from None
+        if not 0 <= number < classes:
+            raise InputError(
+                f"sample {key} has class {number}, but the names of the classes end at "
+                f"{classes - 1}"
             )
-        labels.append(label)
-    return EmbeddedClasses(embedded.keys, embedded.image, torch.tensor(labels), embedded.skipped)
+        labels.append(number)
+    return EmbeddedClasses(
+        embedded.keys,
+        embedded.image,
+        torch.tensor(labels),
+        embedded.skipped,
+        embedded.sample_keys,
+    )
 
 
 def embed_images(

@@ -1,12 +1,13 @@
-"""Models on clip_benchmark's data sets: a model is loaded once and sees one set after the other."""
+"""Models on evaluation sets: a model is loaded once and sees one set after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ncclean.data.benchmark_sets import CLASSIFICATION, RETRIEVAL, BenchmarkSet, find_sets
+from ncclean.data.benchmark_sets import CLASSIFICATION, RETRIEVAL, EvaluationSet, find_sets
+from ncclean.errors import InputError
 from ncclean.evaluation import model_tasks, outcomes
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
 from ncclean.evaluation.results import (
@@ -16,6 +17,7 @@ from ncclean.evaluation.results import (
     file_name,
     write_results,
 )
+from ncclean.evaluation.sample_weights import SampleWeights
 from ncclean.models.estimator import Estimator
 from ncclean.models.request import ModelRequest
 from ncclean.progress import SILENT, Progress
@@ -28,7 +30,7 @@ class Task:
     name: str
     kind: str
     splits: Sequence[str]
-    measure: Callable[[Estimator, BenchmarkSet], Evaluation]
+    measure: Callable[[Estimator, EvaluationSet], Evaluation]
 
 
 def zeroshot_task(options: EmbeddingOptions) -> Task:
@@ -47,9 +49,14 @@ def retrieval_task(options: EmbeddingOptions) -> Task:
     )
 
 
-def linear_probe_task(options: EmbeddingOptions, probe: ProbeOptions) -> Task:
+def linear_probe_task(
+    options: EmbeddingOptions,
+    probe: ProbeOptions,
+    set_epochs: Mapping[str, int] | None = None,
+    weighting: SampleWeights | None = None,
+) -> Task:
     """A linear classifier on frozen embeddings."""
-    measure = partial(model_tasks.linear_probe, probe, options)
+    measure = partial(model_tasks.linear_probe, probe, options, set_epochs or {}, weighting)
     return Task(outcomes.LINEAR_PROBE, CLASSIFICATION, ("train", "test"), measure)
 
 
@@ -61,14 +68,20 @@ def evaluate(
     out: str | None = None,
     command: str = "",
     overwrite: bool = False,
+    expected: Iterable[str] = (),
     progress: Progress = SILENT,
 ) -> tuple[list[Evaluation], list[str]]:
     """The results of every model on every set, and the files written.
 
-    `command` is the one whose results may be replaced. Raises `InputError` for a set that lacks a
-    file or has a label without a class, `ModelError` for a model that cannot be loaded.
+    `expected` are names of sets that options speak of. `command` is the one whose results may be
+    replaced. Raises `InputError` for a set that lacks a file or has a label without a class, and
+    for one that is expected and not there, `ModelError` for a model that cannot be loaded.
     """
     sets = find_sets(data, task.kind, task.splits)
+    for name in expected:
+        if name not in {one.name for one in sets}:
+            there = ", ".join(one.name for one in sets)
+            raise InputError(f"there is no set {name}: these are {there}")
     total = len(sets) * len(models)
     check_out(out, total)
     check_free_results(out, (), command, overwrite)
