@@ -445,6 +445,9 @@ def evaluate_retrieval(
     precision: str = 'auto',
     device: str = 'auto',
     overwrite: bool = False,
+    image_root: str | None = None,
+    split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
+    captions_per_image: int | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
 from ncclean.options import Option, Reads, Seed, parameters
@@ -171,7 +172,8 @@ class EvaluateZeroshot(ModelEvaluation):
 class EvaluateRetrieval(ModelEvaluation):
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10.
 
-    Takes retrieval sets in clip_benchmark's layout. From 5,000 images on, MS-COCO's 1K test is
+    Takes retrieval sets in clip_benchmark's layout, and tables of captioned images: of Karpathy's
+    json the test split, unless --split names another. From 5,000 images on, MS-COCO's 1K test is
     computed too, as the mean over five folds of 1,000 images.
 
     Example: `ncclean evaluate retrieval --model demo --data shards/heldout --out results/demo`
@@ -181,11 +183,20 @@ class EvaluateRetrieval(ModelEvaluation):
     summary = "Captions by images and images by captions: recall."
     title = "Retrieval"
 
+    source_options: SourceOptions = field(default_factory=SourceOptions)
+    captions_per_image: Annotated[
+        int | None,
+        Option(
+            "Take the first captions of each image alone; published results on MS-COCO are of 5.",
+            low=1,
+        ),
+    ] = None
+
     def task(self) -> Task:
         """Recall in both directions."""
         from ncclean.evaluation.models_on_sets import retrieval_task
 
-        return retrieval_task(self.embedding)
+        return retrieval_task(self.embedding, self.source_options, self.captions_per_image)
 
 
 @dataclass(frozen=True, kw_only=True)

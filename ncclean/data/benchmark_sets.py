@@ -1,4 +1,6 @@
-"""Evaluation sets, and what they hold; shards stay unread. CyCLIP's are in `labelled_sets`.
+"""Evaluation sets, and what they hold; shards stay unread.
+
+CyCLIP's are in `labelled_sets`, tables of captioned images in `captioned_sets`.
 
 Those of clip_benchmark, its webdataset layout:
 
@@ -17,7 +19,10 @@ from dataclasses import dataclass
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.captioned_sets import CaptionedSet
+from ncclean.data.images.units import TABLES
 from ncclean.data.labelled_sets import LabelledSet, read_labelled_set
+from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
 
@@ -90,13 +95,18 @@ class BenchmarkSet:
         return [line for line in lines if line]  # as clip_benchmark reads it
 
 
-EvaluationSet = BenchmarkSet | LabelledSet
+EvaluationSet = BenchmarkSet | LabelledSet | CaptionedSet
 
 
 def find_sets(
-    sources: Iterable[str], kind: str, splits: Iterable[str] = ("test",)
+    sources: Iterable[str],
+    kind: str,
+    splits: Iterable[str] = ("test",),
+    options: SourceOptions | None = None,
 ) -> list[EvaluationSet]:
     """The sets of a kind that have these splits: folders that are one, or those in a folder.
+
+    A table of captioned images is a retrieval set; `options` say where its images lie.
 
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
@@ -107,6 +117,8 @@ def find_sets(
         if not _exists(folder):
             raise InputError(f"{source} does not exist")
         one = read_set(folder)
+        if one is None and kind == RETRIEVAL and source.endswith((*TABLES, ".json")):
+            one = CaptionedSet(folder, options or SourceOptions())
         if one is not None:
             sets.append(_checked(one, kind, needed))
             continue

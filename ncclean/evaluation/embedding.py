@@ -85,16 +85,24 @@ class EmbeddedClasses:
 
 
 def embed_dataset(
-    space: EmbeddingSpace, shards: Sequence[ShardRef], options: EmbeddingOptions
+    space: EmbeddingSpace,
+    shards: Sequence[ShardRef],
+    options: EmbeddingOptions,
+    captions_per_image: int | None = None,
 ) -> EmbeddedPairs:
-    """Images with their captions, one on each line of the sample's text.
+    """Images with their captions: those of the sample, each line of its text one of them.
+
+    `captions_per_image` is the most that count, the first ones.
 
     Raises `InputError` if a shard cannot be read or has nothing usable, `ModelError` if the
     embeddings are not finite.
     """
     embedded = embed_images(space, shards, options)
     captions = [
-        [line.strip() for line in note.splitlines() if line.strip()] for note in embedded.notes
+        [line.strip() for text in texts for line in text.splitlines() if line.strip()][
+            :captions_per_image
+        ]
+        for texts in embedded.captions
     ]
     owners = [number for number, lines in enumerate(captions) for _ in lines]
     text = space.encode_text([line for lines in captions for line in lines], options.batch_size)

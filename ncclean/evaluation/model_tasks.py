@@ -41,13 +41,17 @@ def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: EvaluationSet
 
 
 def retrieval_of(
-    estimator: Estimator, space: EmbeddingSpace, one: EvaluationSet, options: EmbeddingOptions
+    estimator: Estimator,
+    space: EmbeddingSpace,
+    one: EvaluationSet,
+    options: EmbeddingOptions,
+    captions_per_image: int | None = None,
 ) -> Evaluation:
     """Recall at 1, 5 and 10 in both directions, their sum, and MS-COCO's 1K test where it fits.
 
     `space` is the estimator itself or an embedding space on top of it.
     """
-    test = embed_dataset(space, one.shards("test"), options)
+    test = embed_dataset(space, one.shards("test"), options, captions_per_image)
     depths = retrieval_depths(test.image, test.text, test.text_to_image)
     table = outcomes.retrieval_outcomes(test, depths)
     result = _evaluation(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ncclean.data.benchmark_sets import CLASSIFICATION, RETRIEVAL, EvaluationSet, find_sets
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation import model_tasks, outcomes
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
@@ -31,6 +32,7 @@ class Task:
     kind: str
     splits: Sequence[str]
     measure: Callable[[Estimator, EvaluationSet], Evaluation]
+    source_options: SourceOptions | None = None
 
 
 def zeroshot_task(options: EmbeddingOptions) -> Task:
@@ -39,13 +41,18 @@ def zeroshot_task(options: EmbeddingOptions) -> Task:
     return Task(outcomes.ZEROSHOT, CLASSIFICATION, ("test",), measure)
 
 
-def retrieval_task(options: EmbeddingOptions) -> Task:
+def retrieval_task(
+    options: EmbeddingOptions,
+    source_options: SourceOptions | None = None,
+    captions_per_image: int | None = None,
+) -> Task:
     """Captions by images, and images by captions."""
     return Task(
         outcomes.RETRIEVAL,
         RETRIEVAL,
         ("test",),
-        lambda m, one: model_tasks.retrieval_of(m, m, one, options),
+        lambda m, one: model_tasks.retrieval_of(m, m, one, options, captions_per_image),
+        source_options,
     )
 
 
@@ -77,7 +84,7 @@ def evaluate(
     replaced. Raises `InputError` for a set that lacks a file or has a label without a class, and
     for one that is expected and not there, `ModelError` for a model that cannot be loaded.
     """
-    sets = find_sets(data, task.kind, task.splits)
+    sets = find_sets(data, task.kind, task.splits, task.source_options)
     for name in expected:
         if name not in {one.name for one in sets}:
             there = ", ".join(one.name for one in sets)

@@ -16,6 +16,7 @@ from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
 
 from ncclean import schema
 from ncclean.data.benchmark_sets import find_sets
+from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.errors import InputError
@@ -347,3 +348,34 @@ def test_a_probe_with_weights_and_epochs_of_a_set(labelled, tmp_path):
 def test_options_of_a_probe_that_do_not_go_together(options, message):
     with pytest.raises(InputError, match=message):
         on(EvaluateLinearProbe, "demo", data=["x"], **options)
+
+
+def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path):
+    (one,) = find_sets([str(heldout / "retrieval")], "retrieval")
+    images = []
+    for shard in one.shards("test"):
+        for sample in read_samples(shard):
+            (tmp_path / f"{sample.key}.jpg").write_bytes(sample.image)
+            sentences = [{"raw": line} for line in sample.caption.splitlines()]
+            images.append(
+                {"filename": f"{sample.key}.jpg", "split": "test", "sentences": sentences}
+            )
+    images.append({**images[0], "filename": "nowhere.jpg", "split": "train"})
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    (theirs,) = on(EvaluateRetrieval, "demo", data=[heldout / "retrieval"]).run().summary
+    (ours,) = on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"]).run().summary
+    assert (ours.metrics, ours.skipped) == (theirs.metrics, {})
+    (few,) = (
+        on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"], captions_per_image=2)
+        .run()
+        .summary
+    )
+    assert (few.images, few.captions) == (IMAGES, 2 * IMAGES)
+    (train,) = on(
+        EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
+        source_options=SourceOptions(split=("test", "train")),
+    ).run().summary  # fmt: skip
+    assert (train.dataset, train.skipped) == ("dataset-test-train", {"image_missing": 1})
+    with pytest.raises(InputError, match="no image of the split val"):
+        on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
+           source_options=SourceOptions(split=("val",))).run()  # fmt: skip
