@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import mean, stdev
@@ -92,7 +93,7 @@ def _place(cell: _Cell, rows: Iterable[tuple[str, _Cell]]) -> int:
 
 def _spread(values: Iterable[float], digits: int) -> str:
     """`73.1 ± 0.4`, with the deviation of the sample."""
-    known = list(values)
+    known = [value for value in values if not math.isnan(value)]
     if not known:
         return "-"
     text = f"{mean(known):.{digits}f}"
