@@ -60,7 +60,9 @@ def embed_judged(
     if shards and all(shard.layout == FOLDER for shard in shards):
         return _in_folders(space, sources, names, options)
     wanted = {plain_name(name): name for name in names}
-    short = {plain.rpartition("/")[2]: plain for plain in wanted}
+    last = [plain.rpartition("/")[2] for plain in wanted]
+    counts = Counter(last)  # of a/1 and b/1, a key 1 tells neither
+    short = {name: plain for name, plain in zip(last, wanted, strict=True) if counts[name] == 1}
 
     def is_wanted(shard: ShardRef, sample: Sample) -> bool:
         return sample.key in wanted or sample.key.rpartition("/")[2] in short

@@ -178,3 +178,23 @@ def test_the_result_is_written_and_replaces_its_own(judged, tmp_path):
     out.write_text("{}")
     with pytest.raises(InputError, match="is in the way"):
         evaluate(judged, data=[str(judged / "images")], out=str(out))
+
+
+def test_names_that_two_samples_may_mean(judged, tmp_path):
+    (tmp_path / "s").mkdir()
+    members = [
+        member
+        for number, key in enumerate(("a/1", "b/1", "a/2"))
+        for member in (
+            (f"{key}.jpg", (judged / "images" / f"photo.{number}_x.jpg").read_bytes()),
+            (f"{key}.txt", b"x"),
+        )
+    ]
+    (tmp_path / "s" / "0.tar").write_bytes(hostile.tar_bytes(members))
+    options = {"data": [str(tmp_path / "s")]}
+    path = tmp_path / "j.csv"
+    path.write_text("image,caption,score\na/1.jpg,x,1\nb/1.jpg,yy,2\na/2.jpg,zzz,3\n")
+    assert evaluate(tmp_path, "j.csv", **options).values["scores"][0]["images"] == 3
+    path.write_text("image,caption,score\n1.jpg,x,1\n2.jpg,yy,2\n")
+    with pytest.raises(InputError, match=r"1.jpg may be 0/a/1 or 0/b/1"):
+        evaluate(tmp_path, "j.csv", **options)
