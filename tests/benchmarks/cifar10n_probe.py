@@ -26,13 +26,15 @@ from ncclean_pipelines.score import Score
 from records import make_record, write_record
 from weak_estimators import CLASS_NAMES
 
+from ncclean.evaluation.bootstrap import Metric, paired_differences
 from ncclean.evaluation.options import ProbeOptions
+from ncclean.evaluation.outcomes import LINEAR_PROBE, metrics_of
 
 WEIGHTS = {
     "equal": None,
     "osa_weight": "osa_weight",
     "1 - noise_probability": "1 - noise_probability",
-    "kept at 0.5": "(noise_probability < 0.5)::INT",
+    "noise_probability < 0.5": "(noise_probability < 0.5)::INT",
     "truth": "(NOT is_noisy)::INT",
 }
 PROBE = ProbeOptions(solver="adamw", learning_rate=5e-3)
@@ -59,17 +61,24 @@ def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) 
 
 
 def arms(label: str, folder: Path, table: str, model: str) -> Iterator[dict[str, Any]]:
-    """The accuracy of a probe by each kind of weights."""
+    """The accuracy of a probe by each kind of weights, and what it adds to equal ones."""
+    equal: list[Metric] = []
     for name, weights in WEIGHTS.items():
         command = EvaluateLinearProbe(
             model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
             scores=[table] if weights else (), weights=weights,
         )  # fmt: skip
         (result,) = command.run().summary
+        metrics = metrics_of(LINEAR_PROBE, result.outcomes, result.classes)[:1]
+        equal = equal or metrics
+        (gain,) = paired_differences(equal, metrics)
         yield {
             "labels": label,
             "weights": name,
             "accuracy": result.metrics["lp_acc1"],
+            "gain": gain.difference,
+            "gain_low": gain.low,
+            "gain_high": gain.high,
             "train_images": result.settings["train_images"],
         }
 
