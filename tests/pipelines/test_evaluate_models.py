@@ -379,3 +379,27 @@ def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path):
     with pytest.raises(InputError, match="no image of the split val"):
         on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
            source_options=SourceOptions(split=("val",))).run()  # fmt: skip
+
+
+def test_hostile_labels_of_cyclip(labelled, tmp_path):
+    folder = labelled / "texture"
+    path = folder / "test" / "labels.csv"
+    lines = path.read_text().splitlines()
+    (folder / "outside.jpg").write_bytes(
+        (folder / "test" / f"{lines[1].split(',')[0]}").read_bytes()
+    )
+    (folder / "test" / "broken.jpg").write_bytes(b"no image")
+    odd = ["../outside.jpg,1", "/etc/passwd,1", "nowhere.jpg,1", "broken.jpg,1"]
+    path.write_text("\n".join([*lines, *odd]))
+    (result,) = on(EvaluateZeroshot, "demo", data=[folder]).run().summary
+    assert result.images == IMAGES
+    assert result.skipped == {"image_missing": 3, "image_corrupt": 1}
+    for label, message in (("4", "has class 4, but the names of the classes end at 3"),
+                           ("-1", "has class -1"), ("cat", "is not a number: 'cat'"),
+                           ("", "has no .label")):  # fmt: skip
+        path.write_text("\n".join([lines[0], lines[1].split(",")[0] + "," + label]))
+        with pytest.raises(InputError, match=message):
+            on(EvaluateZeroshot, "demo", data=[folder]).run()
+    (folder / "classes.py").write_text("import os\n")
+    with pytest.raises(InputError, match=r"classes.py, line 1: neither a dictionary"):
+        on(EvaluateZeroshot, "demo", data=[folder]).run()
