@@ -114,7 +114,8 @@ def _stage_options(kind: type[Command]) -> list[tuple[str, ...]]:
 
 def _keys(model: type[BaseModel]) -> list[tuple[str, ...]]:
     rows = []
-    for name, field in model.model_fields.items():
+    for attribute, field in model.model_fields.items():
+        name = field.alias or attribute
         default = "" if field.default_factory is not None else str(field.default or "")
         default = "**needed**" if field.is_required() else default
         rows.append(

@@ -17,6 +17,7 @@ __all__ = [
     "demo",
     "evaluate",
     "evaluate_compare",
+    "evaluate_judgements",
     "evaluate_linear_probe",
     "evaluate_noise",
     "evaluate_retrieval",

@@ -447,6 +447,9 @@ def evaluate_retrieval(
     precision: str = 'auto',
     device: str = 'auto',
     overwrite: bool = False,
+    image_root: str | None = None,
+    split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
+    captions_per_image: int | None = None,
     progress: _Progress = None,
 ) -> Result[Any]:
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10."""
@@ -465,6 +468,9 @@ def evaluate_linear_probe(
     solver: Literal['lbfgs', 'adamw'] = 'lbfgs',
     epochs: int = 60,
     learning_rate: float = 0.0003,
+    set_epochs: Mapping[str, int] | str | Sequence[str] = ...,
+    scores: str | Sequence[str] = ...,
+    weights: str | None = None,
     seed: int = 0,
     progress: _Progress = None,
 ) -> Result[Any]:
@@ -497,6 +503,33 @@ def evaluate_similarity(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Show how far matched pairs stand above mismatched ones, before and after a repair."""
+def evaluate_judgements(
+    table: str,
+    out: str | None = None,
+    *,
+    model: str | Sequence[str] = ...,
+    shards: str | Sequence[str] = ...,
+    pretrained: str | Sequence[str] = ...,
+    space: str = 'auto',
+    batch_size: int = 256,
+    decode_threads: int = ...,
+    precision: str = 'auto',
+    device: str = 'auto',
+    overwrite: bool = False,
+    scores: str | Sequence[str] = ...,
+    score: str | Sequence[str] = ...,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    rating: str | Sequence[str] = ...,
+    judges: Literal['each', 'mean'] = 'each',
+    drop_references: bool = False,
+    prefix: str = '',
+    image_root: str | None = None,
+    split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
+    memory_limit: str | None = None,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Compare scores with people's judgements of captions: Kendall's tau, pairwise accuracy."""
 def demo(
     out: str = 'demo_run',
     *,

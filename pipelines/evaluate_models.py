@@ -1,16 +1,18 @@
-"""`ncclean evaluate zeroshot`, `retrieval` and `linear-probe`: models on clip_benchmark's sets."""
+"""`ncclean evaluate zeroshot`, `retrieval` and `linear-probe`: models on evaluation sets."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
-from ncclean.options import Option, Reads, Seed
+from ncclean.options import Option, Reads, Seed, parameters
 
 from .command import Command, Result
 from .display import Shown, Table
@@ -38,7 +40,7 @@ class ModelOptions(Command):
     data: Annotated[
         Sequence[str],
         Option(
-            "Set in clip_benchmark's layout, or a folder of such sets. Repeatable.",
+            "Set in the layout of clip_benchmark or CyCLIP, or a folder of such sets. Repeatable.",
             reads=Reads.PATH,
         ),
     ]
@@ -65,7 +67,7 @@ class ModelOptions(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.model:
+        if not self.model and parameters(type(self))["model"].is_required:
             raise InputError("name at least one --model")
         named = self.named_models
         twice = next((name for name in named if named.count(name) > 1), None)
@@ -110,6 +112,11 @@ class ModelEvaluation(ModelOptions):
     def task(self) -> Task:
         """The task to evaluate the models on."""
 
+    @property
+    def expected_sets(self) -> Sequence[str]:
+        """Names of sets that options speak of."""
+        return ()
+
     def run(self, progress: Progress = SILENT) -> Result[list[Evaluation]]:
         """Evaluate every model on every set; see `ncclean.evaluation.models_on_sets`."""
         from ncclean.evaluation.models_on_sets import evaluate
@@ -121,6 +128,7 @@ class ModelEvaluation(ModelOptions):
             out=self.out,
             command=self.name,
             overwrite=self.overwrite,
+            expected=self.expected_sets,
             progress=progress,
         )
         return self.result(
@@ -136,8 +144,9 @@ class ModelEvaluation(ModelOptions):
 class EvaluateZeroshot(ModelEvaluation):
     """Classify images by the prompts of each class: accuracy and mean recall per class.
 
-    Takes classification sets in clip_benchmark's layout and writes what clip_benchmark writes, with
-    the outcome of each image beside it for `evaluate compare`.
+    Takes classification sets in the layout of clip_benchmark, or of CyCLIP with `labels.csv` and
+    `classes.py`, and writes what clip_benchmark writes, with the outcome of each image beside it
+    for `evaluate compare`.
 
     Example: `ncclean evaluate zeroshot --model demo-noisy --model demo --data shards/heldout`
     """
@@ -157,7 +166,8 @@ class EvaluateZeroshot(ModelEvaluation):
 class EvaluateRetrieval(ModelEvaluation):
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10.
 
-    Takes retrieval sets in clip_benchmark's layout. From 5,000 images on, MS-COCO's 1K test is
+    Takes retrieval sets in clip_benchmark's layout, and tables of captioned images: of Karpathy's
+    json the test split, unless --split names another. From 5,000 images on, MS-COCO's 1K test is
     computed too, as the mean over five folds of 1,000 images.
 
     Example: `ncclean evaluate retrieval --model demo --data shards/heldout --out results/demo`
@@ -167,11 +177,20 @@ class EvaluateRetrieval(ModelEvaluation):
     summary = "Captions by images and images by captions: recall."
     title = "Retrieval"
 
+    source_options: SourceOptions = field(default_factory=SourceOptions)
+    captions_per_image: Annotated[
+        int | None,
+        Option(
+            "Take the first captions of each image alone; published results on MS-COCO are of 5.",
+            low=1,
+        ),
+    ] = None
+
     def task(self) -> Task:
         """The task of retrieval in both directions."""
         from ncclean.evaluation.models_on_sets import retrieval_task
 
-        return retrieval_task(self.embedding)
+        return retrieval_task(self.embedding, self.source_options, self.captions_per_image)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +198,8 @@ class EvaluateLinearProbe(ModelEvaluation):
     """Train a linear classifier on frozen image embeddings and measure it on the test images.
 
     `lbfgs` is CLIP's protocol, with the penalty chosen on a fifth of the training images; `adamw`
-    is the schedule of NCU's supplement. Takes classification sets that have a `train` split.
+    is the schedule of NCU's supplement. Takes classification sets that have a `train` split. Where
+    their labels are noisy, --weights says how much each training image counts.
 
     Example: `ncclean evaluate linear-probe --model demo --data shards/heldout`
     """
@@ -189,13 +209,62 @@ class EvaluateLinearProbe(ModelEvaluation):
     title = "Linear probe"
 
     probe: ProbeOptions = field(default_factory=ProbeOptions)
+    set_epochs: Annotated[
+        Mapping[str, int] | Sequence[str],
+        Option("Epochs of `adamw` for one of the sets, as in `imagenet1k=90`. Repeatable."),
+    ] = ()
+    scores: Annotated[
+        Sequence[str],
+        Option(
+            "Score table with the training images, known by shard and key or by key.",
+            reads=Reads.TABLE,
+        ),
+    ] = ()
+    weights: Annotated[
+        str | None,
+        Option(
+            "Column of --scores, or SQL, with the weight of each training image, such as "
+            "`osa_weight`.",
+            sql_over=("scores",),
+        ),
+    ] = None
     seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.set_epochs and self.probe.solver != "adamw":
+            raise InputError("--set-epochs is for --solver adamw")
+        if bool(self.scores) != (self.weights is not None):
+            raise InputError("--weights names a column of --scores: give both")
+        _ = self.epochs_by_set  # refuses what is not a number
+
+    @cached_property
+    def epochs_by_set(self) -> dict[str, int]:
+        """Epochs by the name of the set. Raises `InputError` for what is not `set=number`."""
+        if isinstance(self.set_epochs, Mapping):
+            return dict(self.set_epochs)
+        epochs = {}
+        for text in self.set_epochs:
+            name, _, count = text.rpartition("=")
+            if not count.isdigit() or not name or int(count) < 1:
+                raise InputError(f"--set-epochs takes set=number, got {text!r}")
+            epochs[name] = int(count)
+        return epochs
+
+    @property
+    def expected_sets(self) -> Sequence[str]:
+        return list(self.epochs_by_set)
 
     def task(self) -> Task:
         """The task of a linear classifier on frozen embeddings, with the seed."""
         from ncclean.evaluation.models_on_sets import linear_probe_task
+        from ncclean.evaluation.sample_weights import SampleWeights
 
-        return linear_probe_task(self.embedding, dataclasses.replace(self.probe, seed=self.seed))
+        weighting = None
+        if self.weights is not None:
+            weighting = SampleWeights(tuple(self.scores), self.weights)
+        probe = dataclasses.replace(self.probe, seed=self.seed)
+        return linear_probe_task(self.embedding, probe, self.epochs_by_set, weighting)
 
 
 def percentage(metric: str, value: Any, *, is_signed: bool = False) -> str:

@@ -71,7 +71,7 @@ class Run(Command):
             recipes = bundled_recipes()
             return self.result(recipes, _listed(recipes), values=recipes)
         from .recipe.load import load_recipe
-        from .recipe.plan import plan
+        from .recipe.plan import budget, plan
         from .recipe.run import run
 
         path = find_recipe(self.recipe)
@@ -79,6 +79,8 @@ class Run(Command):
         loaded = load_recipe(path, folder, list(self.set))
         if self.dry_run:
             return planned(self, plan(loaded, self.start_from))
+        if loaded.is_matrix:
+            progress.say(budget(loaded, plan(loaded, self.start_from, probe=False)))
         return result_of(self, run(loaded, progress, self.start_from))
 
 

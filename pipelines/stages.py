@@ -9,6 +9,7 @@ from .adapt import Adapt
 from .audit import Audit
 from .command import Command
 from .evaluate_compare import EvaluateCompare
+from .evaluate_judgements import EvaluateJudgements
 from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
 from .evaluate_noise import EvaluateNoise
 from .evaluate_similarity import EvaluateSimilarity
@@ -43,5 +44,6 @@ COMMANDS: tuple[type[Command], ...] = (
     EvaluateLinearProbe,
     EvaluateCompare,
     EvaluateSimilarity,
+    EvaluateJudgements,
 )
 STAGES = {kind.name: kind for kind in COMMANDS if kind.is_stage}

@@ -58,7 +58,7 @@ UNMEASURED = {
     ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
     ("objectives.md", "| | published | released |"),
-    ("recipes.md", "| | shows | runs with | run by us |"),
+    ("recipes.md", "| paper | | shows | runs with | run by us |"),
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),

@@ -1,4 +1,8 @@
-"""Evaluation sets in clip_benchmark's webdataset layout, and what they hold; shards stay unread.
+"""Evaluation sets, and what they hold; shards stay unread.
+
+CyCLIP's are in `labelled_sets`, tables of captioned images in `captioned_sets`.
+
+Those of clip_benchmark, its webdataset layout:
 
 SET/classnames.txt                          classification: one name a line
 SET/zeroshot_classification_templates.txt   one prompt a line, {c} for the name
@@ -15,6 +19,10 @@ from dataclasses import dataclass
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.captioned_sets import CaptionedSet
+from ncclean.data.images.units import TABLES
+from ncclean.data.labelled_sets import LabelledSet, read_labelled_set
+from ncclean.data.options import SourceOptions
 from ncclean.data.shards import ShardRef, resolve_shards
 from ncclean.errors import InputError
 
@@ -35,6 +43,7 @@ class BenchmarkSet:
 
     folder: UPath
     kind: str
+    label: str = "cls"  # member with the class
 
     @property
     def name(self) -> str:
@@ -86,20 +95,30 @@ class BenchmarkSet:
         return [line for line in lines if line]  # as clip_benchmark reads it
 
 
+EvaluationSet = BenchmarkSet | LabelledSet | CaptionedSet
+
+
 def find_sets(
-    sources: Iterable[str], kind: str, splits: Iterable[str] = ("test",)
-) -> list[BenchmarkSet]:
-    """The benchmark sets of a kind in the named folders, or in folders one level below.
+    sources: Iterable[str],
+    kind: str,
+    splits: Iterable[str] = ("test",),
+    options: SourceOptions | None = None,
+) -> list[EvaluationSet]:
+    """The sets of a kind that have these splits: folders that are one, or those in a folder.
+
+    A table of captioned images is a retrieval set; `options` say where its images lie.
 
     Raises `InputError` for a folder without such a set, and for a set named twice.
     """
     needed = tuple(splits)
-    sets: list[BenchmarkSet] = []
+    sets: list[EvaluationSet] = []
     for source in sources:
         folder = stores.location(source.rstrip("/") or source)
         if not _exists(folder):
             raise InputError(f"{source} does not exist")
         one = read_set(folder)
+        if one is None and kind == RETRIEVAL and source.endswith((*TABLES, ".json")):
+            one = CaptionedSet(folder, options or SourceOptions())
         if one is not None:
             sets.append(_checked(one, kind, needed))
             continue
@@ -111,8 +130,8 @@ def find_sets(
         ]
         if not fitting:
             raise InputError(
-                f"{source} is not a {kind} set in clip_benchmark's layout, and holds none with "
-                f"{' and '.join(needed)}/*.tar"
+                f"{source} is not a {kind} set in the layout of clip_benchmark or CyCLIP, and "
+                f"holds none with {' and '.join(needed)}"
             )
         sets += fitting
     names = [one.name for one in sets]
@@ -124,8 +143,13 @@ def find_sets(
     return sets
 
 
-def read_set(folder: UPath) -> BenchmarkSet | None:
-    """The benchmark set in a folder; None without a split `test`. Raises `InputError`."""
+def read_set(folder: UPath) -> EvaluationSet | None:
+    """The set in a folder, or None if it has no `test` and no labels.
+
+    Raises `InputError` for another type.
+    """
+    if (labelled := read_labelled_set(folder)) is not None:
+        return labelled
     if not _exists(folder / "test"):
         return None
     typed = folder / _TYPE_FILE
@@ -135,7 +159,7 @@ def read_set(folder: UPath) -> BenchmarkSet | None:
     return BenchmarkSet(folder, kind)
 
 
-def _checked(one: BenchmarkSet, kind: str, splits: tuple[str, ...]) -> BenchmarkSet:
+def _checked(one: EvaluationSet, kind: str, splits: tuple[str, ...]) -> EvaluationSet:
     if one.kind != kind:
         raise InputError(f"{one.folder} is a {one.kind} set: use {_COMMANDS[one.kind]}")
     lacking = next((split for split in splits if not one.has(split)), None)

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from ncclean.data.decode import ImageDecoder, Preprocessing
-from ncclean.data.samples import SkipReason
+from ncclean.data.samples import Sample, SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.data.stream import StreamReader
 from ncclean.errors import InputError, ModelError
@@ -23,6 +23,14 @@ from ncclean.evaluation.options import EmbeddingOptions
 # Batches that the model may be working on at a time.
 _BATCHES_IN_FLIGHT = 2
 _UNLABELLED = (SkipReason.CAPTION_MISSING, SkipReason.CAPTION_NOT_TEXT)
+
+
+class EmptySetError(InputError):
+    """A set without a usable image; `counts` are the reasons as text."""
+
+    def __init__(self, where: str, counts: str) -> None:
+        super().__init__(f"{where} has no usable image ({counts or 'it is empty'})")
+        self.counts = counts
 
 
 class EmbeddingSpace(Protocol):
@@ -42,13 +50,16 @@ class EmbeddingSpace(Protocol):
 class EmbeddedImages:
     """`image` (N, d), with `keys` and the `notes` that came with each image, N of both.
 
-    `skipped` counts the samples that could not be used, by reason.
+    `skipped` counts the samples that could not be used, by reason. `sample_keys` are the keys
+    without the names of the shards, `captions` all captions of each image.
     """
 
     keys: list[str]
     image: torch.Tensor
     notes: list[str]
     skipped: dict[str, int]
+    sample_keys: list[str]
+    captions: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -64,25 +75,34 @@ class EmbeddedPairs:
 
 @dataclass(frozen=True)
 class EmbeddedClasses:
-    """`image` (N, d) with `labels` (N,) int64."""
+    """`image` (N, d) with `labels` (N,) int64; `sample_keys` as of `EmbeddedImages`."""
 
     keys: list[str]
     image: torch.Tensor
     labels: torch.Tensor
     skipped: dict[str, int]
+    sample_keys: list[str]
 
 
 def embed_dataset(
-    space: EmbeddingSpace, shards: Sequence[ShardRef], options: EmbeddingOptions
+    space: EmbeddingSpace,
+    shards: Sequence[ShardRef],
+    options: EmbeddingOptions,
+    captions_per_image: int | None = None,
 ) -> EmbeddedPairs:
     """Embed the images of a retrieval set, and their captions, one on each line of the text.
+
+    `captions_per_image` is the most that count, the first ones.
 
     Raises `InputError` if a shard cannot be read or has nothing usable, `ModelError` if the
     embeddings are not finite.
     """
     embedded = embed_images(space, shards, options)
     captions = [
-        [line.strip() for line in note.splitlines() if line.strip()] for note in embedded.notes
+        [line.strip() for text in texts for line in text.splitlines() if line.strip()][
+            :captions_per_image
+        ]
+        for texts in embedded.captions
     ]
     owners = [number for number, lines in enumerate(captions) for _ in lines]
     text = space.encode_text([line for lines in captions for line in lines], options.batch_size)
@@ -96,26 +116,39 @@ def embed_dataset(
 
 
 def embed_classes(
-    space: EmbeddingSpace, shards: Sequence[ShardRef], classes: int, options: EmbeddingOptions
+    space: EmbeddingSpace,
+    shards: Sequence[ShardRef],
+    classes: int,
+    options: EmbeddingOptions,
+    label: str = "cls",
 ) -> EmbeddedClasses:
-    """Embed the images of a classification set, with the class number from each `.cls`.
+    """Embed the images of a classification set, numbers of classes from member or column `label`.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without a label or with one
     that is not below `classes`.
     """
-    embedded = embed_images(space, shards, options, annotation="cls")
+    embedded = embed_images(space, shards, options, annotation=label)
     labels = []
     for key, note in zip(embedded.keys, embedded.notes, strict=True):
         try:
-            label = int(note)
+            number = int(note)
         except ValueError:
-            raise InputError(f"the .cls of sample {key} is not a number: {note[:40]!r}") from None
-        if not 0 <= label < classes:
             raise InputError(
-                f"sample {key} has class {label}, but classnames.txt names 0 to {classes - 1}"
+                f"the .{label} of sample {key} is not a number: {note[:40]!r}"
+            ) from None
+        if not 0 <= number < classes:
+            raise InputError(
+                f"sample {key} has class {number}, but the names of the classes end at "
+                f"{classes - 1}"
             )
-        labels.append(label)
-    return EmbeddedClasses(embedded.keys, embedded.image, torch.tensor(labels), embedded.skipped)
+        labels.append(number)
+    return EmbeddedClasses(
+        embedded.keys,
+        embedded.image,
+        torch.tensor(labels),
+        embedded.skipped,
+        embedded.sample_keys,
+    )
 
 
 def embed_images(
@@ -123,14 +156,19 @@ def embed_images(
     shards: Sequence[ShardRef],
     options: EmbeddingOptions,
     annotation: str | None = None,
+    keep: Callable[[ShardRef, Sample], bool] | None = None,
 ) -> EmbeddedImages:
     """Embed every usable image of the shards; returns its caption or member `annotation`, too.
+
+    `keep` says which samples are meant; the others are passed over and not counted.
 
     Raises what `embed_dataset` raises, and `InputError` for an image without `annotation`. A
     missing label is an error in the data set; an image without a caption is skipped.
     """
     keys: list[str] = []
     notes: list[str] = []
+    sample_keys: list[str] = []
+    captions: list[list[str]] = []
     pixels: list[torch.Tensor] = []
     skipped: Counter[str] = Counter()
     begun: deque[Callable[[], torch.Tensor]] = deque()
@@ -141,6 +179,7 @@ def embed_images(
         threads=options.decode_threads,
         prefetch=_BATCHES_IN_FLIGHT * options.batch_size,
         caption_key=annotation,
+        keep=keep,
     )
     with reader:
         for stream in reader:
@@ -154,6 +193,8 @@ def embed_images(
                     continue
                 keys.append(key)
                 notes.append(sample.caption or "")
+                sample_keys.append(sample.key)
+                captions.append([one.text for one in sample.captions if one.text is not None])
                 pixels.append(decoded.pixels)
                 if len(pixels) == options.batch_size:
                     begun.append(space.start_image(pixels))
@@ -168,8 +209,9 @@ def embed_images(
     if not batches:
         counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         where = shards[0].url if shards else "the set"
-        raise InputError(f"{where} has no usable image ({counts or 'it is empty'})")
-    return EmbeddedImages(keys, _finite(torch.cat(batches), "images"), notes, dict(skipped))
+        raise EmptySetError(where, counts)
+    image = _finite(torch.cat(batches), "images")
+    return EmbeddedImages(keys, image, notes, dict(skipped), sample_keys, captions)
 
 
 def _finite(embeddings: torch.Tensor, what: str) -> torch.Tensor:

@@ -59,36 +59,53 @@ class Probe:
 
 
 def fit_probe(
-    image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
+    image: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    options: ProbeOptions,
+    weights: torch.Tensor | None = None,
 ) -> Probe:
-    """Train a linear classifier on (N, d) embeddings and (N,) labels below `classes`.
+    """Train a linear classifier on (N, d) embeddings, (N,) labels and (N,) weights of mean 1.
 
     Raises `InputError` if there are fewer than two classes in `labels`.
     """
     if len(labels.unique()) < 2:
         raise InputError("a linear probe needs training images of at least two classes")
     if options.solver == "adamw":
-        return fit_adamw(image, labels, classes, options)
-    return fit_lbfgs(image, labels, classes, options.seed)
+        return fit_adamw(image, labels, classes, options, weights)
+    return fit_lbfgs(image, labels, classes, options.seed, weights)
 
 
-def fit_lbfgs(image: torch.Tensor, labels: torch.Tensor, classes: int, seed: int = 0) -> Probe:
+def fit_lbfgs(
+    image: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    seed: int = 0,
+    weights: torch.Tensor | None = None,
+) -> Probe:
     """Fit logistic regression to all training images, its C chosen by `choose_c`."""
     x, y = image.double().cpu().numpy(), labels.cpu().numpy()
-    c = choose_c(x, y, seed)
-    model = _fitted(x, y, c)
-    weights, bias = model.coef_, model.intercept_
-    if len(weights) == 1:  # two classes share a row
-        weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
+    w = np.ones(len(y)) if weights is None else weights.double().cpu().numpy()
+    used = w > 0  # a class of which nothing counts is not learnt
+    x, y, w = x[used], y[used], w[used]
+    c = choose_c(x, y, seed, w)
+    model = _fitted(x, y, c, w)
+    rows, bias = model.coef_, model.intercept_
+    if len(rows) == 1:  # two classes share a row
+        rows, bias = np.concatenate([-rows, rows]) / 2, np.concatenate([-bias, bias]) / 2
     full = torch.zeros(classes, x.shape[1])
     offset = torch.full((classes,), _NEVER)
     seen = torch.from_numpy(model.classes_)
-    full[seen], offset[seen] = torch.from_numpy(weights).float(), torch.from_numpy(bias).float()
+    full[seen], offset[seen] = torch.from_numpy(rows).float(), torch.from_numpy(bias).float()
     return Probe(full, offset, c)
 
 
-def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
-    """The regularisation C with the best accuracy on a held-out fifth; the smallest of equals.
+def choose_c(
+    x: np.ndarray, y: np.ndarray, seed: int = 0, weights: np.ndarray | None = None
+) -> float:
+    """The C of the best accuracy on a held-out fifth of (N, d) embeddings; the smallest of equals.
+
+    Weights count in the fit and in the accuracy, whose labels may be as wrong as the others.
 
     The fifth is stratified if every class has two images and the fifth can hold one of each.
     """
@@ -97,8 +114,9 @@ def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
     stratify = y if counts.min() >= 2 and held >= len(counts) else None
     if held < 1 or len(counts) < 2:
         return 1.0
-    train, validation, train_y, validation_y = train_test_split(
-        x, y, test_size=held, random_state=seed, stratify=stratify
+    w = np.ones(len(y)) if weights is None else weights
+    train, validation, train_y, validation_y, train_w, validation_w = train_test_split(
+        x, y, w, test_size=held, random_state=seed, stratify=stratify
     )
     if len(np.unique(train_y)) < 2:
         return 1.0
@@ -107,7 +125,8 @@ def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
     def best(candidates: tuple[float, ...]) -> float:
         for c in candidates:
             if c not in accuracy and _FIRST_C[0] <= c <= _FIRST_C[-1]:
-                accuracy[c] = float(_fitted(train, train_y, c).score(validation, validation_y))
+                model = _fitted(train, train_y, c, train_w)
+                accuracy[c] = float(model.score(validation, validation_y, validation_w))
         return max(sorted(accuracy), key=lambda c: accuracy[c])
 
     c, step = best(_FIRST_C), 1.0
@@ -118,9 +137,16 @@ def choose_c(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
 
 
 def fit_adamw(
-    image: torch.Tensor, labels: torch.Tensor, classes: int, options: ProbeOptions
+    image: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    options: ProbeOptions,
+    weights: torch.Tensor | None = None,
 ) -> Probe:
-    """Train a linear layer from zero with AdamW and a cosine learning rate without warm-up."""
+    """Train a linear layer from zero with AdamW and a cosine learning rate without warm-up.
+
+    The loss of a batch is the mean of the weighted losses, not divided by the weights' sum.
+    """
     generator = torch.Generator().manual_seed(options.seed)
     layer = nn.Linear(image.shape[1], classes, device=image.device)
     nn.init.zeros_(layer.weight)
@@ -131,19 +157,22 @@ def fit_adamw(
     batches = -(-len(image) // options.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * batches)
     labels = labels.to(image.device)
+    w = torch.ones(len(image)) if weights is None else weights.float()
+    w = w.to(image.device)
     for _ in range(options.epochs):
         order = torch.randperm(len(image), generator=generator).to(image.device)
         for part in order.split(options.batch_size):
             optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(layer(image[part]), labels[part]).backward()
+            losses = F.cross_entropy(layer(image[part]), labels[part], reduction="none")
+            (w[part] * losses).mean().backward()
             optimizer.step()
             schedule.step()
     return Probe(layer.weight.detach(), layer.bias.detach())
 
 
-def _fitted(x: np.ndarray, y: np.ndarray, c: float) -> LogisticRegression:
+def _fitted(x: np.ndarray, y: np.ndarray, c: float, weights: np.ndarray) -> LogisticRegression:
     threads = 1 if x.size * len(np.unique(y)) <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
         # With the weakest penalties 1,000 steps do not converge; the accuracy decides anyway.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return LogisticRegression(C=c, max_iter=_ITERATIONS).fit(x, y)
+        return LogisticRegression(C=c, max_iter=_ITERATIONS).fit(x, y, weights)

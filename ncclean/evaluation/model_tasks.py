@@ -1,19 +1,21 @@
-"""Models measured on one of clip_benchmark's sets: zero-shot, retrieval and linear probe."""
+"""Models measured on one evaluation set: zero-shot, retrieval and linear probe."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from ncclean.data.benchmark_sets import BenchmarkSet
+from ncclean.data.benchmark_sets import EvaluationSet
 from ncclean.evaluation import outcomes
 from ncclean.evaluation.embedding import EmbeddingSpace, embed_classes, embed_dataset
 from ncclean.evaluation.linear_probe import fit_probe
 from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
 from ncclean.evaluation.results import Evaluation
 from ncclean.evaluation.retrieval import FOLD_IMAGES, FOLDS, fold_recall, retrieval_depths
+from ncclean.evaluation.sample_weights import SampleWeights
 from ncclean.evaluation.zeroshot import class_depth, classifier_weights
 from ncclean.models.estimator import Estimator
 
@@ -24,7 +26,7 @@ _DIRECTIONS = (
 )
 
 
-def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: BenchmarkSet) -> Evaluation:
+def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: EvaluationSet) -> Evaluation:
     """Evaluate zero-shot classification with the prompts of a set."""
 
     def encode(prompts: list[str]) -> torch.Tensor:
@@ -32,20 +34,24 @@ def zeroshot(options: EmbeddingOptions, estimator: Estimator, one: BenchmarkSet)
 
     names = one.classnames()
     weights = classifier_weights(encode, names, one.templates())
-    test = embed_classes(estimator, one.shards("test"), len(names), options)
+    test = embed_classes(estimator, one.shards("test"), len(names), options, one.label)
     depth = class_depth(test.image, weights, test.labels)
     table = outcomes.classification_outcomes(test, depth.cpu().numpy())
     return _evaluation(estimator, one, outcomes.ZEROSHOT, table, test.skipped, classes=len(names))
 
 
 def retrieval_of(
-    estimator: Estimator, space: EmbeddingSpace, one: BenchmarkSet, options: EmbeddingOptions
+    estimator: Estimator,
+    space: EmbeddingSpace,
+    one: EvaluationSet,
+    options: EmbeddingOptions,
+    captions_per_image: int | None = None,
 ) -> Evaluation:
     """Recall at 1, 5 and 10 in both directions, their sum, and MS-COCO's 1K protocol where it fits.
 
     `space` is the estimator itself or an embedding space on top of it.
     """
-    test = embed_dataset(space, one.shards("test"), options)
+    test = embed_dataset(space, one.shards("test"), options, captions_per_image)
     depths = retrieval_depths(test.image, test.text, test.text_to_image)
     table = outcomes.retrieval_outcomes(test, depths)
     result = _evaluation(
@@ -63,22 +69,39 @@ def retrieval_of(
 def linear_probe(
     probe_options: ProbeOptions,
     options: EmbeddingOptions,
+    set_epochs: Mapping[str, int],
+    weighting: SampleWeights | None,
     estimator: Estimator,
-    one: BenchmarkSet,
+    one: EvaluationSet,
 ) -> Evaluation:
-    """Train a linear classifier on embeddings of split `train`, and measure it on `test`."""
+    """Train a linear classifier on embeddings of split `train`, and measure it on `test`.
+
+    `set_epochs` are the epochs of some sets by name. A training image without a weight is left out.
+    """
     names = one.classnames()
     train, test = (
-        embed_classes(estimator, one.shards(split), len(names), options)
+        embed_classes(estimator, one.shards(split), len(names), options, one.label)
         for split in ("train", "test")
     )
-    probe = fit_probe(train.image, train.labels, len(names), probe_options)
+    epochs = set_epochs.get(one.name, probe_options.epochs)
+    probe_options = dataclasses.replace(probe_options, epochs=epochs)
+    image, labels, weights, unweighted = train.image, train.labels, None, 0
+    if weighting is not None:
+        found = weighting.of(train.keys, train.sample_keys)
+        there = ~torch.isnan(found)
+        unweighted = len(there) - int(there.sum())
+        image, labels, weights = image[there.to(image.device)], labels[there], found[there]
+    probe = fit_probe(image, labels, len(names), probe_options, weights)
     depth = probe.depth(test.image, test.labels)
     table = outcomes.classification_outcomes(test, depth.cpu().numpy())
     skipped = dict(test.skipped)
     for reason, count in train.skipped.items():
         skipped[f"train_{reason}"] = count
-    settings: dict[str, Any] = {"solver": probe_options.solver, "train_images": len(train.keys)}
+    if unweighted:
+        skipped["train_without_weight"] = unweighted
+    settings: dict[str, Any] = {"solver": probe_options.solver, "train_images": len(labels)}
+    if weighting is not None:
+        settings["weights"] = weighting.weights
     if probe.regularisation is not None:
         settings["regularisation"] = probe.regularisation
     else:
@@ -96,7 +119,7 @@ def linear_probe(
 
 def _evaluation(
     estimator: Estimator,
-    one: BenchmarkSet,
+    one: EvaluationSet,
     task: str,
     table: Any,
     skipped: dict[str, int],

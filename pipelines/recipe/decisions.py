@@ -78,10 +78,9 @@ def decide_all(recipe: Recipe, folder: RunFolder, start_from: str | None) -> lis
     """The plan of a run, before any of it: what runs makes what uses it run."""
     upstream: dict[str, str | None] = {}
     decisions = []
-    is_forced = False
+    forced = recipe.forced_from(start_from)
     for stage in recipe.stages.values():
-        is_forced = is_forced or stage.name == start_from
-        decision = decide(stage, folder, upstream, is_forced)
+        decision = decide(stage, folder, upstream, stage.name in forced)
         upstream[stage.name] = (
             None if decision.runs or decision.record is None else decision.record.run_id
         )

@@ -20,6 +20,7 @@ from ncclean.stores import is_url
 from ..command import Command, accept, build, check_known, closest
 from ..inputs import LOCAL_MODEL
 from ..stages import STAGES
+from .matrix import expand
 from .model import COMMON, check_common, check_recipe
 from .references import RUN, check_size, fill, names_in, written
 from .source import Source, read_source
@@ -31,7 +32,8 @@ class Stage:
 
     `values` are the options that it was given, `symbolic` the same with references to stages left
     in. `uses` are the earlier stages that it refers to, `elsewhere` the places outside of the run's
-    folder that it writes to. `pairs_per_second` is the stated speed.
+    folder that it writes to. `pairs_per_second` is the stated speed. Of a stage that is repeated,
+    `base` is its name in the file, and `cell` has the values that it stands for.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Stage:
     elsewhere: tuple[str, ...]
     about: str | None
     pairs_per_second: float | None
+    base: str
+    cell: Mapping[str, Any]
 
     @property
     def out(self) -> str:
@@ -62,6 +66,30 @@ class Recipe:
     source: Source
     stages: dict[str, Stage]
     folder: Path
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether stages are repeated."""
+        return any(stage.cell for stage in self.stages.values())
+
+    def forced_from(self, start_from: str | None) -> frozenset[str]:
+        """The stages to run again: one, and all after it in the file.
+
+        Raises `InputError` for a stage that is not there.
+        """
+        bases = list(dict.fromkeys(stage.base for stage in self.stages.values()))
+        if start_from is None:
+            return frozenset()
+        if start_from in self.stages:
+            names = list(self.stages)
+            if start_from not in bases:
+                return frozenset(names[names.index(start_from) :])
+        elif start_from not in bases:
+            raise InputError(
+                f"--from {start_from}: no such stage; the stages are {', '.join(bases)}"
+            )
+        again = bases[bases.index(start_from) :]
+        return frozenset(name for name, stage in self.stages.items() if stage.base in again)
 
     def resolved(self) -> dict[str, Any]:
         """The recipe with every variable and default path filled in, as the run records it."""
@@ -94,10 +122,11 @@ def load_recipe(
 def resolve(source: Source, name: str, folder: Path) -> Recipe:
     """See `load_recipe`."""
     model = check_recipe(source)
-    variables = _variables(source, model.vars, list(model.stages))
+    expand(source, model.matrix, model.repeats)
+    variables = _variables(source, model.vars, list(source.values["stages"]))
     engine = model.engine.model_dump(exclude_unset=True)
     stages: dict[str, Stage] = {}
-    for stage_name, options in model.stages.items():
+    for stage_name, options in source.values["stages"].items():
         if stage_name == RUN:
             raise source.error(
                 ("stages", RUN), f"{written(RUN)} is the run's folder: rename the stage"
@@ -147,6 +176,7 @@ def _stage(
     folder: Path,
 ) -> Stage:
     common = check_common(source, name, stated)
+    base, cell = source.cells.get(name, (name, {}))
     symbolic: dict[str, Any] = {}
     filled: dict[str, Any] = {}
     uses: list[str] = []
@@ -179,6 +209,8 @@ def _stage(
         elsewhere=tuple(_elsewhere(source, name, kind, symbolic, values, folder)),
         about=common.about,
         pairs_per_second=common.pairs_per_second,
+        base=base,
+        cell=cell,
     )
 
 

@@ -14,6 +14,7 @@ from .source import Source
 
 NAME = r"^[a-z][a-z0-9_-]*$"
 _Name = Annotated[str, Field(pattern=NAME)]
+_Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class EngineModel(BaseModel):
@@ -36,6 +37,14 @@ class RecipeModel(BaseModel):
     about: str | None = Field(None, description="One sentence, shown in lists and on the page.")
     vars: dict[_Name, Any] = Field(
         default_factory=dict, description="Values to refer to as `${name}`; `--set name=value`."
+    )
+    matrix: dict[_Name, _Values] = Field(
+        default_factory=dict,
+        alias="for",
+        description="Values that stages are repeated for, `${name}` in their options.",
+    )
+    repeats: int | None = Field(
+        None, ge=1, description="Repeats of the stages with `${repeat}`, which counts from 0."
     )
     engine: EngineModel = Field(
         default_factory=lambda: EngineModel.model_construct(),
@@ -90,7 +99,8 @@ def _first(error: ValidationError) -> Any:
 def _sentence(error: Any, owner: str, names: Mapping[str, Any]) -> str:
     option = str(error["loc"][-1 if owner == "engine" else 0])
     if error["type"] == "extra_forbidden":
-        return f"{owner} has no option {option!r}{closest(option, list(names))}"
+        known = [field.alias or name for name, field in names.items()]
+        return f"{owner} has no option {option!r}{closest(option, known)}"
     if error["type"] == "missing":
         return f"{owner} needs {option}"
     if "[key]" in error["loc"]:

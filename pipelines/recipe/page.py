@@ -17,7 +17,7 @@ from ncclean.report.page import asset, content_hash
 
 from .folder import RunFolder, StageRecord
 from .load import Recipe
-from .tables import result_tables
+from .matrix_tables import tables_of
 from .versions import versions
 
 _LEADS = 2  # figures beside the number of stages and the time
@@ -34,7 +34,7 @@ def write_page(recipe: Recipe, folder: RunFolder, records: Mapping[str, StageRec
         finished=max((record.finished or "" for record in records.values()), default="")[:16]
         .replace("T", " "),
         leads=_leads(records),
-        tables=list(result_tables(recipe, records)),
+        tables=list(tables_of(recipe, records)),
         failures=[
             (name, what, reason)
             for name, record in records.items()

@@ -7,6 +7,7 @@ and estimated from the shards or handed on from the stages before; the speed is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -70,6 +71,34 @@ def plan(
     return planned
 
 
+def budget(recipe: Recipe, stages: list[PlannedStage]) -> str:
+    """A line for a run of repeated stages: how many of each command, passes, and hours.
+
+    Hours are those of the stages whose speed is stated.
+    """
+    waiting = [stage for stage in stages if stage.action != "skip"]
+    counts = Counter(stage.command for stage in waiting)
+    named = ", ".join(f"{count:,} {command}" for command, count in counts.items())
+    epochs, steps = 0.0, 0
+    for stage in waiting:
+        command = recipe.stages[stage.name].command
+        if isinstance(command, Finetune) and command.training.steps is not None:
+            steps += command.training.steps
+        elif isinstance(command, Finetune):
+            epochs += _epochs(command)
+    hours = [stage.hours for stage in waiting if stage.hours is not None]
+    parts = [f"{len(waiting):,} of {len(stages):,} stages to run: {named or 'none'}"]
+    parts += [f"{epochs:g} epochs of training"] if epochs else []
+    parts += [f"{steps:,} steps of training"] if steps else []
+    parts += [f"about {sum(hours):,.1f} hours where a speed is stated"] if hours else []
+    return "; ".join(parts)
+
+
+def _epochs(command: Finetune) -> float:
+    objective = make_objective(command.method, command.objective_options)
+    return sum(phase.epochs for phase in objective.phases)
+
+
 def _planned(decision: Decision, pairs: int | None, probe: bool) -> PlannedStage:
     stage = decision.stage
     if not decision.runs:
@@ -99,8 +128,7 @@ def _hours(stage: Stage, pairs: int | None, probe: bool) -> tuple[float | None, 
     command = stage.command
     passes, workers = 1.0, 1
     if isinstance(command, Finetune):
-        objective = make_objective(command.method, command.objective_options)
-        passes = sum(phase.epochs for phase in objective.phases)
+        passes = _epochs(command)
         if command.training.steps is not None:
             passes = command.training.steps * command.batch_size / max(pairs, 1)
     elif isinstance(command, Score):

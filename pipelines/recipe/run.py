@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import yaml
 
 from ncclean.atomic import reported
-from ncclean.errors import InputError, NccleanError, ResumeError
+from ncclean.errors import NccleanError, ResumeError
 from ncclean.options import parameters
 from ncclean.output_mark import mark
 from ncclean.url_secrets import values_without_secrets
@@ -29,8 +29,8 @@ from .check import check_columns, check_inputs
 from .decisions import Decision, Start, decide
 from .folder import RunFolder, StageRecord, files_of
 from .load import Recipe
+from .matrix_tables import tables_of
 from .page import write_page
-from .tables import result_tables
 from .versions import versions
 
 
@@ -66,9 +66,7 @@ class RunSummary:
 
 def check(recipe: Recipe, start_from: str | None = None) -> None:
     """Raise `RecipeError` for an input that is not there or a column that nothing produces."""
-    if start_from is not None and start_from not in recipe.stages:
-        names = ", ".join(recipe.stages)
-        raise InputError(f"--from {start_from}: no such stage; the stages are {names}")
+    recipe.forced_from(start_from)  # refuses a stage that is not there
     check_inputs(recipe)
     check_columns(recipe)
 
@@ -81,16 +79,15 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
     same call goes on from there.
     """
     check(recipe, start_from)
+    forced = recipe.forced_from(start_from)
     folder = RunFolder(recipe.folder)
     with folder.locked():
         _write_start(recipe, folder)
         records: dict[str, StageRecord] = {}
         ran: list[str] = []
-        is_forced = False
         for number, stage in enumerate(recipe.stages.values(), start=1):
-            is_forced = is_forced or stage.name == start_from
             run_ids: dict[str, str | None] = {n: record.run_id for n, record in records.items()}
-            decision = decide(stage, folder, run_ids, is_forced)
+            decision = decide(stage, folder, run_ids, stage.name in forced)
             if not decision.runs and decision.record is not None:
                 records[stage.name] = decision.record
                 progress.say(f"{stage.name}: unchanged, skipped")
@@ -112,7 +109,7 @@ def run(recipe: Recipe, progress: Progress = SILENT, start_from: str | None = No
         page=str(folder.page),
         records=records,
         ran=tuple(ran),
-        tables=tuple(result_tables(recipe, records)),
+        tables=tuple(tables_of(recipe, records)),
     )
 
 

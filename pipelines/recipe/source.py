@@ -28,6 +28,7 @@ class Source:
 
     `lines` are counted from 1, by the keys that lead to a value; `changed` are those that were
     given beside it, with the option that a person knows: `--set model.epochs`, or `--model`.
+    `cells` are filled by `matrix.expand`: of a repeated stage, its name in the file and its values.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Source:
     values: dict[str, Any]
     lines: dict[Path_, int]
     changed: dict[Path_, str] = field(default_factory=dict)
+    cells: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def error(self, where: Sequence[str | int], sentence: str) -> RecipeError:
         """The error for a value: the line of it, or of the nearest thing around it."""
@@ -61,6 +63,16 @@ class Source:
             raise RecipeError(f"--set {key}: {text!r} is not YAML") from error
         first, _, rest = key.partition(".")
         stages, variables = self.values.get("stages"), self.values.get("vars")
+        matrix = self.values.get("for")
+        is_repeats = key == "repeats" and key not in (variables or {})
+        if is_repeats or (isinstance(matrix, dict) and key in matrix):
+            where: Path_ = ("for", key)
+            if isinstance(matrix, dict) and key in matrix:
+                matrix[key] = value
+            else:
+                self.values[key], where = value, (key,)
+            self.changed[where] = given_as or f"--set {key}"
+            return
         if not rest or first == "vars":
             first, rest = "vars", rest or first
             if not isinstance(variables, dict) or rest not in variables:

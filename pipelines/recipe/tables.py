@@ -12,7 +12,7 @@ from ..evaluate_models import percentage
 from .folder import StageRecord
 from .load import Recipe
 
-_MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
+MODEL_COMMANDS = tuple(f"evaluate {name}" for name in ("zeroshot", "retrieval", "linear-probe"))
 # What is shown of each task; all of it is in the results.
 _LEADING = ("acc1", "lp_acc1", "image_retrieval_recall@1", "text_retrieval_recall@1", "rsum")
 KIND_NAMES = {
@@ -33,7 +33,7 @@ def result_tables(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterato
     results = [
         result
         for record in records.values()
-        if record.done and record.command in _MODEL_COMMANDS
+        if record.done and record.command in MODEL_COMMANDS
         for result in record.result["results"]
     ]
     if results:
@@ -66,7 +66,7 @@ def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
     rows: dict[str, dict[str, str]] = {}
     models: list[str] = []
     for result in results:
-        name = _model_name(recipe, result)
+        name = model_name(recipe, result)
         models += [name] if name not in models else []
         for metric in _LEADING:
             value = result["metrics"].get(metric)
@@ -80,9 +80,9 @@ def _model_table(recipe: Recipe, results: list[Mapping[str, Any]]) -> Table:
     )
 
 
-def _model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
+def model_name(recipe: Recipe, result: Mapping[str, Any]) -> str:
     """The stage that made the model, else the model's own name."""
     for stage in recipe.stages.values():
         if stage.command.makes_model and result["model"] == stage.reference:
-            return stage.name
+            return stage.base
     return str(result["model"])

@@ -58,7 +58,7 @@ def test_batch_size_and_threads_change_nothing(demo_estimator, tmp_path):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (b"3", "sample 0/a has class 3, but classnames.txt names 0 to 2"),
+        (b"3", "sample 0/a has class 3, but the names of the classes end at 2"),
         (b"-1", "has class -1"),
         (b"cat", "the .cls of sample 0/a is not a number: 'cat'"),
         (b"", "has no .cls"),

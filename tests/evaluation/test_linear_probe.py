@@ -1,11 +1,18 @@
 """Linear probes on clusters: separable, noisy, lopsided."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from ncclean.errors import InputError
-from ncclean.evaluation.linear_probe import ProbeOptions, choose_c, fit_adamw, fit_probe
+from ncclean.evaluation.linear_probe import (
+    ProbeOptions,
+    _fitted,
+    choose_c,
+    fit_adamw,
+    fit_probe,
+)
 
 
 def clusters(count, classes, spread, seed):
@@ -65,3 +72,45 @@ def test_wrong_input():
         ProbeOptions(solver="sgd")
     with pytest.raises(InputError, match="--learning-rate must be above 0"):
         ProbeOptions(learning_rate=0)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adamw"])
+def test_weights_count_images(solver):
+    """An image of weight 2 is one that is there twice, and one of weight 0 is not there."""
+    image, labels = clusters(90, 3, 1.5, 0)
+    weights = (torch.arange(90) % 3).float()
+    options = ProbeOptions(solver=solver, epochs=400, learning_rate=0.05, batch_size=1000)
+    twice = torch.arange(90).repeat_interleave(weights.long())
+    if solver == "adamw":
+        weighted = fit_probe(image, labels, 3, options, weights)
+        plain = fit_probe(image[twice], labels[twice], 3, options)
+    else:
+        used = weights > 0
+        model = (image[used].double().numpy(), labels[used].numpy(), 1.0)
+        weighted = _fitted(*model, weights[used].numpy())
+        again = (image[twice].double().numpy(), labels[twice].numpy(), 1.0)
+        plain = _fitted(*again, np.ones(len(twice)))
+        np.testing.assert_allclose(weighted.coef_, plain.coef_, atol=2e-3)
+        return
+    torch.testing.assert_close(weighted.weights, plain.weights, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adamw"])
+def test_weights_undo_noisy_labels(solver):
+    image, labels = clusters(400, 4, 0.8, 0)
+    noisy = torch.rand(400, generator=torch.Generator().manual_seed(1)) < 0.6
+    wrong = torch.where(noisy, (labels + 1) % 4, labels)
+    options = ProbeOptions(solver=solver, epochs=60, learning_rate=0.05, batch_size=64)
+    held_out = clusters(400, 4, 0.8, 1)
+    weights = torch.where(noisy, 0.0, 1.0)
+    plain, weighted = (
+        accuracy(fit_probe(image, wrong, 4, options, w), *held_out)
+        for w in (None, weights / weights.mean())
+    )
+    assert weighted > plain + 0.3
+
+
+def test_a_class_whose_images_all_weigh_nothing_is_never_predicted():
+    image, labels = clusters(60, 3, 0.3, 0)
+    probe = fit_probe(image, labels, 3, ProbeOptions(), (labels > 0) * 1.5)
+    assert (probe.depth(image, torch.zeros_like(labels)) > 1).all()

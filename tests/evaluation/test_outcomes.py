@@ -52,7 +52,9 @@ def classes(count=30, of=6):
     image = F.normalize(torch.randn(count, 4, generator=generator), dim=1)
     weights = F.normalize(torch.randn(of, 4, generator=generator), dim=1)
     labels = torch.randint(0, of, (count,), generator=generator)
-    embedded = EmbeddedClasses([f"0/{n}" for n in range(count)], image, labels, {})
+    embedded = EmbeddedClasses(
+        [f"0/{n}" for n in range(count)], image, labels, {}, [str(n) for n in range(count)]
+    )
     return embedded, weights
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.evaluate_compare import EvaluateCompare
@@ -15,6 +16,8 @@ from ncclean_pipelines.evaluate_similarity import EvaluateSimilarity
 
 from ncclean import schema
 from ncclean.data.benchmark_sets import find_sets
+from ncclean.data.options import SourceOptions
+from ncclean.data.reader import read_samples
 from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.errors import InputError
 from ncclean.evaluation import model_tasks
@@ -261,3 +264,142 @@ def test_similarities_before_and_after(heldout, tmp_path):
     classes = on(EvaluateSimilarity, "demo", data=[heldout / "zeroshot-shape"])
     with pytest.raises(InputError, match="have no captions"):
         classes.run()
+
+
+@pytest.fixture
+def labelled(heldout, tmp_path):
+    """The rendered sets of shapes and textures in CyCLIP's layout."""
+    for name in ("shape", "texture"):
+        (source,) = find_sets([str(heldout / f"zeroshot-{name}")], "classification")
+        for split in ("test", "train"):
+            folder = tmp_path / name / split
+            folder.mkdir(parents=True)
+            rows = ["image,label"]
+            for shard in source.shards(split):
+                for sample in read_samples(shard, "cls"):
+                    (folder / f"{sample.key}.jpg").write_bytes(sample.image)
+                    rows.append(f"{sample.key}.jpg,{sample.caption}")
+            (folder / "labels.csv").write_text("\n".join(rows))
+        prompts = ", ".join(
+            "lambda s: f" + repr(line.replace("{c}", "{s}")) for line in source.templates()
+        )
+        (tmp_path / name / "classes.py").write_text(
+            f'{{"classes": {source.classnames()!r}, "templates": [{prompts}]}}'
+        )
+    return tmp_path
+
+
+def test_sets_of_cyclip_give_what_those_of_clip_benchmark_give(heldout, labelled):
+    for kind in (EvaluateZeroshot, EvaluateLinearProbe):
+        theirs = on(kind, "demo", data=[labelled]).run().summary
+        assert [one.dataset for one in theirs] == ["shape", "texture"]
+        for one in theirs:
+            (ours,) = on(kind, "demo", data=[heldout / f"zeroshot-{one.dataset}"]).run().summary
+            assert one.metrics == ours.metrics
+            assert one.images == ours.images
+
+
+def test_a_probe_with_weights_and_epochs_of_a_set(labelled, tmp_path):
+    """Half of the training labels are wrong; the score table knows which."""
+    path = labelled / "texture" / "train" / "labels.csv"
+    lines = path.read_text().splitlines()
+    names = [line.partition(",") for line in lines[1:]]
+    wrong = [
+        (name, (int(label) + number % 2) % 4, float(number % 2 == 0))
+        for number, (name, _, label) in enumerate(names)
+    ]
+    mixed = "\n".join(["image,label", *(f"{name},{label}" for name, label, _ in wrong)])
+    path.write_text(mixed)
+    keys = [name.removesuffix(".jpg") for name, _, _ in wrong][:-1]
+    table = pa.table(
+        {"shard": ["x"] * len(keys), "key": keys, "clean": [w for *_, w in wrong][:-1]}
+    )
+    pq.write_table(table, tmp_path / "w.parquet")
+    options = {"data": [labelled / "texture"]}
+    (plain,) = on(EvaluateLinearProbe, "demo", **options).run().summary
+    path.write_text(
+        "\n".join(["image,label", *(f"{name},{label}" for name, label, w in wrong[:-1] if w)])
+    )
+    (clean,) = on(EvaluateLinearProbe, "demo", **options).run().summary
+    path.write_text(mixed)
+    options |= {"scores": [str(tmp_path / "w.parquet")], "weights": "clean"}
+    (weighted,) = on(EvaluateLinearProbe, "demo", **options).run().summary
+    assert weighted.metrics == clean.metrics != plain.metrics
+    assert weighted.skipped == {"train_without_weight": 1}
+    assert weighted.settings["train_images"] == len(wrong) - 1
+    assert weighted.settings["weights"] == "clean"
+    adamw = {"probe": ProbeOptions(solver="adamw", learning_rate=0.01), "set_epochs": ["texture=3"]}
+    (short,) = on(EvaluateLinearProbe, "demo", data=[labelled / "texture"], **adamw).run().summary
+    assert short.settings["epochs"] == 3
+    with pytest.raises(InputError, match="there is no set textures: these are texture"):
+        on(EvaluateLinearProbe, "demo", data=[labelled / "texture"], set_epochs=["textures=3"],
+           probe=adamw["probe"]).run()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"set_epochs": ["a=3"]}, "is for --solver adamw"),
+        ({"weights": "x"}, "give both"),
+        ({"scores": ["x"]}, "give both"),
+        ({"set_epochs": ["a=no"], "probe": ProbeOptions(solver="adamw")}, "takes set=number"),
+    ],
+)
+def test_options_of_a_probe_that_do_not_go_together(options, message):
+    with pytest.raises(InputError, match=message):
+        on(EvaluateLinearProbe, "demo", data=["x"], **options)
+
+
+def test_karpathys_json_gives_what_the_shards_give(heldout, tmp_path):
+    (one,) = find_sets([str(heldout / "retrieval")], "retrieval")
+    images = []
+    for shard in one.shards("test"):
+        for sample in read_samples(shard):
+            (tmp_path / f"{sample.key}.jpg").write_bytes(sample.image)
+            sentences = [{"raw": line} for line in sample.caption.splitlines()]
+            images.append(
+                {"filename": f"{sample.key}.jpg", "split": "test", "sentences": sentences}
+            )
+    images.append({**images[0], "filename": "nowhere.jpg", "split": "train"})
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    (theirs,) = on(EvaluateRetrieval, "demo", data=[heldout / "retrieval"]).run().summary
+    (ours,) = on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"]).run().summary
+    assert (ours.metrics, ours.skipped) == (theirs.metrics, {})
+    (few,) = (
+        on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"], captions_per_image=2)
+        .run()
+        .summary
+    )
+    assert (few.images, few.captions) == (IMAGES, 2 * IMAGES)
+    (train,) = on(
+        EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
+        source_options=SourceOptions(split=("test", "train")),
+    ).run().summary  # fmt: skip
+    assert (train.dataset, train.skipped) == ("dataset-test-train", {"image_missing": 1})
+    with pytest.raises(InputError, match="no image of the split val"):
+        on(EvaluateRetrieval, "demo", data=[tmp_path / "dataset.json"],
+           source_options=SourceOptions(split=("val",))).run()  # fmt: skip
+
+
+def test_hostile_labels_of_cyclip(labelled, tmp_path):
+    folder = labelled / "texture"
+    path = folder / "test" / "labels.csv"
+    lines = path.read_text().splitlines()
+    (folder / "outside.jpg").write_bytes(
+        (folder / "test" / f"{lines[1].split(',')[0]}").read_bytes()
+    )
+    (folder / "test" / "broken.jpg").write_bytes(b"no image")
+    odd = ["../outside.jpg,1", "/etc/passwd,1", "nowhere.jpg,1", "broken.jpg,1"]
+    path.write_text("\n".join([*lines, *odd]))
+    (result,) = on(EvaluateZeroshot, "demo", data=[folder]).run().summary
+    assert result.images == IMAGES
+    assert result.skipped == {"image_missing": 3, "image_corrupt": 1}
+    for label, message in (("4", "has class 4, but the names of the classes end at 3"),
+                           ("-1", "has class -1"), ("cat", "is not a number: 'cat'"),
+                           ("", "has no .label")):  # fmt: skip
+        path.write_text("\n".join([lines[0], lines[1].split(",")[0] + "," + label]))
+        with pytest.raises(InputError, match=message):
+            on(EvaluateZeroshot, "demo", data=[folder]).run()
+    (folder / "classes.py").write_text("import os\n")
+    with pytest.raises(InputError, match=r"classes.py, line 1: neither a dictionary"):
+        on(EvaluateZeroshot, "demo", data=[folder]).run()

@@ -143,7 +143,7 @@ def test_wrong_values_are_input_errors_and_wrong_names_are_pythons(tmp_path):
 
 
 def test_evaluate_takes_the_task(shards, tmp_path):
-    with pytest.raises(InputError, match="evaluate takes compare, linear-probe"):
+    with pytest.raises(InputError, match="evaluate takes compare, judgements, linear-probe"):
         ncclean.evaluate("beauty")
     with pytest.raises(TypeError, match="pears"):
         ncclean.evaluate("noise", scores="s.parquet", out="n.json", pears=3)

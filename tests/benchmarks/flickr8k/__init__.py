@@ -1,1 +1,1 @@
-"""CIFAR-10N, photographs with the mistakes of people: scores, audits and repairs."""
+"""Flickr8k with both noises of the literature: detection and training."""

@@ -10,6 +10,7 @@ from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.source import RecipeError
 
 NAMES = list(bundled_recipes())
+SETS = ("benchmark", "imagenet", "flickr30k", "retrieval_set", "shifted", "probe_sets")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,7 +56,7 @@ def test_a_bundled_recipe_can_start_where_its_data_are(name, corpus, scored, tmp
         "shards": corpus,
         "source": scored / "embeddings" if name == "clean_embeddings" else corpus,
         "weights": weights,
-        **dict.fromkeys(("benchmark", "imagenet", "flickr30k"), corpus),
+        **dict.fromkeys(SETS, corpus),
         "out": tmp_path / "out",
     }
     # Names of weights that open_clip knows stay.

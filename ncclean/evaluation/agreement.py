@@ -1,0 +1,118 @@
+"""How well a score agrees with people's: Kendall's tau and pairwise accuracy, with intervals.
+
+tau_b = (C - D) / sqrt((C + D + Tx) (C + D + Ty)) and tau_c = 2 (C - D) / (n^2 (m - 1) / m), with C
+concordant and D discordant pairs of judgements, Tx and Ty those tied in one of the two, and m the
+smaller number of distinct values. The literature on Flickr8k reports tau_c for its experts and
+tau_b for CrowdFlower [1].
+
+The judgements of one image are not independent, so the intervals are those of a jackknife that
+leaves out whole images [2]. A bootstrap would draw an image twice, and a copy ties with itself.
+
+[1] Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning".
+[2] Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11; in groups of images
+    as by Kott 2001, "The Delete-a-Group Jackknife".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import kendalltau
+from scipy.stats import t as student_t
+
+from ncclean.estimates import Estimate
+
+# Each group costs another Kendall's tau: 10 ms for 47,000 judgements.
+MOST_GROUPS = 500
+_BOUNDS = np.array([[-1.0, 1.0], [-1.0, 1.0], [0.0, 1.0]])
+_TAIL = 0.975
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of a score with people on `judgements` of `captions` of `images`.
+
+    `pairwise_accuracy` is over the `pairs` of captions of one image that people rate differently:
+    the share that the score orders as they do, ties counting half. It is NaN without such pairs.
+    """
+
+    tau_b: Estimate
+    tau_c: Estimate
+    pairwise_accuracy: Estimate
+    judgements: int
+    captions: int
+    images: int
+    pairs: int
+
+
+def agreement(score: np.ndarray, ratings: np.ndarray, image: np.ndarray) -> Agreement:
+    """From (N,) scores, (N, J) ratings of J judges, and the (N,) numbers of the images.
+
+    A rating that is NaN was not given. Each rating is a judgement of its own for tau, as in [1];
+    pairwise accuracy compares the mean ratings. Raises `ValueError` without scores of two images,
+    or where all scores or all ratings are equal: then there is no order to agree with.
+    """
+    row, judge = np.nonzero(~np.isnan(ratings))
+    x, y, owner = score[row], ratings[row, judge], image[row]
+    images = np.unique(owner)
+    if len(images) < 2:
+        raise ValueError("agreement needs judgements of at least two images")
+    for what, values in (("scores", x), ("ratings", y)):
+        if (values == values[0]).all():
+            raise ValueError(f"all {what} are equal, so there is no order to agree with")
+    rated = np.unique(row)
+    right, pairs = _ordered_pairs(score[rated], np.nanmean(ratings[rated], axis=1), image[rated])
+    group = _groups(image, images)
+    right, pairs = _sums(group[rated], right), _sums(group[rated], pairs)
+    group = group[row]
+
+    def statistics(left_out: int | None = None) -> np.ndarray:
+        kept = slice(None) if left_out is None else group != left_out
+        there = pairs.sum() - (0 if left_out is None else pairs[left_out])
+        hits = right.sum() - (0 if left_out is None else right[left_out])
+        taus = (kendalltau(x[kept], y[kept], variant=variant).statistic for variant in "bc")
+        return np.array([*taus, hits / there if there else np.nan])
+
+    values = statistics()
+    count = len(pairs)
+    replicates = np.array([statistics(number) for number in range(count)])
+    spread = (count - 1) / count * ((replicates - replicates.mean(axis=0)) ** 2).sum(axis=0)
+    half = student_t.ppf(_TAIL, count - 1) * np.sqrt(spread)
+    low, high = (np.clip(values + sign * half, *_BOUNDS.T) for sign in (-1, 1))
+    tau_b, tau_c, accuracy = (
+        Estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)
+    )
+    return Agreement(tau_b, tau_c, accuracy, len(x), len(rated), len(images), round(pairs.sum()))
+
+
+def _ordered_pairs(
+    score: np.ndarray, rating: np.ndarray, image: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) of each row: pairs with later rows of its image that it orders as people do, and all.
+
+    Rows that people rate alike make no pair.
+    """
+    right, pairs = np.zeros(len(score)), np.zeros(len(score))
+    order = np.argsort(image, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(image[order])) + 1):
+        for place, row in enumerate(rows[:-1]):
+            others = rows[place + 1 :]
+            people = np.sign(rating[row] - rating[others])
+            same = np.sign(score[row] - score[others]) * people
+            pairs[row] = np.count_nonzero(people)
+            right[row] = ((same + 1) / 2)[people != 0].sum()
+    return right, pairs
+
+
+def _groups(image: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """(N,) group of each row from 0: that of its image, drawn at random where there are many."""
+    count = min(len(images), MOST_GROUPS)
+    place = np.searchsorted(images, image)
+    drawn: np.ndarray = np.random.default_rng(0).permutation(np.arange(len(images)) % count)
+    return drawn[np.minimum(place, len(images) - 1)]
+
+
+def _sums(group: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(G,) sums by group."""
+    return np.bincount(group, values)

@@ -1,0 +1,143 @@
+"""People's judgements of captions: a table of images, captions and ratings, whoever made it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.images.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, PATH_COLUMNS
+from ncclean.data.images.rows import columns_of, rows_of
+from ncclean.data.images.text_rows import BrokenRow
+from ncclean.data.images.units import TABLE, TABLES
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+
+# The first that is there counts.
+_IMAGES = ("image", "image_id", "image_name", *PATH_COLUMNS, *IMAGE_COLUMNS)
+_CAPTIONS = (*CAPTION_COLUMNS, "hyp", "hypothesis", "candidate", "cand")
+_RATINGS = ("human_score", "rating", "judgement", "judgment", "yes_share", "score")
+_JUDGES = re.compile(r"(judge|judgement|judgment|expert|rater|annotator|worker|rating)[ _-]?\d+")
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """N judged captions: the name of each image, the caption, and (N, J) ratings of J judges.
+
+    A rating that was not given is NaN. `rating_columns` are the J columns. `left_out` counts the
+    rows of the table that are no judgement, by reason.
+    """
+
+    image: list[str]
+    caption: list[str]
+    ratings: np.ndarray
+    rating_columns: tuple[str, ...]
+    left_out: dict[str, int]
+
+    def select(self, rows: np.ndarray) -> Judgements:
+        """The judgements of these rows."""
+        return Judgements(
+            [self.image[row] for row in rows],
+            [self.caption[row] for row in rows],
+            self.ratings[rows],
+            self.rating_columns,
+            self.left_out,
+        )
+
+    def averaged(self) -> Judgements:
+        """The same with one rating each, the mean of the judges."""
+        mean = np.nanmean(self.ratings, axis=1, keepdims=True)
+        return Judgements(self.image, self.caption, mean, self.rating_columns, self.left_out)
+
+
+def read_judgements(
+    path: str,
+    image: str | None = None,
+    caption: str | None = None,
+    ratings: Sequence[str] = (),
+) -> Judgements:
+    """Read csv, tsv, jsonl or Parquet. Columns that are not named are found by their usual names.
+
+    Raises `InputError` for a file that cannot be read, lacks a column or holds no judgement.
+    """
+    if not path.lower().endswith(TABLES):
+        raise InputError(f"{path} is not a table of judgements: it takes {', '.join(TABLES)}")
+    try:
+        schema = columns_of(path)
+    except ShardError as error:
+        raise InputError(str(error)) from error
+    there = [name.lower() for name in (schema.names if isinstance(schema, pa.Schema) else schema)]
+    of_image = _named(path, there, image, _IMAGES, "--image-column", "image names")
+    of_caption = _named(path, there, caption, _CAPTIONS, "--caption-column", "captions")
+    of_ratings = _rating_columns(path, there, ratings)
+    images, captions, values = [], [], []
+    left_out: Counter[str] = Counter()
+    try:
+        for row in rows_of(ShardRef(path, path, 0, "", layout=TABLE)):
+            if isinstance(row, BrokenRow):
+                left_out["row_broken"] += 1
+                continue
+            name, text = _text(row.get(of_image)), _text(row.get(of_caption))
+            numbers = [_number(row.get(column)) for column in of_ratings]
+            lacks = (
+                "image_missing" if not name else "caption_missing" if not text
+                else "rating_missing" if all(map(math.isnan, numbers)) else None
+            )  # fmt: skip
+            if lacks is not None:
+                left_out[lacks] += 1
+                continue
+            images.append(name)
+            captions.append(text)
+            values.append(numbers)
+    except ShardError as error:
+        raise InputError(f"{path} cannot be read to its end: {error}") from error
+    if not images:
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        raise InputError(f"{path} holds no judgement ({counts or 'it is empty'})")
+    return Judgements(images, captions, np.array(values), of_ratings, dict(left_out))
+
+
+def _named(
+    path: str, there: Sequence[str], asked: str | None, usual: Sequence[str], flag: str, what: str
+) -> str:
+    if asked is not None:
+        if asked.lower() not in there:
+            raise InputError(f"{path} has no column {asked!r}: there are {', '.join(there)}")
+        return asked.lower()
+    name = next((name for name in usual if name in there), None)
+    if name is None:
+        raise InputError(
+            f"{path} has no column of {what} ({', '.join(usual[:4])}, ...): name it with {flag}; "
+            f"there are {', '.join(there)}"
+        )
+    return name
+
+
+def _rating_columns(path: str, there: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """Those asked for; else the ratings of several judges, or the score of all."""
+    if asked:
+        named = tuple(_named(path, there, name, (), "--rating", "ratings") for name in asked)
+        return tuple(dict.fromkeys(named))
+    judges = tuple(name for name in there if _JUDGES.fullmatch(name))
+    return judges or (_named(path, there, None, _RATINGS, "--rating", "ratings"),)
+
+
+def _text(value: Any) -> str:
+    """One line of a caption, or the name of an image."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    return " ".join(str(value).encode("utf-8", "replace").decode().split())
+
+
+def _number(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) or value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan

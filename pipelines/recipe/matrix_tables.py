@@ -1,0 +1,105 @@
+"""Results of repeated stages: the mean and standard deviation over the seeds of each cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+from typing import Any
+
+from ncclean.evaluation.noise_evaluation import ALL
+
+from ..display import Table
+from .folder import StageRecord
+from .load import Recipe
+from .matrix import of_cell
+from .tables import MODEL_COMMANDS, model_name, result_tables
+
+_Cell = tuple[tuple[str, Any], ...]
+
+
+@dataclass
+class Means:
+    """Values of several runs by row and column, shown as mean and standard deviation."""
+
+    title: str
+    rows: dict[tuple[str, _Cell], dict[str, list[float]]] = field(default_factory=dict)
+
+    def add(self, name: str, cell: Mapping[str, Any], column: str, value: float | None) -> None:
+        """One value of a run; the values of the cell but seed and repeat tell rows apart."""
+        row = self.rows.setdefault((name, tuple(of_cell(cell))), {})
+        values = row.setdefault(column, [])
+        if value is not None:
+            values.append(value)
+
+    def table(self, first: str, digits: int) -> Table:
+        """A row for each cell and name, a column for each figure.
+
+        Without a deviation where there is a single run.
+        """
+        columns = list(dict.fromkeys(name for row in self.rows.values() for name in row))
+        variables = list(dict.fromkeys(key for _, cell in self.rows for key, _ in cell))
+        ordered = sorted(self.rows, key=lambda row: _place(row[1], self.rows))
+        rows = []
+        for name, cell in ordered:
+            values = self.rows[name, cell]
+            known = dict(cell)
+            counts = {len(values.get(column, ())) for column in columns} - {0}
+            rows.append(
+                (
+                    *(str(known.get(variable, "")) for variable in variables),
+                    name,
+                    str(max(counts, default=0)),
+                    *(_spread(values.get(column, ()), digits) for column in columns),
+                )
+            )
+        heads = (*variables, first, "runs", *columns)
+        return Table(self.title, heads, tuple(rows), left=len(variables) + 1)
+
+
+def tables_of(recipe: Recipe, records: Mapping[str, StageRecord]) -> Iterator[Table]:
+    """The tables of a run, means and deviations where its stages are repeated."""
+    if not recipe.is_matrix:
+        yield from result_tables(recipe, records)
+        return
+    models: dict[str, Means] = {}
+    noise: dict[str, Means] = {}
+    for name, record in records.items():
+        stage = recipe.stages[name]
+        if not record.done:
+            continue
+        if record.command == "evaluate noise":
+            title = f"{stage.base}: AUROC of all noise, mean and standard deviation"
+            means = noise.setdefault(stage.base, Means(title))
+            for score in record.result["scores"]:
+                auroc = next(k["report"]["auroc"] for k in score["kinds"] if k["kind"] == ALL)
+                means.add(stage.base, stage.cell, score["column"], auroc)
+        if record.command in MODEL_COMMANDS:
+            for result in record.result["results"]:
+                title = f"{result['dataset']}: mean and standard deviation, percent"
+                means = models.setdefault(f"{result['dataset']} {record.command}", Means(title))
+                for metric, value in result["metrics"].items():
+                    percent = value if value is None or metric.endswith("rsum") else 100 * value
+                    means.add(model_name(recipe, result), stage.cell, _short(metric), percent)
+    yield from (means.table("stage", 3) for means in noise.values())
+    yield from (means.table("model", 1) for means in models.values())
+
+
+def _place(cell: _Cell, rows: Iterable[tuple[str, _Cell]]) -> int:
+    """Cells in the order of the run, the models of one beside each other."""
+    return list(dict.fromkeys(other for _, other in rows)).index(cell)
+
+
+def _spread(values: Iterable[float], digits: int) -> str:
+    """`73.1 ± 0.4`, with the deviation of the sample."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "-"
+    text = f"{mean(known):.{digits}f}"
+    return f"{text} ± {stdev(known):.{digits}f}" if len(known) > 1 else text
+
+
+def _short(metric: str) -> str:
+    """`image R@1` for the name that clip_benchmark has."""
+    return metric.replace("_retrieval_recall@", " R@")

@@ -1,0 +1,51 @@
+"""Scores of judged captions by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ncclean.evaluation.judged_images import JudgedImages, plain_name
+from ncclean.evaluation.judged_scores import scores_of_model
+from ncclean.evaluation.judgement_table import Judgements
+from ncclean.scoring.clip_loss import neg_clip_loss
+
+
+def test_rivals_are_all_judged_images_and_captions_once():
+    generator = torch.Generator().manual_seed(0)
+    image = F.normalize(torch.randn(4, 6, generator=generator), dim=1)
+    text = F.normalize(torch.randn(3, 6, generator=generator), dim=1)
+    asked = []
+
+    def encode_text(prompts, batch_size):
+        asked.extend(prompts)
+        return text
+
+    estimator = SimpleNamespace(scale=10.0, encode_text=encode_text)
+    # The last image of the source was not judged, `d` is not there.
+    images = JudgedImages({"a": 0, "b": 1, "c": 2, "e": 3}, image, {}, {"image_corrupt": 1})
+    judged = [("a", "x"), ("b", "y"), ("c", "z"), ("a", "y"), ("d", "x")]
+    names, captions = map(list, zip(*judged, strict=True))
+    judgements = Judgements(names, captions, np.ones((5, 1)), ("score",), {})
+    found = scores_of_model(estimator, images, judgements, prefix="A photo depicts")
+    assert asked == [f"A photo depicts {caption}" for caption in "xyz"]
+    assert found.missing == {"image_corrupt": 1}
+    cosines = image[:3] @ text.T
+    own = [cosines[0, 0], cosines[1, 1], cosines[2, 2], cosines[0, 1]]
+    np.testing.assert_allclose(found.values["similarity"][:4], own, rtol=1e-6)
+    expected = neg_clip_loss(cosines, 10.0)
+    np.testing.assert_allclose(found.values["neg_clip_loss"][:3], expected, rtol=1e-5)
+    logits = 10 * cosines
+    across = cosines[0, 1] - (logits[0].logsumexp(0) + logits[:, 1].logsumexp(0)) / 20
+    assert found.values["neg_clip_loss"][3] == pytest.approx(float(across), rel=1e-5)
+    assert all(np.isnan(values[4]) for values in found.values.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("a/b.c.jpg", "a/b.c"), ("x.JPEG", "x"), ("x.y", "x.y"), ("7", "7"), ("a.txt", "a.txt")],
+)
+def test_names_without_the_ending_of_an_image(name, plain):
+    assert plain_name(name) == plain
