@@ -33,7 +33,8 @@ class Attack:
     """`write` fills a folder. `statuses` counts the rows that `score` must write by status.
 
     `failed` are the shards that are reported, each by its name; empty statuses stand for a source
-    that is refused with a sentence which contains `says`.
+    that is refused with a sentence which contains `says`. `source` is a file of the folder to name
+    in its place.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Attack:
     statuses: dict[str, int]
     failed: tuple[str, ...] = ()
     says: str = ""
+    source: str = ""
 
 
 def good(prefix: str = "good", count: int = _GOOD) -> list[hostile.Member]:

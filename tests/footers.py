@@ -127,3 +127,10 @@ def set_rows(rows: int, group_rows: int | None = None) -> Callable[[Footer], obj
                 group[GROUP_ROWS] = (6, group_rows)
 
     return change
+
+
+def lengthen_histograms(footer: Footer) -> None:
+    """Adds a level to the histogram of definition levels of each column."""
+    for column in footer.columns():
+        kind, (inner, levels) = column[HISTOGRAMS][1][DEFINITION_LEVELS]
+        column[HISTOGRAMS][1][DEFINITION_LEVELS] = kind, (inner, [*levels, 7])

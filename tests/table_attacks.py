@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests import hostile
 from tests.attacks import Attack
+from tests.footers import lengthen_histograms, rewrite_footer
 
 _ROWS = 20
 _HALF = _ROWS // 2
@@ -65,6 +67,57 @@ def parquet(**columns: pa.Array) -> Callable[[Path], None]:
     return write
 
 
+def karpathy(
+    change: Callable[[list[Any]], object], cut: int | None = None
+) -> Callable[[Path], None]:
+    """Writes images with captions as Karpathy's json; `change` is done to their list.
+
+    With `cut` only so many characters of the file are left.
+    """
+
+    def write(folder: Path) -> None:
+        for number in range(_ROWS):
+            (folder / f"{number}.jpg").write_bytes(hostile.JPEG)
+        images: list[Any] = [
+            {"filename": f"{number}.jpg", "sentences": [{"raw": f"caption {number}"}]}
+            for number in range(_ROWS)
+        ]
+        change(images)
+        text = json.dumps({"images": images})
+        (folder / "t.json").write_text(text[:cut])
+
+    return write
+
+
+def _broken_images(images: list[Any]) -> None:
+    images[3], images[4] = 7, {"split": "val"}
+    images[5]["filename"] = "../../etc/passwd"
+    images[6]["sentences"] = [{}, {"raw": " "}, {"raw": "a dog"}]
+
+
+def nulls(folder: Path) -> None:
+    """Twenty million rows of nothing in some kilobytes."""
+    parquet()(folder)
+    rows = 20_000_000
+    columns = {"jpg": pa.nulls(rows, pa.binary()), "caption": pa.nulls(rows, pa.string())}
+    pq.write_table(pa.table(columns), folder / "t.parquet", row_group_size=rows)
+
+
+def _histograms(folder: Path) -> None:
+    """Level histograms of a wrong length, at which Arrow's accessor ends the process."""
+    parquet()(folder)
+    rewrite_footer(folder / "t.parquet", lengthen_histograms)
+
+
+def _heic(folder: Path) -> None:
+    table()(folder)
+    for number in range(_HALF):
+        (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
+    (folder / "t.csv").write_text(
+        "file_name,text\n" + "".join(f"{n}.heic,c\n" for n in range(_HALF)) + "a.jpg,fine\n"
+    )
+
+
 def one_huge_text() -> pa.Array:
     """What all rows share: 100 MB that the file holds in a few kilobytes."""
     numbers = pa.array([0] * _ROWS, pa.int32())
@@ -96,6 +149,14 @@ TABLE_ATTACKS = (
     Attack("csv with a row twice", table(row10="9,a.jpg,again"), {"ok": 19, "duplicate_key": 1}),
     Attack("csv in UTF-16", table("key,file_name,text\n0,a.jpg,c\n".encode("utf-16")),
            {}, ("t",)),
+    Attack("csv with a line of 20 MB, and rows behind it", table(row10="x" * (20 << 20)),
+           {"ok": 10}, ("t",)),
+    Attack("Karpathy's json with images that are none", karpathy(_broken_images),
+           {"ok": 17, "row_broken": 2, "image_missing": 1, "caption_missing": 2},
+           source="t.json"),
+    Attack("Karpathy's json that is cut", karpathy(list, cut=-200), {"ok": 16}, ("t",),
+           source="t.json"),
+    Attack("csv that names HEIC", _heic, {"ok": 1, "image_corrupt": _HALF}),
     Attack("jsonl with lines that are cut, deep and no objects",
            json_lines('{"file_name": "a.', "[" * 100_000, "[1]", "null"),
            {"ok": 20, "row_broken": 4}),
@@ -105,6 +166,9 @@ TABLE_ATTACKS = (
            {"ok": 20, "row_broken": 20}),
     Attack("Parquet with a row group that is overwritten", _row_group_overwritten,
            {"ok": 30, "row_broken": 10}, ("t",)),
+    Attack("Parquet with 20 million rows of nulls", nulls, {"ok": 20}, ("t",)),
+    Attack("Parquet with level histograms of a wrong length", _histograms,
+           {"ok": 20, "row_broken": 20}, ("t",)),
     Attack("Parquet without some captions and images",
            parquet(caption=pa.array([None, *["c"] * (_ROWS - 1)]),
                    jpg=pa.array([*[hostile.JPEG] * (_ROWS - 1), None])),

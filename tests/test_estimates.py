@@ -27,3 +27,14 @@ def test_it_is_read_from_what_it_wrote():
     assert Estimate.of_fields(unknown, "noise_rate") == UNKNOWN == Estimate.of_fields({}, "x")
     broken = Estimate.of_fields({"rate": "0.2", "rate_low": "a", "rate_high": None}, "rate")
     assert (broken.value, broken.is_known, broken.has_interval) == (0.2, True, False)
+
+
+def test_a_rate_of_zero_is_known():
+    fields = {"rate": 0.0, "rate_low": 0.0, "rate_high": 0.1}
+    assert Estimate.of_fields(fields, "rate") == Estimate(0.0, 0.0, 0.1)
+
+
+def test_an_interval_has_both_ends():
+    assert Estimate(0.2, 0.1, 0.3).has_interval
+    assert not Estimate(0.2, 0.1).has_interval
+    assert not Estimate(0.2, high=0.3).has_interval

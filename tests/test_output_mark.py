@@ -158,3 +158,13 @@ def test_objects_of_a_store():
     with pytest.raises(InputError, match="in the way"):
         check_free([str(place)], "audit")
     place.fs.store.clear()
+
+
+def test_the_mark_of_a_long_pdf_is_at_its_end(tmp_path):
+    path = tmp_path / "f.pdf"
+    write_figure(matplotlib.figure.Figure(), str(path), "report")
+    data = path.read_bytes()
+    assert was_made_by(str(path), "report")
+    path.write_bytes(data[:20] + b"\n%" + b"x" * 100_000 + b"\n" + data[20:])
+    assert was_made_by(str(path), "report")
+    assert not was_made_by(str(path), "audit")

@@ -15,6 +15,7 @@ from ncclean.errors import InputError
 from ncclean.models.embedding_head import EmbeddingHead
 from ncclean.storage.tables import table_files
 from ncclean.text_files import load_yaml, parse_json, read_text
+from tests import object_store
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
@@ -94,3 +95,15 @@ def test_no_option_waits_for_a_pipe_or_reads_a_device(tmp_path, read, kind):
         path.symlink_to("/dev/zero")
     with pytest.raises(InputError, match=f"it is a {kind}, not a file"):
         read(str(path))
+
+
+def test_a_wide_text_is_not_a_deep_one():
+    assert load_yaml("- []\n" * 300, "x") == [[] for _ in range(300)]
+
+
+def test_an_object_that_is_too_large_is_not_read_in_part():
+    with object_store.s3():
+        object_store.filesystem().pipe_file("corpus/x", b"12345")
+        assert read_text("s3://corpus/x", 5) == "12345"
+        with pytest.raises(InputError, match="more than 4 bytes"):
+            read_text("s3://corpus/x", 4)

@@ -8,8 +8,8 @@ from ncclean.data.parquet_footer import Chunk
 from ncclean.errors import ShardError
 
 # Text and images do not shrink to a two hundredth; a few bytes that stand for gigabytes do.
-_LARGEST_RATIO = 200
-_WORTH_A_LOOK = 64 << 20
+LARGEST_RATIO = 200
+WORTH_A_LOOK = 64 << 20
 _BATCH_BYTES = 256 << 20
 _ROWS_OF_A_SMALL_FILE = 100_000
 
@@ -29,7 +29,7 @@ def inflated_columns(chunks: Sequence[Chunk]) -> dict[str, str]:
         chunk.column: f"column {chunk.column} unpacks from {chunk.packed:,} to "
         f"{chunk.unpacked:,} bytes"
         for chunk in chunks
-        if chunk.unpacked > max(_WORTH_A_LOOK, _LARGEST_RATIO * chunk.packed)
+        if chunk.unpacked > max(WORTH_A_LOOK, LARGEST_RATIO * chunk.packed)
     }
 
 

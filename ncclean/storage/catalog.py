@@ -13,6 +13,7 @@ import duckdb
 import fsspec
 
 from ncclean import stores
+from ncclean.data.parquet_bounds import LARGEST_RATIO, WORTH_A_LOOK
 from ncclean.errors import InputError
 from ncclean.scratch import scratch_folder
 from ncclean.storage.quoting import identifier, quoted
@@ -60,6 +61,7 @@ def connect(
     for name, members in views.items():
         try:
             # The order of the rows is that of the input; a query without ORDER BY shows it.
+            _check_sizes(connection, members)
             connection.execute(
                 f"CREATE VIEW {name} AS "
                 f"SELECT *{numbered} FROM read_parquet([{_listed(members)}], union_by_name=true)"
@@ -75,6 +77,24 @@ def connect(
     if work is None:  # else the caller has settings to change, and locks them
         lock(connection)
     return connection
+
+
+def _check_sizes(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
+    """Raise `InputError` for a column that stands for far more than its file can hold.
+
+    Its values would be read one by one: a dictionary of one gigabyte fills any memory.
+    """
+    found = connection.execute(
+        "SELECT file_name, path_in_schema, total_compressed_size, total_uncompressed_size "
+        f"FROM parquet_metadata([{_listed(files)}]) WHERE total_uncompressed_size > "
+        f"greatest({WORTH_A_LOOK}, {LARGEST_RATIO} * total_compressed_size) LIMIT 1"
+    ).fetchone()
+    if found is not None:
+        file, column, packed, unpacked = found
+        raise InputError(
+            f"{file}: column {column} unpacks from {packed:,} to {unpacked:,} bytes, "
+            "so it is not read"
+        )
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:

@@ -22,7 +22,7 @@ MOST_BYTES, MOST_SECONDS = 2 << 30, 10.0
 _LONGEST_SECONDS = 300
 _POLL_SECONDS = 0.05
 _MODEL = "--model demo --precision fp32 --shift 0.2"
-# After `score`; FOLDER is where the source lies, OUT the folder to write to.
+# After `score`; FOLDER is the source, OUT the folder to write to.
 _COMMANDS = {
     "score": f"score FOLDER --out OUT/s.parquet {_MODEL}",
     "select": "select OUT/s.parquet --out OUT/k.parquet --where true",
@@ -51,7 +51,7 @@ def run_all(attack: Attack, folder: Path) -> dict[str, dict[str, Any]]:
     attack.write(source)
     ends: dict[str, dict[str, Any]] = {}
     for name, words in _COMMANDS.items():
-        replaced = words.replace("FOLDER", str(source)).replace("OUT", str(out))
+        replaced = words.replace("FOLDER", str(source / attack.source)).replace("OUT", str(out))
         ends[name] = _run(replaced.split(), folder / "log")
         table = out / "s.parquet"
         if name == "score":

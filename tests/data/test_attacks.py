@@ -7,10 +7,12 @@ from collections import Counter
 
 import pytest
 
-from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.decode import ImageDecoder, ImageRejected, Preprocessing
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
+from ncclean.data.stream import DecodedSample
 from ncclean.errors import ShardError
+from ncclean.execution.sample_rows import Row, captions_of
 from tests.attacks import ATTACKS
 from tests.table_attacks import TABLE_ATTACKS
 
@@ -34,14 +36,15 @@ def test_every_row_has_its_status(folder, attack):
     decoder = ImageDecoder(Preprocessing((32, 32), (0.0,), (1.0,)))
     statuses, failed = Counter(), {}
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    for shard in resolve_sources([str(folder)]):
+    for shard in resolve_sources([str(folder / attack.source)]):
         try:
             for sample in read_samples(shard):
-                status = sample.status
                 if sample.image is not None:
                     decoded = decoder.decode_or_reject(sample.image)
-                    status = getattr(decoded, "reason", status)
-                statuses[status.value] += max(1, len(sample.captions))
+                    if isinstance(decoded, ImageRejected):
+                        sample.reject(decoded.reason)
+                for caption in captions_of(sample):
+                    statuses[Row(DecodedSample(sample), caption).status.value] += 1
         except ShardError as error:
             failed[shard.name] = str(error)
     assert time.process_time() - begin < MOST_SECONDS

@@ -9,6 +9,14 @@ from ncclean.data.gate import Gate
 from tests import hostile
 
 
+def test_what_is_larger_than_the_bound_enters_alone():
+    gate = Gate(10)
+    entering = threading.Thread(target=gate.enter, args=(25,), daemon=True)
+    entering.start()
+    entering.join(10)
+    assert not entering.is_alive()
+
+
 def test_never_more_than_its_bound_but_for_one_alone():
     gate, lock, held, most = Gate(10), threading.Lock(), [], []
 

@@ -126,6 +126,14 @@ def test_rows_that_are_broken_cost_themselves(source):
     assert [len(sample.captions) for sample in samples[4:8]] == [0, 1, 2, 1]
 
 
+def test_a_broken_image_has_a_row_in_every_split(source):
+    def broken(images):
+        images[2] = 7
+
+    samples, _ = read(changed(source, broken), split=["val"])
+    assert statuses(samples) == ["ok", "row_broken", *9 * ["ok"]]
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclean.data.member_samples import hashed_uid, sample_uid, take_captions
+from ncclean.data.member_samples import Contents, hashed_uid, sample_uid, take_captions
 from ncclean.data.samples import Sample, SkipReason
 
 
@@ -22,6 +22,26 @@ def test_each_entry_of_a_list_and_each_name_is_a_caption():
         (6, "none", None, "caption_missing", None),
     ]  # fmt: skip
     assert sample.status is SkipReason.OK
+
+
+def test_a_caption_ends_without_white_space():
+    assert taken((None, [b" a dog\r\n", "\tcats "])).captions[0].text == "a dog"
+    assert taken((None, "\tcats ")).caption == "cats"
+
+
+@pytest.mark.parametrize(
+    ("members", "keys", "has_caption"),
+    [
+        (("txt",), None, True),
+        (("en",), None, False),
+        (("en",), ("en", "de"), False),
+        (("en", "de"), ("en", "de"), True),
+    ],
+)
+def test_a_sample_waits_for_every_name_that_was_asked_for(members, keys, has_caption):
+    contents = Contents(0, "k", keys)
+    contents.members = dict.fromkeys(members, b"text")
+    assert contents.has_caption == has_caption
 
 
 def test_one_that_cannot_be_used_keeps_its_place_and_reason():

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ncclean.data.nested_fields import field_at
+from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from tests import hostile
@@ -53,3 +53,7 @@ def test_every_layout_finds_the_caption(tmp_path, kind):
     (shard,) = resolve_sources([str(place)])
     (sample,) = read_samples(shard, "conversations[1].value")
     assert [caption.text for caption in sample.captions] == ["a red square"]
+
+
+def test_the_field_that_a_path_begins_with():
+    assert head_of("talk[1].value") == head_of("talk.value") == head_of("talk") == "talk"

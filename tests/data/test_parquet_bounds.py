@@ -20,7 +20,7 @@ from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
-from tests.footers import DEFINITION_LEVELS, HISTOGRAMS, rewrite_footer
+from tests.footers import lengthen_histograms, rewrite_footer
 
 ROWS = 500
 # Reads a source in a process of its own, which tells its statuses and what it took.
@@ -86,12 +86,7 @@ def test_level_histograms_of_a_wrong_length(tmp_path):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"jpg": [b"image"] * 3, "caption": ["fine"] * 3}), path)
 
-    def lengthen(footer):
-        for column in footer.columns():
-            kind, levels = column[HISTOGRAMS][1][DEFINITION_LEVELS]
-            column[HISTOGRAMS][1][DEFINITION_LEVELS] = kind, (levels[0], levels[1] + [7])
-
-    rewrite_footer(path, lengthen)
+    rewrite_footer(path, lengthen_histograms)
     done = subprocess.run(
         [sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60, check=True
     )

@@ -90,13 +90,18 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextlib.contextmanager
-def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluster]:
-    """Nodes of so many CPUs each; `variables` are set in the environment of all workers."""
+def sitecustomize(scratch: Path) -> dict[str, str]:
+    """Variables of processes whose workers can be made to fail; `scratch` is for their module."""
     scratch.mkdir(exist_ok=True)
     (scratch / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     path = os.pathsep.join([str(scratch), os.getcwd(), os.environ.get("PYTHONPATH", "")])
-    with environment({"PYTHONPATH": path, **variables}):
+    return {"PYTHONPATH": path}
+
+
+@contextlib.contextmanager
+def cluster(scratch: Path, cpus: list[int], **variables: str) -> Iterator[Cluster]:
+    """Nodes of so many CPUs each; `variables` are set in the environment of all workers."""
+    with environment({**sitecustomize(scratch), **variables}):
         made = Cluster()
         for count in cpus:
             made.add_node(num_cpus=count, object_store_memory=100 << 20)

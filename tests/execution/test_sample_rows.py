@@ -1,12 +1,17 @@
 """What the table says of a row beside its scores."""
 
+import contextlib
 from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
 
 from ncclean.data.samples import Caption, Sample, SkipReason
 from ncclean.data.stream import DecodedSample
 from ncclean.execution.sample_rows import (
     Row,
     captions_of,
+    check_places,
     facts_of_rows,
     images_of_rows,
 )
@@ -57,3 +62,19 @@ def test_each_caption_has_a_row_and_a_sample_without_one_has_a_row_too():
     assert found["error"] == [None, "NUL", "empty"]
     assert (found["width"], found["height"]) == ([640] * 3, [480] * 3)
     assert images_of_rows(rows).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "numbers", "is_right"),
+    [
+        ([0, 0, 1], [0, 1, 0], True),
+        ([0, 0, 1], [0, 0, 0], False),
+        ([0, 0, 1], [1, 0, 0], False),
+        ([0, 1, 0], [0, 0, 1], False),
+        ([0, 2, 2], [0, 0, 1], False),
+    ],
+)
+def test_rows_that_are_lost_or_there_twice_are_an_error(rows, numbers, is_right):
+    columns = {"row": pa.array(rows, pa.int32()), "caption_number": pa.array(numbers, pa.int16())}
+    with contextlib.nullcontext() if is_right else pytest.raises(AssertionError):
+        check_places(columns, 2)

@@ -154,3 +154,19 @@ def test_single_rows_join_an_earlier_representative_of_another_space():
 def test_ranks():
     assert ranks(np.array([1, 1, 4, 4, 4])).tolist() == [0, 1, 0, 1, 2]
     assert ranks(np.array([], np.int32)).tolist() == []
+
+
+def test_a_row_is_compared_again_while_one_that_is_near_it_is_open():
+    """Row 2 may come to be a representative that is nearer to row 3 than row 0 is."""
+    leaders = Leaders({name: np.zeros(*shape) for name, shape in Leaders.shapes(4).items()})
+    pairs = Candidates(
+        np.array([1, 2, 3, 3], np.int32),
+        np.array([0, 1, 0, 2], np.int32),
+        np.array([0.9, 0.9, 0.8, 0.95], np.float32),
+    )
+    leaders.decide(slice(0, 4), pairs, cut=np.array([2]))
+    assert leaders.representative.tolist() == [0, 0, 2, 0]
+    assert leaders.search()
+    assert leaders.queries.tolist() == [False, False, True, False]
+    assert leaders.search_nearest()
+    assert leaders.queries.tolist() == [False, False, False, True]
