@@ -23,7 +23,7 @@ _SPLIT = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """What a source does not say itself: where its images lie, and which of its splits to read."""
+    """What a source does not say itself: where its images lie, which splits to read."""
 
     image_root: Annotated[
         str | None,
@@ -33,6 +33,14 @@ class SourceOptions(Options):
         ),
     ] = None
     split: Annotated[Sequence[Split], _SPLIT] = ()
+    class_template: Annotated[
+        str | None,
+        Option(
+            "For folders of class folders: the caption of their images, such as `a photo of a {}`; "
+            "{} is the name of the folder.",
+            source="images",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

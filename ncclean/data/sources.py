@@ -41,6 +41,8 @@ def resolve_sources(
 def _resolved(
     sources: Sequence[str], layout: SourceFormat, options: SourceOptions
 ) -> list[ShardRef]:
+    if options.class_template is not None:
+        layout = "images"
     if layout == "auto":
         kinds = {_kind(source): source for source in sources}
         if len(kinds) > 1:

@@ -48,6 +48,18 @@ def entries_of(
             yield Entry(key, extension.lower(), file.name, size, version or "")
 
 
+def image_files(folder: str) -> Iterator[Entry]:
+    """The images in the folder itself. Raises `ShardError` if it cannot be listed."""
+    for file in _files(folder):
+        if _is_meant(file.name, IMAGE_EXTENSIONS):
+            size, version = file.size, file.version
+            if size is None:
+                size, version = _facts(f"{folder}/{file.name}")
+            if size is not None:
+                key, extension = _split(file.name)
+                yield Entry(key, extension.lower(), file.name, size, version or "")
+
+
 def has_image_files(folder: str) -> bool:
     """Whether images lie in the folder itself. Raises `ShardError` if it cannot be listed."""
     return any(_is_meant(file.name, IMAGE_EXTENSIONS) for file in _files(folder))

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ncclean import stores
+from ncclean.data.images.class_folders import class_rows
 from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.npc import npc_rows
@@ -31,9 +32,11 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     read: their rows are `BrokenRow`s.
     """
     layout, *splits = shard.layout.split(":")
+    if layout == "classes":
+        first, last = shard.rows or (0, 0)
+        return class_rows(shard.url, shard.layout.partition(":")[2], first, last)
     if layout == "npc":
-        first, last = shard.rows or (0, None)
-        return npc_rows(shard.url, shard.files[0], first, last)
+        return npc_rows(shard.url, shard.files[0], *(shard.rows or (0, None)))
     if layout == "karpathy":
         count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
         return karpathy_rows(shard.url, splits, shard.offset, count)

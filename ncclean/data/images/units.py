@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images import karpathy, npc
+from ncclean.data.images import class_folders, karpathy, npc
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.listing import (
     entries_of,
@@ -42,6 +42,7 @@ TABLES = (".parquet", *SEPARATED, *LINES)
 TABLE, FOLDER = "table", "folder"
 KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
 NPC = "npc"
+CLASSES = "classes"  # and the template of their captions, `classes:a photo of a {}`
 # Hugging Face's imagefolder.
 _METADATA = tuple(f"metadata{ending}" for ending in TABLES)
 # As large as the shards of a tar: what a kill costs, and how many embeddings are held at a time.
@@ -60,7 +61,7 @@ class _Source:
 
 def is_table(shard: ShardRef) -> bool:
     """Whether a unit is of a file that names or holds its images."""
-    return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC)
+    return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC, CLASSES)
 
 
 def has_images(place: str) -> bool:
@@ -92,6 +93,8 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     without images, or given twice.
     """
     options = options or SourceOptions()
+    if options.class_template is not None:
+        return _class_units(sources, options.class_template)
     resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
@@ -295,6 +298,39 @@ def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:
             cuts.append((begin, end, 0))
             begin = end
     return cuts
+
+
+def _class_units(sources: Iterable[str], template: str) -> list[ShardRef]:
+    """Units of folders of class folders; each has images of all classes.
+
+    Raises `InputError` for one without images.
+    """
+    class_folders.check_template(template)
+    folders = [place.rstrip("/") for source in sources for place in expand(source, places)]
+    check_named_once(folders)
+    units: list[ShardRef] = []
+    for folder, name in zip(folders, distinct_names(folders, ()), strict=True):
+        try:
+            count, size, version = class_folders.count_and_version(folder)
+        except ShardError as error:
+            raise InputError(f"{folder} holds no class folders: {error}") from error
+        if not count:
+            check_formats(folder)
+            raise InputError(f"{folder} holds no images in class folders")
+        for first in range(0, count, _UNIT_ROWS):
+            last = min(first + _UNIT_ROWS, count)
+            units.append(
+                ShardRef(
+                    name if count <= _UNIT_ROWS else f"{name}-{first:0{len(str(count))}d}",
+                    folder,
+                    round(size * (last - first) / count),
+                    version,
+                    f"{CLASSES}:{template}",
+                    (folder,),
+                    (first, last),
+                )
+            )
+    return units
 
 
 def _folder_units(source: _Source, name: str) -> list[ShardRef]:
