@@ -83,6 +83,7 @@ class Arm:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+START = Arm(name="start", options={"learning_rate": _START_RATE})
 _REMATCHED = {"negative": "none"}
 ARMS = (
     Arm(name=CLIP_ON_ALL),
@@ -153,7 +154,7 @@ def small_images(data: Path, out: Path) -> Path:
 
 def trained(arm: Arm, shards: Path, out: Path, steps: int, seed: int, **options: Any) -> str:
     """Train by an arm; the model's name."""
-    settings = {"learning_rate": _RATE, **arm.options, **options.pop("objective", {})}
+    settings = {"learning_rate": _RATE, **arm.options}
     Finetune(
         method=arm.method,  # type: ignore[arg-type]
         shards=[str(shards)],
@@ -220,8 +221,8 @@ def of_noise(
     ).run()  # fmt: skip
     config = arguments.out / "model.json"
     start = trained(
-        Arm(name="start"), folder / "shards", folder / "start", arguments.start_steps, seed,
-        model=str(config), init="random", objective={"learning_rate": _START_RATE},
+        START, folder / "shards", folder / "start", arguments.start_steps, seed,
+        model=str(config), init="random",
     )  # fmt: skip
     table = folder / "scores.parquet"
     facts = {"noise": kind, "rate": rate, "seed": seed}
