@@ -78,11 +78,26 @@ def test_a_file_there_and_back(corpus):
     back = np.load(corpus / "b.npy")
     file[10] = 3  # nobody could use it
     assert back.tolist() == file.tolist()
-    (corpus / "b.npy").unlink()
     noisy(
         corpus, "out", noise_file=str(corpus / "noise.npy"), write_noise_file=str(corpus / "b.npy")
     )
     assert np.load(corpus / "b.npy").tolist() == file.tolist()  # of a finished run, too
+
+
+def test_a_noise_file_replaces_only_what_the_command_wrote(corpus):
+    options = {"kind": ["ncr"], "rate": [0.4]}
+    np.save(corpus / "mine.npy", np.arange(3))
+    with pytest.raises(InputError, match="in the way"):
+        noisy(corpus, "out", write_noise_file=str(corpus / "mine.npy"), **options)
+    assert not (corpus / "out").exists()
+    target = corpus / "out" / "dataset_x.tar"
+    for taken in (corpus / "dataset_x.json", target):
+        with pytest.raises(InputError, match=r"one of the shards|in the way"):
+            noisy(corpus, "out", write_noise_file=str(taken), **options)
+        with pytest.raises(InputError, match="one of the shards"):
+            noisy(corpus, "out", write_noise_file=str(taken), overwrite=True, **options)
+    noisy(corpus, "out", write_noise_file=str(corpus / "mine.npy"), overwrite=True, **options)
+    assert len(np.load(corpus / "mine.npy", mmap_mode="r")) == IMAGES * EACH
 
 
 def test_scores_know_which_caption_is_noisy(corpus):
