@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
-from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread
+from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread, of_caption
 from ncclean.data.shards import ShardRef
 
 
@@ -75,6 +76,8 @@ class TableSamples:
         named: list[tuple[str | None, list[object]]] = [
             (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
         ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
+        if len(rows) > 1:
+            sample.metadata |= _truth(whole, [values for _, values in named])
         take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
 
@@ -140,7 +143,32 @@ def _flat(values: list[object]) -> object:
     """The captions of the rows of an image, each a text or a list of texts."""
     if len(values) == 1:
         return values[0]
-    return [text for one in values for text in (one if isinstance(one, list) else [one])]
+    return [text for one in values for text in _entries(one)]
+
+
+def _entries(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _truth(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
+    """What the rows of an image say of their captions, a list unless all say the same.
+
+    `captions` are those of each row, a text or a list, by each caption key.
+    """
+    places = [itertools.count() for _ in rows]
+    entries = [
+        (row, next(place))
+        for values in captions
+        for row, place, value in zip(rows, places, values, strict=True)
+        for _ in _entries(value)
+    ]
+    truth: dict[str, Any] = {}
+    for name in TRUTH if entries else ():
+        values = [of_caption(row, name, number) for row, number in entries]
+        is_same = values.count(values[0]) == len(values)
+        if not is_same or values[0] is not None:
+            truth[name] = values[0] if is_same else values
+    return truth
 
 
 def _metadata(rows: list[Row]) -> dict[str, Any]:
@@ -156,6 +184,6 @@ def _metadata(rows: list[Row]) -> dict[str, Any]:
     }
     for name, value in fields.items() if len(rows) > 1 else ():
         values = [row.get(name) for row in rows]
-        if name != "uid" and values.count(value) < len(values):
+        if name not in ("uid", *TRUTH) and values.count(value) < len(values):
             fields[name] = values
     return fields
