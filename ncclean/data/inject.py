@@ -25,7 +25,7 @@ from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import json_object
-from ncclean.data.samples import TRUTH, of_caption
+from ncclean.data.samples import TRUTH, noise_of, of_caption
 from ncclean.data.shard_index import CAPTIONS, Role, ShardIndex
 from ncclean.data.tar_members import member_bytes, read_member
 from ncclean.data.unpacking import UNPACKING_ERRORS
@@ -291,6 +291,5 @@ def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) 
 
 def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any]:
     """Whether a record says that a caption is noisy, and by which kind of noise."""
-    value = of_caption(lowered, "is_noisy", number)
-    is_noisy = value is True or (type(value) is int and value == 1)
+    is_noisy = noise_of(lowered, number) is True
     return is_noisy, of_caption(lowered, "noise_kind", number) if is_noisy else None

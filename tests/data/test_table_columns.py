@@ -101,6 +101,9 @@ def test_truth_of_rows_follows_their_captions(tmp_path):
     lists = {"captions": ["x", "y"], "is_noisy": [False, True]}, {"captions": "z"}
     assert truth(*lists) == {"x": False, "y": True, "z": None}
     assert truth({"text": "x"}, {"text": "y", "is_noisy": True}) == {"x": None, "y": True}
+    rows = {"captions": ["x", "y"], "url": "u"}, {"captions": ["z"], "url": "v"}
+    path.write_text("".join(json.dumps({"path": "a.jpg", **row}) + "\n" for row in rows))
+    assert read(path)[0][0].metadata["url"] == ["u", "u", "v"]
     keyed = {"a": "x", "b": "y", "is_noisy": False}, {"a": "z", "b": "w", "is_noisy": True}
     assert truth(*keyed, key=("a", "b")) == {"x": False, "z": True, "y": False, "w": True}
 

@@ -65,7 +65,11 @@ class TableSamples:
                 return _broken(number, place, value.what), None
         image, path = image_of(row)
         whole = cast(list[Row], rows)  # a broken one is alone
-        sample = Sample(row=number, key=key_of(row, path) or place, metadata=_metadata(whole))
+        named: list[tuple[str | None, list[object]]] = [
+            (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
+        ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
+        metadata = _metadata(whole, [values for _, values in named])
+        sample = Sample(row=number, key=key_of(row, path) or place, metadata=metadata)
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys.add(sample.key)
@@ -73,11 +77,6 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
-        named: list[tuple[str | None, list[object]]] = [
-            (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
-        ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
-        if len(rows) > 1:
-            sample.metadata |= _truth(whole, [values for _, values in named])
         take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
 
@@ -150,31 +149,11 @@ def _entries(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _truth(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
-    """What the rows of an image say of their captions, a list unless all say the same.
+def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
+    """The fields beside the image; where rows differ, a list with a value for each caption.
 
-    `captions` are those of each row, a text or a list, by each caption key.
-    """
-    places = [itertools.count() for _ in rows]
-    entries = [
-        (row, next(place))
-        for values in captions
-        for row, place, value in zip(rows, places, values, strict=True)
-        for _ in _entries(value)
-    ]
-    truth: dict[str, Any] = {}
-    for name in TRUTH if entries else ():
-        values = [of_caption(row, name, number) for row, number in entries]
-        is_same = values.count(values[0]) == len(values)
-        if not is_same or values[0] is not None:
-            truth[name] = values[0] if is_same else values
-    return truth
-
-
-def _metadata(rows: list[Row]) -> dict[str, Any]:
-    """The fields beside the image; where rows differ, a list with the value of each.
-
-    The uid is of the image: that of the first row.
+    `captions` are those of each row, a text or a list, by each caption key. The uid is of the
+    image: that of the first row.
     """
     unfit = (bytes, Mapping, list, LeftOut)
     fields = {
@@ -182,8 +161,20 @@ def _metadata(rows: list[Row]) -> dict[str, Any]:
         for name, value in rows[0].items()
         if not isinstance(value, unfit) or (name in TRUTH and isinstance(value, list))
     }
-    for name, value in fields.items() if len(rows) > 1 else ():
-        values = [row.get(name) for row in rows]
-        if name not in ("uid", *TRUTH) and values.count(value) < len(values):
-            fields[name] = values
+    places = [itertools.count() for _ in rows]
+    entries = [
+        (row, next(place))
+        for values in captions
+        for row, place, value in zip(rows, places, values, strict=True)
+        for _ in _entries(value)
+    ]
+    names = dict.fromkeys((*fields, *TRUTH)) if len(rows) > 1 and entries else ()
+    for name in names:
+        values = [
+            of_caption(row, name, number) if name in TRUTH else row.get(name)
+            for row, number in entries
+        ]
+        is_same = values.count(values[0]) == len(values)
+        if name != "uid" and (name in fields or not is_same or values[0] is not None):
+            fields[name] = values[0] if is_same else values
     return fields
