@@ -8,9 +8,11 @@ same words anywhere else, as in a caption or a quotation, are no mark.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from upath import UPath
 
@@ -35,6 +37,22 @@ _PLACES: dict[bytes, tuple[str, bytes | None]] = {
 def mark(command: str) -> str:
     """The text that marks a file as made by `ncclean COMMAND`."""
     return f"made by ncclean {command}"
+
+
+def npy_header(fields: dict[str, Any], command: str) -> bytes:
+    """Return the header of a `.npy` file that says which command wrote it.
+
+    A header is a literal of Python, and the mark a comment in it. Its length stays a multiple of
+    64, so that the array can be mapped.
+    """
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    text = buffer.getvalue()[10:].decode("latin1").rstrip() + f"  # {mark(command)}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    begin: bytes = np.lib.format.magic(1, 0)
+    return begin + len(text).to_bytes(2, "little") + text.encode("latin1")
 
 
 def was_made_by(path: str, command: str) -> bool:

@@ -122,8 +122,10 @@ class InjectNoise(Command):
         from ncclean.data.noise_files import read_noise_file
         from ncclean.data.sources import resolve_pairs, resolve_sources
         from ncclean.execution.inject_noise import inject_noise
+        from ncclean.output_mark import check_free
         from ncclean.storage.injection import InjectionIdentity
 
+        check_free([self.write_noise_file], self.name, self.overwrite)
         identity = InjectionIdentity(
             rates=self.rates,
             seed=self.seed,

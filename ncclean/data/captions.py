@@ -83,7 +83,7 @@ class ChosenCaptions:
 
 
 def read_captions(shard: ShardRef, caption_key: str | None = None) -> Captions:
-    """The first caption of each sample that has one, in input order; no image is decoded.
+    """The captions of each sample, all that it has, in input order; no image is decoded.
 
     Of a table of paths, and of embeddings, the rows alone are read. A shard that is cut short has
     the captions of what comes before. Raises `InputError` if it cannot be read for a reason that
@@ -115,5 +115,4 @@ def _texts(shard: ShardRef, caption_key: str | None) -> Iterator[str]:
         return
     wanted = () if is_table(shard) else None  # files of images need not be read
     for sample in read_samples(shard, caption_key, wanted=wanted):
-        if sample.caption is not None:
-            yield sample.caption
+        yield from (caption.text for caption in sample.captions if caption.text is not None)

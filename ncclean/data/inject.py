@@ -2,8 +2,9 @@
 
 Each scorable sample gets `is_noisy` and `noise_kind` in its json, in one of its own if it had none;
 where its captions are a list these are lists, too. A new caption goes wherever a caption is read
-from: the `.txt` and `.caption` members and the json's `caption` and `text`. Broken samples, members
-of no sample and all that follows a cut stay as they are, byte for byte.
+from: the `.txt` and `.caption` members and the json's `caption` and `text`. Where there is one text
+and the noise makes it several captions, they become a list in the json. Broken samples, members of
+no sample and all that follows a cut stay as they are, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ncclean.data.member_names import split_name
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import json_object
-from ncclean.data.samples import TRUTH, of_caption
-from ncclean.data.shard_index import Role, ShardIndex
+from ncclean.data.samples import TRUTH, noise_of, of_caption
+from ncclean.data.shard_index import CAPTIONS, Role, ShardIndex
 from ncclean.data.tar_members import member_bytes, read_member
 from ncclean.data.unpacking import UNPACKING_ERRORS
 from ncclean.errors import ShardError
@@ -49,12 +50,14 @@ class ImageSource:
 class SampleEdit:
     """The change to a sample: the noise of each of its captions after it, and a new image.
 
-    `kinds` has None for a caption that is clean; `captions` are None if they stay as they are.
+    `kinds` has None for a caption that is clean; `own` says which of the sample's captions that is,
+    by default the one in the same place. `captions` are None if they stay as they are.
     """
 
     kinds: tuple[str | None, ...]
     captions: tuple[str, ...] | None = None
     image: ImageSource | None = None
+    own: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -104,11 +107,13 @@ class _Rewriter:
     ) -> None:
         self.result = Rewritten()
         self._index, self._edits = index, edits
-        self._fields = list(dict.fromkeys(("caption", "text", (caption_key or "caption").lower())))
+        self._field = (caption_key or "caption").lower()
+        self._fields = list(dict.fromkeys(("caption", "text", self._field)))
         self._ends_without_json = _last_members_without_json(index)
         samples, roles = index.members[:, 0], index.members[:, 1]
         self._images_of = np.bincount(samples[roles == Role.IMAGE], minlength=index.usable)
-        self._in_member = set(samples[roles == Role.CAPTION].tolist())
+        is_read = roles == (Role.NAMED if caption_key else Role.CAPTION)
+        self._in_member = set(samples[is_read].tolist())
         replaced = {int(index.images[sample]): edit.image for sample, edit in edits.items()}
         self._replaced = {place for place, image in replaced.items() if image is not None}
         self.images_wanted = [image for _, image in sorted(replaced.items()) if image is not None]
@@ -119,7 +124,7 @@ class _Rewriter:
         Others are copied piece by piece: what no sample uses may be of any size.
         """
         _, role, begin, end = self._index.members[place].tolist()
-        is_text = role in (Role.JSON, Role.CAPTION) and end - begin <= LARGEST_FILE
+        is_text = role in (Role.JSON, *CAPTIONS) and end - begin <= LARGEST_FILE
         return is_text or place in self._replaced or place in self._ends_without_json
 
     def rewrite(self, place: int, raw: bytes, images: Iterator[bytes]) -> Iterator[bytes]:
@@ -132,15 +137,16 @@ class _Rewriter:
         elif role == Role.JSON:
             info, content = read_member(raw)
             yield member_bytes(info.name, self._with_truth(content, sample), info)
-        elif role == Role.CAPTION and edit is not None and edit.captions is not None:
+        elif role in CAPTIONS and edit is not None and edit.captions is not None:
             info, _ = read_member(raw)
-            yield member_bytes(info.name, edit.captions[0].encode(), info)
+            if not (sample in self._in_member and len(edit.captions) > 1):
+                yield member_bytes(info.name, _first_of(edit.captions).encode(), info)
         else:
             yield raw
         if place in self._ends_without_json:
             info, _ = read_member(raw)
             self.result.json_added += 1
-            truth = json.dumps(self._truth({}, sample)).encode()
+            truth = self._with_truth(b"{}", sample)
             yield member_bytes(f"{split_name(info.name)[0]}.json", truth, info)
 
     def _with_image(self, info: tarfile.TarInfo, sample: int, raw: bytes) -> bytes:
@@ -158,15 +164,20 @@ class _Rewriter:
         edit = self._edits.get(sample)
         truth = self._truth(record, sample)
         if edit is not None and edit.captions is not None:
+            is_in_member = sample in self._in_member
+            has_one = int(self._index.entries[self._index.rows[sample]]) == 1
+            grows = has_one and len(edit.captions) > 1
             # Names may differ in case alone, so each is replaced under its own.
             there = [name for name in record if name.lower() in self._fields]
             for path in dict.fromkeys((*there, *self._fields)):
                 value = field_at(record, path)
-                if isinstance(value, list) and sample not in self._in_member:
+                if isinstance(value, list) and not is_in_member:
                     numbers = self._numbers(sample)
                     put_at(truth, path, _replaced_in(value, numbers, edit.captions))
-                elif isinstance(value, str) and edit.captions:
-                    put_at(truth, path, edit.captions[0])
+                elif isinstance(value, str):
+                    put_at(truth, path, edit.captions if grows else _first_of(edit.captions))
+            if grows and is_in_member:
+                truth[self._field] = edit.captions
         return json.dumps(truth).encode()
 
     def _numbers(self, sample: int) -> list[int]:
@@ -182,13 +193,15 @@ class _Rewriter:
         entries, numbers = int(self._index.entries[self._index.rows[sample]]), self._numbers(sample)
         edit = self._edits.get(sample, SampleEdit((None,) * len(numbers)))
         before = [_truth_of(lowered, number) for number in range(entries)]
-        after = _replaced_in(before, numbers, edit.kinds)
-        for place, kind in enumerate(after):
-            if isinstance(kind, str):
-                after[place] = (True, kind)
-            elif kind is None:
-                after[place] = before[place] if place < len(before) else (False, None)
-                self.result.already_noisy += after[place][0]
+        own = range(len(edit.kinds)) if edit.own is None else edit.own
+        new = [
+            (True, kind) if kind else before[numbers[place]]
+            for kind, place in zip(edit.kinds, own, strict=True)
+        ]
+        self.result.already_noisy += sum(
+            flag for kind, (flag, _) in zip(edit.kinds, new, strict=True) if not kind
+        )
+        after = _replaced_in(before, numbers, new)
         flags, kinds = [flag for flag, _ in after], [kind for _, kind in after]
         if entries == 1 and len(after) == 1:
             return {**kept, "is_noisy": flags[0], "noise_kind": kinds[0]}
@@ -250,11 +263,16 @@ def _last_members_without_json(index: ShardIndex) -> set[int]:
     """Places of the last image or caption of the samples that have no json."""
     samples, roles = index.members[:, 0], index.members[:, 1]
     places = np.arange(len(samples))
-    is_read = (roles == Role.CAPTION) | (places == index.images[samples])
+    is_read = np.isin(roles, CAPTIONS) | (places == index.images[samples])
     last = index.images.copy()
     last[samples[is_read]] = places[is_read]  # the last assignment stays
     last[samples[roles == Role.JSON]] = -1
     return set(last[last >= 0].tolist())
+
+
+def _first_of(captions: Sequence[str]) -> str:
+    """The text where there is place for one; none is an empty one."""
+    return captions[0] if captions else ""
 
 
 def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) -> list[Any]:
@@ -273,6 +291,5 @@ def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) 
 
 def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any]:
     """Whether a record says that a caption is noisy, and by which kind of noise."""
-    value = of_caption(lowered, "is_noisy", number)
-    is_noisy = value is True or (type(value) is int and value == 1)
+    is_noisy = noise_of(lowered, number) is True
     return is_noisy, of_caption(lowered, "noise_kind", number) if is_noisy else None

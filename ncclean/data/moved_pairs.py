@@ -89,6 +89,7 @@ class MovedPairs:
         before = [self.captions.of(number) for number in own]
         kinds: list[str | None] = []
         captions: list[str] = []
+        places: list[int] = []  # of the clean ones before
         unchanged: list[str] = []
         for slot in slots:
             source, kind = int(self.plan.caption_source[slot]), CODES[self.plan.code[slot]]
@@ -98,9 +99,11 @@ class MovedPairs:
                 unchanged.append(kind)
             kinds.append(kind if is_noisy else None)
             captions.append(after if after is not None else self.captions.of(source))
+            places.append(len(places) if is_noisy else before.index(captions[-1]))
         if captions == before and not any(kinds):
             return None, unchanged
-        return SampleEdit(tuple(kinds), tuple(captions)), unchanged
+        moved = None if places == list(range(len(slots))) else tuple(places)
+        return SampleEdit(tuple(kinds), tuple(captions), own=moved), unchanged
 
     def _caption(self, source: int, kind: str) -> str | None:
         """The caption that noise makes of one of the corpus, or takes from elsewhere."""

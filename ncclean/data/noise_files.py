@@ -14,8 +14,10 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.data.embeddings.vectors import read_header
 from ncclean.data.noise import CODES, FROM_FILE, NoisePlan, placed
-from ncclean.errors import InputError, one_line
+from ncclean.errors import InputError, ShardError, one_line
+from ncclean.output_mark import npy_header
 
 
 def read_noise_file(url: str) -> np.ndarray:
@@ -23,27 +25,26 @@ def read_noise_file(url: str) -> np.ndarray:
     place = stores.location(url)
     data = stores.ask("read", place, stores.read_bytes, place)
     try:
-        stream = io.BytesIO(data)
-        version = np.lib.format.read_magic(stream)
-        read_header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, kind = read_header(stream)
-        if len(shape) != 1 or kind.kind not in "iu":
-            raise ValueError(f"it holds {kind} of the shape {shape}, not a vector of integers")
-        if len(data) - stream.tell() != shape[0] * kind.itemsize:
-            raise ValueError("its size is not what its header says")
-        entries = np.frombuffer(data, kind, offset=stream.tell()).astype(np.int64)
-    except (ValueError, KeyError) as error:
-        raise InputError(f"{url} is no noise file: {one_line(error)}") from error
-    return entries
+        header = read_header(url, io.BytesIO(data))
+    except ShardError as error:
+        raise InputError(f"{one_line(error)}; a noise file is a vector of integers") from error
+    shape, kind = header.shape, header.dtype
+    if len(shape) != 1 or kind.kind not in "iu":
+        raise InputError(
+            f"{url} is not a noise file: it holds {kind} of the shape {shape}, not a vector of "
+            "integers"
+        )
+    if len(data) - header.size != shape[0] * kind.itemsize:
+        raise InputError(f"{url} is not a noise file: its size is not what its header says")
+    return np.frombuffer(data, kind, offset=header.size).astype(np.int64)
 
 
 def write_noise_file(place: UPath, entries: np.ndarray) -> None:
-    """Write (C,) image numbers as int64 in NumPy's format."""
+    """Write (C,) image numbers as int64 in NumPy's format, marked as made by `inject-noise`."""
+    fields = {"descr": "<i8", "fortran_order": False, "shape": entries.shape}
     with published(place) as aside, aside.open("wb") as file:
-        np.save(file, entries.astype(np.int64), allow_pickle=False)
+        file.write(npy_header(fields, "inject-noise"))
+        file.write(entries.astype("<i8").tobytes())
 
 
 class FilePlaces:

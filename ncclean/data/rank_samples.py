@@ -12,7 +12,7 @@ import numpy as np
 from ncclean.data.member_samples import sample_uid
 from ncclean.data.options import Captions
 from ncclean.data.reader import read_samples
-from ncclean.data.samples import CaptionKeys, Sample, SkipReason
+from ncclean.data.samples import CaptionKeys, Sample, SkipReason, noise_of
 from ncclean.data.selection import SelectedSample, Selection
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.data.tar_count import count_samples
@@ -178,11 +178,11 @@ def _raw(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
     """The pair, or why it cannot be used."""
     if sample.status is not SkipReason.OK or not sample.image:
         return sample.status
-    text = sample.caption
+    usable = (caption for caption in sample.captions if caption.text is not None)
     if selected.caption is not None:
-        texts = (caption.text for caption in sample.captions if caption.number == selected.caption)
-        text = next(texts, None)
-    if text is None:
+        usable = (caption for caption in usable if caption.number == selected.caption)
+    caption = next(usable, None)
+    if caption is None or caption.text is None:
         return SkipReason.CAPTION_MISSING
-    truth = sample.metadata.get("is_noisy")
-    return RawSample(sample.image, text, selected, int(truth) if truth in (0, 1) else -1)
+    truth = noise_of(sample.metadata, caption.number)
+    return RawSample(sample.image, caption.text, selected, -1 if truth is None else int(truth))

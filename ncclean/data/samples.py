@@ -104,3 +104,14 @@ def of_caption(metadata: Mapping[str, Any], name: str, number: int) -> Any:
     if isinstance(value, list):
         return value[number] if number < len(value) else None
     return value
+
+
+def noise_of(metadata: Mapping[str, Any], number: int) -> bool | None:
+    """Whether a sample says that a caption is noisy; None if it does not say.
+
+    Tables of text say it by `true`, `True` or `1`.
+    """
+    value = of_caption(metadata, "is_noisy", number)
+    if isinstance(value, str):
+        value = {"true": True, "1": True, "false": False, "0": False}.get(value.strip().lower())
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None

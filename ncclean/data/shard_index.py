@@ -33,6 +33,10 @@ class Role(IntEnum):
     IMAGE = 1
     CAPTION = 2
     JSON = 3
+    NAMED = 4  # the caption that the caption key names
+
+
+CAPTIONS = (Role.CAPTION, Role.NAMED)
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,9 @@ def _with_late(located: list[Member], late: Member | None) -> list[Member]:
 def _role(member: Member, caption_key: str | None) -> Role:
     if member.extension == "json":
         return Role.JSON
-    if member.extension in (*CAPTION_EXTENSIONS, (caption_key or "txt").lower()):
+    if caption_key and member.extension == caption_key.lower():
+        return Role.NAMED
+    if member.extension in CAPTION_EXTENSIONS:
         return Role.CAPTION
     return Role.IMAGE if is_image(member.extension) else Role.OTHER
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,8 +88,9 @@ def scores_of_table(
     """The scores of a table that has the judged captions, joined by image and caption.
 
     They are those that `evaluate noise` takes, and SQL, where higher is better. An image is known
-    by the last part of its key. Raises `InputError` for a table without captions, or without any
-    of those that were judged.
+    by the last part of its key, or by all of it where judged images share the last part. Raises
+    `InputError` for a table without captions, without any of those that were judged, or where two
+    images may be the one that was.
     """
     with JoinedScores.open(paths, (), memory_limit) as pairs:
         lacking = [name for name in ("key", "text") if name not in pairs.names.types]
@@ -99,10 +101,15 @@ def scores_of_table(
         if not choice.scores:
             raise InputError(f"{paths[0]} has no score to compare with people: name one by --score")
         pairs.prepare(("key", "text", "status"), choice.columns.values())
+        names = [plain_name(name) for name in judgements.image]
+        last = {name: name.rpartition("/")[2] for name in names}
+        counts = Counter(last.values())
         judged = pa.table(
             {
-                "place": np.arange(len(judgements.image)),
-                "judged_image": [plain_name(n).rpartition("/")[2] for n in judgements.image],
+                "place": np.arange(len(names)),
+                "judged_key": names,
+                "judged_image": [last[name] for name in names],
+                "is_alone": [counts[last[name]] == 1 for name in names],
                 "judged_caption": judgements.caption,
             }
         )
@@ -114,8 +121,10 @@ def scores_of_table(
         try:
             pairs.connection.register("judged_captions", judged)
             rows = pairs.connection.execute(
-                f"SELECT place, {columns} FROM scores JOIN judged_captions "
+                f"SELECT place, min(key) AS one, max(key) AS other, {columns} "
+                "FROM scores JOIN judged_captions "
                 "ON regexp_extract(key, '[^/]*$') = judged_image "
+                "AND (is_alone OR key = judged_key) "
                 "AND trim(regexp_replace(text, '\\s+', ' ', 'g')) = judged_caption "
                 f"WHERE {ok} GROUP BY place ORDER BY place"
             ).fetchnumpy()
@@ -127,6 +136,13 @@ def scores_of_table(
             f"{paths[0]} has none of the judged captions: it must be the score table of these "
             f"images with these captions, such as {judgements.image[0]} with "
             f"{judgements.caption[0]!r}"
+        )
+    differ = np.flatnonzero(rows["one"] != rows["other"])
+    if len(differ):
+        name = judgements.image[place[differ[0]]]
+        raise InputError(
+            f"{name} may be {rows['one'][differ[0]]} or {rows['other'][differ[0]]} of {paths[0]}: "
+            "name the table of one of them"
         )
     values = {}
     for number, score in enumerate(choice.scores.values()):

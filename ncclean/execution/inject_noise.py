@@ -57,7 +57,7 @@ def inject_noise(
     Shards that break off do not raise: what can be read is treated as usual, the rest is copied.
     """
     begin = time.perf_counter()
-    _check_apart(out, identity)
+    _check_apart(out, identity, new_file)
     run = Injection.open(out, identity, overwrite=overwrite)
     written = 0
     failed: dict[str, str] = {}
@@ -224,10 +224,13 @@ def _index(run: Injection, number: int) -> ShardIndex:
     return index
 
 
-def _check_apart(out: UPath, identity: InjectionIdentity) -> None:
-    """Raise `InputError` if the output would overwrite the input."""
+def _check_apart(out: UPath, identity: InjectionIdentity, new_file: UPath | None) -> None:
+    """Raise `InputError` if the output would overwrite the input, or a noise file either."""
     inputs = {stores.canonical(shard.url) for shard in (*identity.shards, *identity.donors)}
-    for shard in identity.shards:
-        target = str(Injection(out, identity).shard(shard))
+    targets = [str(Injection(out, identity).shard(shard)) for shard in identity.shards]
+    for target in targets:
         if stores.canonical(target) in inputs:
             raise InputError(f"--out {out} would overwrite the input {target}; choose another")
+    taken = inputs.union(map(stores.canonical, targets))
+    if new_file is not None and stores.canonical(str(new_file)) in taken:
+        raise InputError(f"--write-noise-file {new_file} is one of the shards; choose another")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.data.member_samples import sample_uid
-from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, of_caption
+from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.stream import DecodedSample, ShardStream
 
 Whole = TypeVar("Whole", int, np.ndarray)
@@ -53,6 +53,10 @@ class Row:
         """A field of the sample, or of a list in it the value of this caption."""
         return of_caption(self.sample.metadata, name, self.caption.number)
 
+    @property
+    def is_noisy(self) -> bool | None:
+        return noise_of(self.sample.metadata, self.caption.number)
+
 
 def captions_of(sample: Sample) -> list[Caption]:
     """The captions of a sample; one empty caption if there is none, as each sample has a row."""
@@ -93,8 +97,8 @@ def facts_of_rows(
         "height": pa.array([row.decoded.height for row in rows], pa.int32()),
         "status": strings([row.status.value for row in rows]),
         "error": strings([row.error for row in rows]),
-        "is_noisy": pa.array([_flag(row.field("is_noisy")) for row in rows], pa.bool_()),
-        "noise_kind": strings([_text(row.field("noise_kind")) for row in rows]),
+        "is_noisy": pa.array([row.is_noisy for row in rows], pa.bool_()),
+        "noise_kind": strings([_text(row.field("noise_kind")) or None for row in rows]),
     }
 
 
@@ -113,9 +117,3 @@ def strings(values: list[str | None] | list[str]) -> pa.Array:
 
 def _text(value: object) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
-
-
-def _flag(value: object) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    return bool(value) if isinstance(value, int) and value in (0, 1) else None

@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from upath import UPath
@@ -21,7 +20,7 @@ from ncclean.atomic import published, remove_leftovers
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
-from ncclean.output_mark import mark
+from ncclean.output_mark import npy_header
 from ncclean.progress import SILENT, Progress, file_size
 from ncclean.runners.runner import InProcess, Runner
 from ncclean.selection.export_plan import (
@@ -195,26 +194,13 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
         with open(aside, "wb") as stream:
             header = {"descr": [("f0", "<u8"), ("f1", "<u8")], "fortran_order": False,
                       "shape": (count,)}  # fmt: skip
-            _write_header(stream, header)
+            stream.write(npy_header(header, _COMMAND))
             for batch in reader:
                 rows = np.empty(len(batch), dtype="<u8,<u8")
                 rows["f0"], rows["f1"] = (batch.column(name).to_numpy() for name in ("f0", "f1"))
                 stream.write(rows.tobytes())
         size = aside.stat().st_size
     return ExportSummary(shards=0, samples=count, bytes=size, out=str(out))
-
-
-def _write_header(stream: BinaryIO, header: dict[str, Any]) -> None:
-    """A header of `.npy` with the mark as a comment: it is a literal of Python, padded with spaces.
-
-    Its length stays a multiple of 64, so that the array can be mapped.
-    """
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, header)
-    text = buffer.getvalue()[10:].decode("latin1").rstrip() + f"  # {mark(_COMMAND)}"
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    stream.write(np.lib.format.magic(1, 0) + len(text).to_bytes(2, "little"))
-    stream.write(text.encode("latin1"))
 
 
 def _identity(

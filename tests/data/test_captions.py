@@ -41,6 +41,15 @@ def test_of_a_table_whose_images_are_elsewhere(tmp_path):
     assert texts(read(tmp_path / "t.csv")) == ["one", "two"]
 
 
+def test_all_captions_of_an_image(tmp_path):
+    """A corpus of five captions an image has five donors for each."""
+    (tmp_path / "t.csv").write_text("path,caption\na.jpg,one\nb.jpg,two\na.jpg,three\n")
+    assert texts(read(tmp_path / "t.csv")) == ["one", "three", "two"]
+    members = [("d.jpg", hostile.JPEG), ("d.json", b'{"caption": ["one", " ", "two"]}')]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    assert texts(read(tmp_path / "s.tar")) == ["one", "two"]
+
+
 def test_of_embeddings(tmp_path):
     vectors = pa.array([[1.0, 0.0]] * 4)
     columns = {"image": vectors, "text_vector": vectors, "caption": ["one", None, " ", "two"]}

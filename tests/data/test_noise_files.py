@@ -119,6 +119,11 @@ def test_noise_that_no_file_can_say_is_refused():
         places.file(plan_noise(10, {"hard": 0.5, "ncr": 0.2}, 0))
 
 
+def header(text):
+    data = text.encode("latin1") + b"\n"
+    return b"\x93NUMPY\x01\0" + len(data).to_bytes(2, "little") + data
+
+
 def saved(values, **options):
     stream = io.BytesIO()
     np.save(stream, values, **options)
@@ -128,13 +133,16 @@ def saved(values, **options):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no noise file"),
-        (b"\x93NUMPY\x09\x00", "no noise file"),
+        (b"", "noise file"),
+        (b"\x93NUMPY\x09\x00", "noise file"),
+        (header("{'descr': '<i8', ((("), "noise file"),  # each another error of NumPy's
+        (header("{[]: 1}"), "noise file"),
+        (header("-" * 9000 + "1"), "noise file"),
         (saved(np.array([{}]), allow_pickle=True), "object"),
         (saved(np.zeros(3)), "float64"),
         (saved(np.zeros((3, 2), int)), r"\(3, 2\)"),
         (saved(np.zeros(3, int))[:-1], "size"),
-        (saved(np.zeros(3, int)).replace(b"(3,), ", b"(3" + b"0" * 4 + b",)"), "no noise file"),
+        (saved(np.zeros(3, int)).replace(b"(3,), ", b"(3" + b"0" * 4 + b",)"), "noise file"),
     ],
 )
 def test_what_is_no_noise_file_is_refused(tmp_path, data, message):
@@ -149,4 +157,5 @@ def test_integers_of_any_kind_are_read_and_int64_is_written(tmp_path, kind):
     entries = read_noise_file(str(tmp_path / "x.npy"))
     assert entries.tolist() == [1, 0, 2]
     write_noise_file(location(str(tmp_path / "y.npy")), entries)
-    assert (tmp_path / "y.npy").read_bytes() == saved(np.array([1, 0, 2], np.int64))
+    again = np.load(tmp_path / "y.npy", mmap_mode="r")
+    assert (again.dtype, again.tolist()) == (np.int64, [1, 0, 2])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ncclean.data.images.npc import npc_rows
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
@@ -56,6 +57,27 @@ def test_captions_with_noise_say_which_they_are(tmp_path):
         [True, False], [False, False], [True, False],
     ]  # fmt: skip
     assert found[0].metadata["noise_kind"] == ["noise_file", None]
+
+
+def test_captions_of_one_image_in_another_order_are_clean(tmp_path):
+    place = dataset(tmp_path)
+    lines = (place / "train_caps.txt").read_text().splitlines()
+    lines[0], lines[1], lines[5] = lines[1], lines[0], lines[2]
+    (place / "0.2_noise_train_caps.txt").write_text("\n".join(lines) + "\n")
+    found = samples(place / "0.2_noise_train_caps.txt")
+    assert [sample.metadata["is_noisy"] for sample in found] == [
+        [False, False], [False, False], [False, True],
+    ]  # fmt: skip
+
+
+def test_an_image_of_too_many_captions_holds_no_more_than_one_may_have(tmp_path):
+    place = dataset(tmp_path)
+    (place / "train_ids.txt").write_text("7\n" * 2000 + "9\n")
+    (place / "train_caps.txt").write_text("one\n" * 2000 + "of nine\n")
+    (row, last) = npc_rows(str(place / "train_caps.txt"), str(tmp_path / "images"), 0, None)
+    assert len(row["captions"]) == 1001
+    assert last["captions"] == ["of nine"]
+    assert samples(tmp_path, split=["train"])[0].status.value == "caption_too_large"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_caption_key_names_the_caption(tmp_path):
     members = [("a.jpg", OTHER), ("a.alt", b"words"), ("a.txt", b"others")]
     index = index_shard(shard(tmp_path, hostile.tar_bytes(members)), "ALT")
     assert index.caption(0) == "words"
-    assert index.members[:, 1].tolist() == [Role.IMAGE, Role.CAPTION, Role.CAPTION]
+    assert index.members[:, 1].tolist() == [Role.IMAGE, Role.NAMED, Role.CAPTION]
 
 
 def test_a_shard_that_breaks_off_has_what_came_before_and_says_why(tmp_path):

@@ -10,6 +10,7 @@ from ncclean.data.images import columns
 from ncclean.data.images.columns import by_image
 from ncclean.data.images.rows import text_units
 from ncclean.data.images.text_rows import BrokenRow
+from ncclean.data.samples import of_caption
 from ncclean.errors import ShardError
 from tests.data.image_layouts import read
 
@@ -62,6 +63,49 @@ def test_what_is_put_together(monkeypatch):
     assert list(by_image(four)) == [four[:2], four[2:4], four[4:]]
     monkeypatch.setattr(columns, "_MOST_HELD", 12)
     assert list(by_image([of("a"), of("b"), of("a", 1)])) == [[of("a")], [of("b")], [of("a", 1)]]
+
+
+def test_rows_that_follow_one_another_stay_together(monkeypatch):
+    rows = [of(name, number) for name in "abcd" for number in range(5)]
+    monkeypatch.setattr(columns, "_MOST_HELD", 3000)  # of about two images
+    assert [len(group) for group in by_image(rows)] == [5] * 4
+
+
+@pytest.mark.parametrize("value", ["x" * 4000, b"x" * 4000, {"a": [{"b": "x" * 4000}]}, [[]] * 99])
+def test_anything_in_a_row_counts_as_held(monkeypatch, value):
+    monkeypatch.setattr(columns, "_MOST_HELD", 3000)
+    taken = 0
+
+    def rows():
+        nonlocal taken
+        for name in "abcd":
+            taken += 1
+            yield {**of(name), "more": value}
+
+    next(by_image(rows()))
+    assert taken == 1
+
+
+def test_truth_of_rows_follows_their_captions(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    path = tmp_path / "t.jsonl"
+
+    def truth(*rows, key=None):
+        path.write_text("".join(json.dumps({"path": "a.jpg", **row}) + "\n" for row in rows))
+        ((sample,), _) = read(path, caption_key=key)
+        said = [of_caption(sample.metadata, "is_noisy", c.number) for c in sample.captions]
+        return dict(zip([c.text for c in sample.captions], said, strict=True))
+
+    lists = {"captions": ["x", "y"], "is_noisy": False}, {"captions": ["z"], "is_noisy": True}
+    assert truth(*lists) == {"x": False, "y": False, "z": True}
+    lists = {"captions": ["x", "y"], "is_noisy": [False, True]}, {"captions": "z"}
+    assert truth(*lists) == {"x": False, "y": True, "z": None}
+    assert truth({"text": "x"}, {"text": "y", "is_noisy": True}) == {"x": None, "y": True}
+    rows = {"captions": ["x", "y"], "url": "u"}, {"captions": ["z"], "url": "v"}
+    path.write_text("".join(json.dumps({"path": "a.jpg", **row}) + "\n" for row in rows))
+    assert read(path)[0][0].metadata["url"] == ["u", "u", "v"]
+    keyed = {"a": "x", "b": "y", "is_noisy": False}, {"a": "z", "b": "w", "is_noisy": True}
+    assert truth(*keyed, key=("a", "b")) == {"x": False, "z": True, "y": False, "w": True}
 
 
 def test_a_row_with_its_image_waits_for_nothing():

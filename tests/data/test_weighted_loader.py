@@ -205,7 +205,8 @@ def test_a_shard_of_which_nothing_can_be_read_stops_no_training(shards, rows, tm
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [(True, 1), (0, 0), (300, -1), (7, -1), ("yes", -1), ([1], -1)]
+    ("written", "meant"),
+    [(True, 1), (0, 0), (300, -1), (7, -1), ("yes", -1), ("True", 1), ([1], 1), ([], -1)],
 )
 def test_truth_is_one_or_zero_or_unknown(tmp_path, written, meant):
     told = json.dumps({"is_noisy": written}).encode()
@@ -217,6 +218,23 @@ def test_truth_is_one_or_zero_or_unknown(tmp_path, written, meant):
     (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
     (batch,) = loader(tmp_path, None, batch_size=2, chunk=2).epoch(0)
     assert batch.is_noisy.tolist() == [meant, meant]
+
+
+def test_truth_is_that_of_the_caption_shown(tmp_path):
+    record = {"caption": ["one", "two"], "is_noisy": [False, True]}
+    members = [
+        member
+        for key in "abcd"
+        for member in [(f"{key}.jpg", hostile.JPEG), (f"{key}.json", json.dumps(record).encode())]
+    ]
+    (tmp_path / "0.tar").write_bytes(hostile.tar_bytes(members))
+    truth = [
+        flag
+        for epoch in range(8)
+        for batch in loader(tmp_path, None, batch_size=4, chunk=4).epoch(epoch)
+        for flag in batch.is_noisy.tolist()
+    ]
+    assert set(truth) == {0, 1}  # each epoch draws one of the captions
 
 
 def test_a_selection_of_other_shards_is_refused(shards, selection):

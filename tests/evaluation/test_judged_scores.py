@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
 
+from ncclean.errors import InputError
 from ncclean.evaluation.judged_images import JudgedImages, plain_name
-from ncclean.evaluation.judged_scores import scores_of_model
+from ncclean.evaluation.judged_scores import scores_of_model, scores_of_table
 from ncclean.evaluation.judgement_table import Judgements
 from ncclean.scoring.clip_loss import neg_clip_loss
 
@@ -49,3 +52,22 @@ def test_rivals_are_all_judged_images_and_captions_once():
 )
 def test_names_without_the_ending_of_an_image(name, plain):
     assert plain_name(name) == plain
+
+
+def test_pairs_of_a_table_by_the_key_that_tells_them_apart(tmp_path):
+    def table(**similarity):
+        path = str(tmp_path / "s.parquet")
+        keys = [key.replace("_", "/") for key in similarity]
+        rows = {"uid": keys, "shard": ["0"] * len(keys), "key": keys, "text": ["x"] * len(keys)}
+        pq.write_table(pa.table({**rows, "similarity": list(similarity.values())}), path)
+        return path
+
+    def judged(*names):
+        count = len(names)
+        return Judgements(list(names), ["x"] * count, np.ones((count, 1)), ("score",), {})
+
+    path = table(a_1=0.5, b_1=0.25, c_2=0.75)
+    found = scores_of_table([path], judged("a/1.jpg", "b/1.jpg", "2.jpg"))
+    assert found.values["similarity"].tolist() == [0.5, 0.25, 0.75]
+    with pytest.raises(InputError, match=r"1.jpg may be a/1 or b/1"):
+        scores_of_table([path], judged("1.jpg", "2.jpg"))

@@ -39,6 +39,14 @@ def test_a_late_json_adds_fields_and_changes_none():
     assert found["is_noisy"] == [True, None]
 
 
+def test_truth_of_a_text_table_is_read():
+    said = ["true", "False", "1", " 0 ", "", "yes", 1.0, float("nan"), 2, [True], {}]
+    captions = [Caption(number, None, "x") for number in range(len(said))]
+    _, found = facts([sample(0, captions, is_noisy=said, noise_kind=["ncr", ""])], {})
+    assert found["is_noisy"] == [True, False, True, False, None, None, True] + [None] * 4
+    assert found["noise_kind"][:2] == ["ncr", None]
+
+
 def test_a_row_without_a_caption_has_its_own_reason_unless_the_image_has_one():
     bad = [Caption(0, None, None, SkipReason.CAPTION_MISSING, "empty"),
            Caption(1, None, None, SkipReason.CAPTION_NOT_TEXT, "NUL")]  # fmt: skip

@@ -78,11 +78,26 @@ def test_a_file_there_and_back(corpus):
     back = np.load(corpus / "b.npy")
     file[10] = 3  # nobody could use it
     assert back.tolist() == file.tolist()
-    (corpus / "b.npy").unlink()
     noisy(
         corpus, "out", noise_file=str(corpus / "noise.npy"), write_noise_file=str(corpus / "b.npy")
     )
     assert np.load(corpus / "b.npy").tolist() == file.tolist()  # of a finished run, too
+
+
+def test_a_noise_file_replaces_only_what_the_command_wrote(corpus):
+    options = {"kind": ["ncr"], "rate": [0.4]}
+    np.save(corpus / "mine.npy", np.arange(3))
+    with pytest.raises(InputError, match="in the way"):
+        noisy(corpus, "out", write_noise_file=str(corpus / "mine.npy"), **options)
+    assert not (corpus / "out").exists()
+    target = corpus / "out" / "dataset_x.tar"
+    for taken in (corpus / "dataset_x.json", target):
+        with pytest.raises(InputError, match=r"one of the shards|in the way"):
+            noisy(corpus, "out", write_noise_file=str(taken), **options)
+        with pytest.raises(InputError, match="one of the shards"):
+            noisy(corpus, "out", write_noise_file=str(taken), overwrite=True, **options)
+    noisy(corpus, "out", write_noise_file=str(corpus / "mine.npy"), overwrite=True, **options)
+    assert len(np.load(corpus / "mine.npy", mmap_mode="r")) == IMAGES * EACH
 
 
 def test_scores_know_which_caption_is_noisy(corpus):
@@ -135,6 +150,81 @@ def test_lists_under_a_path_and_what_is_beside_them(tmp_path):
             assert record["noise_kind"][place] == ("junk" if texts[place] != text else None)
             changed += texts[place] != text
     assert changed == 1
+
+
+def jsons(folder):
+    return [json.loads(data) for name, data in members(folder / "a.tar") if name.endswith("json")]
+
+
+def test_lists_that_a_key_names_change_beside_a_text_of_their_own(tmp_path):
+    """As `export` writes them: the best caption is a member, the kept ones are in the json."""
+    groups = []
+    for n in range(6):
+        captions = [f"red {n} a", f"red {n} b"]
+        record = json.dumps({"caption": captions[0], "captions": captions}).encode()
+        groups.append(
+            [(f"{n}.jpg", jpeg(n)), (f"{n}.txt", captions[0].encode()), (f"{n}.json", record)]
+        )
+    write_shard(tmp_path / "in" / "a.tar", *groups)
+    inject(tmp_path / "in", tmp_path / "out", {"ncr": 0.5}, caption_key="captions")
+    records = jsons(tmp_path / "out")
+    assert any(any(record["is_noisy"]) for record in records)
+    for n, record in enumerate(records):
+        is_own = [text.split()[1] == str(n) for text in record["captions"]]
+        assert record["is_noisy"] == [not own for own in is_own]
+
+
+@pytest.mark.parametrize("layout", ["member", "member_and_json", "json", "list", "key"])
+def test_images_get_and_lose_captions_where_there_was_one(tmp_path, layout):
+    """A file may pair an image with two captions or with none: nothing is lost, nothing stays."""
+    groups = []
+    for n in range(4):
+        text = f"red {n}"
+        record = {"caption": [text] if layout == "list" else text} if "m" not in layout else {}
+        group = [(f"{n}.jpg", jpeg(n))]
+        if "m" in layout or layout == "key":
+            group.append((f"{n}.cap" if layout == "key" else f"{n}.txt", text.encode()))
+        if layout != "member":
+            group.append((f"{n}.json", json.dumps(record).encode()))
+        groups.append(group)
+    write_shard(tmp_path / "in" / "a.tar", *groups)
+    np.save(tmp_path / "n.npy", np.array([0, 0, 3, 2]))
+    key = "cap" if layout == "key" else None
+    InjectNoise(
+        shards=[str(tmp_path / "in")],
+        out=str(tmp_path / "out"),
+        noise_file=str(tmp_path / "n.npy"),
+        caption_key=key,
+    ).run()
+    found = {
+        sample.key: ([c.text for c in sample.captions], sample.metadata["is_noisy"])
+        for sample in samples(tmp_path / "out" / "a.tar", key)
+    }
+    assert found.pop("1")[0] in ([None], [])
+    assert found == {
+        "0": (["red 0", "red 1"], [False, True]),
+        "2": (["red 3"], True),
+        "3": (["red 2"], True),
+    }
+
+
+def test_what_is_said_of_a_caption_goes_with_it(tmp_path):
+    """The first of three captions moves away; the second, noisy before, is now the first."""
+    groups = []
+    for n in range(2):
+        record = {"caption": [f"{n} a", f"{n} b", f"{n} c"], "is_noisy": [False, True, False]}
+        groups.append([(f"{n}.jpg", jpeg(n)), (f"{n}.json", json.dumps(record).encode())])
+    write_shard(tmp_path / "in" / "a.tar", *groups)
+    np.save(tmp_path / "n.npy", np.array([1, 0, 0, 1, 1, 1]))
+    written = InjectNoise(
+        shards=[str(tmp_path / "in")], out=str(tmp_path / "out"), noise_file=str(tmp_path / "n.npy")
+    )
+    assert written.run().summary.already_noisy == 2
+    first, second = jsons(tmp_path / "out")
+    truth = dict(zip(first["caption"], first["is_noisy"], strict=True))
+    assert truth == {"0 b": True, "0 c": False}
+    assert second["caption"] == ["1 a", "1 b", "1 c", "0 a"]
+    assert second["is_noisy"] == [False, True, False, True]
 
 
 def test_requests_that_do_not_fit(corpus):

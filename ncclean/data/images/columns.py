@@ -20,7 +20,8 @@ PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "file
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 KEY_COLUMNS = ("key", "__key__")
 MOST_ROWS = 1000  # of one image, as many as it may have captions
-_MOST_HELD = 32 << 20  # characters of rows that wait for others of their image
+_MOST_HELD = 64 << 20  # about the bytes of rows that wait for others of their image
+_VALUE_BYTES = 64  # of a value, beside the text in it
 
 
 def image_of(row: Row) -> tuple[bytes | None, str | None]:
@@ -60,9 +61,9 @@ def shared_path(row: Row | BrokenRow) -> str | None:
 def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]:
     """Rows of one image together, at the place of the first of them.
 
-    At most `MOST_ROWS` of an image, and only those within some megabytes of text, are put together;
-    further ones come later. A row that holds its image waits for nothing. What `rows` raises is
-    raised after the rows before it.
+    At most `MOST_ROWS` of an image, and only those within some megabytes, are put together, unless
+    they follow one another; further ones come later. A row that holds its image waits for nothing.
+    What `rows` raises is raised after the rows before it.
     """
     waiting: list[list[Row | BrokenRow]] = []
     of_path: dict[str, list[Row | BrokenRow]] = {}
@@ -81,10 +82,15 @@ def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]
             waiting.append([row])
             if path is not None:
                 of_path[path] = waiting[-1]
-        held += _characters(row)
+        held += _size(row)
         if row is None or not of_path or held > _MOST_HELD or _holds_image(row):
+            # The next rows may be of the image that the last ones are of.
+            last = waiting.pop() if path is not None and of_path[path] is waiting[-1] else []
+            held = sum(map(_size, last))
+            if held > _MOST_HELD:
+                waiting, last, held = [*waiting, last], [], 0
             yield from waiting
-            waiting, of_path, held = [], {}, 0
+            waiting, of_path = ([last], {path: last}) if path is not None and last else ([], {})
         if failure is not None:
             raise failure
         if row is None:
@@ -95,11 +101,17 @@ def _holds_image(row: Row | BrokenRow) -> bool:
     return isinstance(row, dict) and image_of(row)[0] is not None
 
 
-def _characters(row: Row | BrokenRow | None) -> int:
-    """About the memory of a row's texts."""
-    if not isinstance(row, dict):
-        return 0
-    texts = (
-        text for value in row.values() for text in (value if isinstance(value, list) else [value])
-    )
-    return sum(len(text) for text in texts if isinstance(text, str))
+def _size(row: Row | BrokenRow | None) -> int:
+    """About the bytes that a row takes, with all that is nested in it."""
+    size = 0
+    waiting: list[object] = [row]
+    while waiting:
+        value = waiting.pop()
+        size += _VALUE_BYTES
+        if isinstance(value, str | bytes):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return size

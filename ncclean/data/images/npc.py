@@ -7,7 +7,8 @@
     DATASET/images/
 
 The numbers of an image are on one line, or on as many lines as it has captions; `scan_split` may be
-missing. Where captions with noise differ from `train_caps.txt`, they are known to be noisy.
+missing. Captions with noise that are not among those of their image in `train_caps.txt` are known
+to be noisy.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from collections import deque
 from collections.abc import Iterator
 
 from ncclean import stores
+from ncclean.data.images.columns import MOST_ROWS
 from ncclean.data.images.text_rows import Row, open_text
 from ncclean.data.noise import FROM_FILE
 from ncclean.errors import ShardError, one_line
@@ -88,7 +91,8 @@ def npc_rows(url: str, root: str, first: int, last: int | None) -> Iterator[Row]
     for number, captions, clean in itertools.islice(_images(url), first, last):
         row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
         if clean is not None:
-            noisy = [one != other for one, other in zip(captions, clean, strict=True)]
+            own = set(clean)  # one in another's place is still of the image
+            noisy = [caption not in own for caption in captions]
             row["is_noisy"] = noisy
             row["noise_kind"] = [FROM_FILE if flag else None for flag in noisy]
         yield row
@@ -114,8 +118,15 @@ def _images(url: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
     before = _lines(plain) if has_plain else None
     for number, lines in itertools.groupby(_lines(ids)):
         size = each * sum(1 for _ in lines)
-        clean = list(itertools.islice(before, size)) if before is not None else None
-        yield number, list(itertools.islice(texts, size)), clean
+        clean = _taken(before, size) if before is not None else None
+        yield number, _taken(texts, size), clean
+
+
+def _taken(lines: Iterator[str], count: int) -> list[str]:
+    """The next lines, of more than an image may have one too many: enough to refuse it."""
+    taken = list(itertools.islice(lines, min(count, MOST_ROWS + 1)))
+    deque(itertools.islice(lines, count - len(taken)), maxlen=0)
+    return taken
 
 
 class _Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from ncclean.data.images.unit_files import UnitFiles
 from ncclean.data.member_samples import MemberSamples, caption_keys, take_captions, too_large
 from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
-from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread
+from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread, of_caption
 from ncclean.data.shards import ShardRef
 
 
@@ -64,7 +65,11 @@ class TableSamples:
                 return _broken(number, place, value.what), None
         image, path = image_of(row)
         whole = cast(list[Row], rows)  # a broken one is alone
-        sample = Sample(row=number, key=key_of(row, path) or place, metadata=_metadata(whole))
+        named: list[tuple[str | None, list[object]]] = [
+            (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
+        ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
+        metadata = _metadata(whole, [values for _, values in named])
+        sample = Sample(row=number, key=key_of(row, path) or place, metadata=metadata)
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys.add(sample.key)
@@ -72,9 +77,6 @@ class TableSamples:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
             sample.reject(SkipReason.IMAGE_MISSING, f"{path}: download it first")
-        named: list[tuple[str | None, list[object]]] = [
-            (name, [field_at(one, name) for one in whole]) for name in self._caption_keys
-        ] or [(None, [usual_caption(one, CAPTION_COLUMNS) for one in whole])]
         take_captions(sample, [(name, _flat(values)) for name, values in named])
         return sample, path if image is None else image
 
@@ -140,13 +142,18 @@ def _flat(values: list[object]) -> object:
     """The captions of the rows of an image, each a text or a list of texts."""
     if len(values) == 1:
         return values[0]
-    return [text for one in values for text in (one if isinstance(one, list) else [one])]
+    return [text for one in values for text in _entries(one)]
 
 
-def _metadata(rows: list[Row]) -> dict[str, Any]:
-    """The fields beside the image; where rows differ, a list with the value of each.
+def _entries(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
-    The uid is of the image: that of the first row.
+
+def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
+    """The fields beside the image; where rows differ, a list with a value for each caption.
+
+    `captions` are those of each row, a text or a list, by each caption key. The uid is of the
+    image: that of the first row.
     """
     unfit = (bytes, Mapping, list, LeftOut)
     fields = {
@@ -154,8 +161,20 @@ def _metadata(rows: list[Row]) -> dict[str, Any]:
         for name, value in rows[0].items()
         if not isinstance(value, unfit) or (name in TRUTH and isinstance(value, list))
     }
-    for name, value in fields.items() if len(rows) > 1 else ():
-        values = [row.get(name) for row in rows]
-        if name != "uid" and values.count(value) < len(values):
-            fields[name] = values
+    places = [itertools.count() for _ in rows]
+    entries = [
+        (row, next(place))
+        for values in captions
+        for row, place, value in zip(rows, places, values, strict=True)
+        for _ in _entries(value)
+    ]
+    names = dict.fromkeys((*fields, *TRUTH)) if len(rows) > 1 and entries else ()
+    for name in names:
+        values = [
+            of_caption(row, name, number) if name in TRUTH else row.get(name)
+            for row, number in entries
+        ]
+        is_same = values.count(values[0]) == len(values)
+        if name != "uid" and (name in fields or not is_same or values[0] is not None):
+            fields[name] = values[0] if is_same else values
     return fields
