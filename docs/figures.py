@@ -28,6 +28,7 @@ import reliability_tables as reliability  # noqa: E402
 from audits import tables as audit_tables  # noqa: E402
 from compare import tables as compare_tables  # noqa: E402
 from disentangle import tables as halves  # noqa: E402
+from flickr8k import tables as flickr8k_tables  # noqa: E402
 from repair import tables as repair_tables  # noqa: E402
 from scale import billion  # noqa: E402
 from scale import tables as scale_tables  # noqa: E402
@@ -103,6 +104,12 @@ FIGURES = {
     "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare")),
     "evaluation-similarity": Figure(("evaluation",), tables.printed("ncclean evaluate similarity")),
     "export": Figure(("export",), tables.benchmark_table),
+    "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
+    "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_table),
+    "flickr8k-judgements": Figure(
+        ("flickr8k-judgements",), flickr8k_tables.judgements_table
+    ),
+    "flickr8k-rates": Figure(("flickr8k",), flickr8k_tables.rates_table),
     "forgetting": Figure(("forgetting",), repair),
     "forgetting-search": Figure(("forgetting-search",), repair),
     "gpu": Figure(("gpu",), tables.gpu_table),
