@@ -14,8 +14,8 @@ Captions = Literal["all", "best", "sample"]
 
 Split = Literal["train", "restval", "val", "test"]
 _SPLIT = Option(
-    "Split to read of Karpathy's `dataset_*.json`, or of NPC's folders. Repeatable: COCO's training "
-    "images are `train` and `restval` (default: all).",
+    "Split to read of Karpathy's `dataset_*.json`, or of NPC's folders. Repeatable: COCO's "
+    "training images are `train` and `restval` (default: all).",
     source="images",
     shows_default=False,
 )
