@@ -106,9 +106,7 @@ FIGURES = {
     "export": Figure(("export",), tables.benchmark_table),
     "flickr8k-arms": Figure(("flickr8k",), flickr8k_tables.gains_table),
     "flickr8k-detection": Figure(("flickr8k",), flickr8k_tables.detection_table),
-    "flickr8k-judgements": Figure(
-        ("flickr8k-judgements",), flickr8k_tables.judgements_table
-    ),
+    "flickr8k-judgements": Figure(("flickr8k-judgements",), flickr8k_tables.judgements_table),
     "flickr8k-rates": Figure(("flickr8k",), flickr8k_tables.rates_table),
     "forgetting": Figure(("forgetting",), repair),
     "forgetting-search": Figure(("forgetting-search",), repair),

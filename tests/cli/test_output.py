@@ -44,6 +44,7 @@ COMMAND_LINES = {
     "evaluate linear-probe": ("--data", "{data}/z", "--solver", "adamw", "--epochs", 1, *MODEL),
     "evaluate compare": ("{data}/before.json", "{data}/after.json", "--draws", 20),
     "evaluate similarity": ("--data", "{data}/r", *MODEL),
+    "evaluate judgements": ("{data}/judged.csv", "--scores", "{data}/s.parquet"),
     "demo": ("--out", "{out}", "--pairs", 100),
 }  # fmt: skip
 TO_DO_AGAIN = {"neighbours": ("--overwrite",)}  # others go on, or replace their own file
@@ -86,6 +87,9 @@ def data(tmp_path_factory):
     (folder / "answers.csv").write_text(
         "\n".join(["uid,answer", *(f"{uid},match" for uid in judged)])
     )
+    rows = pq.read_table(table, columns=["key", "text"]).slice(0, 40).to_pylist()
+    judged_rows = (f'{row["key"]},"{row["text"]}",{n % 4}' for n, row in enumerate(rows))
+    (folder / "judged.csv").write_text("\n".join(["image,caption,judge1", *judged_rows]))
     write_zeroshot_set(folder / "z", ZEROSHOT_SETS[0], 8, 1)
     write_retrieval_set(folder / "r", 8, 1)
     for name, model in (("before", "demo-noisy"), ("after", "demo")):
