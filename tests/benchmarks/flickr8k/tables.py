@@ -61,7 +61,7 @@ def rates_table(record: Record) -> Iterator[str]:
 
 
 def judgements_table(record: Record) -> Iterator[str]:
-    """Kendall's tau of each column with people, a seed beside the other."""
+    """Kendall's tau of each column with people: each seed, and half of the first one's interval."""
     yield from heading("judgements", "score", "tau b", "tau c", "pairwise accuracy")
     for name, label in _JUDGED.items():
         rows = [row for row in record["rows"] if row["table"] == name]
@@ -70,6 +70,7 @@ def judgements_table(record: Record) -> Iterator[str]:
             if there:
                 cells = (
                     ", ".join(f"{one[measure][0]:.3f}" for one in there)
+                    + f" (± {(there[0][measure][2] - there[0][measure][1]) / 2:.3f})"
                     for measure in ("tau_b", "tau_c", "pairwise_accuracy")
                 )
                 yield line(label, f"`{score}`", *cells)
