@@ -1,9 +1,9 @@
 """What weights are worth to a linear probe that is trained on labels of people, some of them wrong.
 
-    python tests/benchmarks/cifar10n_probe.py --data FOLDER --out runs/cifar10n-probe
+    python tests/benchmarks cifar10n.probe --data FOLDER --out runs/cifar10n-probe
         [--record docs/records/cifar10n-probe.json]
 
-FOLDER is as `cifar10n_corpora.py` says. The estimator of `cifar10n.py` scores photographs that it
+FOLDER is as `corpora.py` says. The estimator of `study.py` scores photographs that it
 has not seen, captioned by people's labels. A probe on its embeddings is trained on these labels,
 each image counting alike, by what the scores say, and by the truth, and measured on photographs
 that nobody has learnt. What lies in --out is not made again; 20 minutes on two idle cores, nearly
@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cifar10n import train
-from cifar10n_corpora import LABELS, Row, parts, reader, write_corpus
 from ncclean_pipelines.evaluate_models import EvaluateLinearProbe
 from ncclean_pipelines.score import Score
+from noise.weak_estimators import CLASS_NAMES
 from records import make_record, write_record
-from weak_estimators import CLASS_NAMES
 
+from cifar10n.corpora import LABELS, Row, parts, reader, write_corpus
+from cifar10n.study import train
 from ncclean.evaluation.bootstrap import Metric, paired_differences
 from ncclean.evaluation.options import ProbeOptions
 from ncclean.evaluation.outcomes import LINEAR_PROBE, metrics_of
