@@ -92,7 +92,9 @@ class InjectNoise(Command):
             raise InputError(
                 "--caption-key json names no caption: name a field of the json instead"
             )
-        others = self.rates.keys() & {"hard", "junk", "donor"}
+        from ncclean.data.noise import PERMUTING
+
+        others = self.rates.keys() - set(PERMUTING)
         if self.write_noise_file and others:
             raise InputError(
                 f"--write-noise-file says where captions go, and {min(others)} changes them"

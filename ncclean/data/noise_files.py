@@ -15,7 +15,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.embeddings.vectors import read_header
-from ncclean.data.noise import CODES, FROM_FILE, NoisePlan, placed
+from ncclean.data.noise import CODES, FROM_FILE, PERMUTING, NoisePlan, placed
 from ncclean.errors import InputError, ShardError, one_line
 from ncclean.output_mark import npy_header
 
@@ -91,8 +91,8 @@ class FilePlaces:
 
         Raises `InputError` for noise that moves no captions or images of the corpus.
         """
-        permuting = {"", "ncr", "decl", "per_batch", "ncr_image", FROM_FILE}
-        if others := sorted({CODES[code] for code in np.unique(plan.code)} - permuting):
+        kinds = {CODES[code] for code in np.unique(plan.code)}
+        if others := sorted(kinds - {"", *PERMUTING, FROM_FILE}):
             raise InputError(f"a noise file cannot say {others[0]}: it only moves captions")
         file = np.repeat(np.arange(len(self._entries)), self._entries)
         places, _ = self._places(self._entries)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from ncclean.data.images import class_folders
 from ncclean.data.images.class_folders import class_caption
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ShardError
 
 TEMPLATE = "a photo of a {}"
 
@@ -50,6 +51,9 @@ def test_units_mix_the_classes_and_follow_the_files(classes, monkeypatch):
     assert len(set(keys)) == 81
     assert len({unit.name for unit in units}) == 3
     (classes / "train" / "dog" / "0.jpg").write_bytes(b"another image")
+    class_folders._listed.cache_clear()  # of a worker
+    with pytest.raises(ShardError, match="since the run began"):  # rows would be lost or doubled
+        list(read_samples(units[0]))
     assert resolve(classes)[0].version != units[0].version
 
 

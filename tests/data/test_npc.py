@@ -126,3 +126,12 @@ def test_units_and_what_makes_them_new(tmp_path, monkeypatch):
     assert (first.rows, second.rows) == ((0, 2), (2, 3))
     (place / "train_caps.txt").write_text("x\n" * 6)
     assert resolve_sources([source])[0].version != first.version
+
+
+def test_a_list_of_names_is_bounded(tmp_path, monkeypatch):
+    place = dataset(tmp_path)
+    (place / "image_name.txt").write_text("7.jpg\n" * 20)
+    monkeypatch.setattr("ncclean.data.images.npc._MOST_NAMES", 50)
+    (shard,) = resolve_sources([str(place / "train_caps.txt")])
+    with pytest.raises(ShardError, match="more than 50 characters"):
+        list(read_samples(shard))

@@ -11,11 +11,12 @@ import functools
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclean import stores
 from ncclean.data.images.listing import image_files, subfolders
 from ncclean.data.images.text_rows import Row
+from ncclean.data.shards import ShardRef, check_named_once, distinct_names
 from ncclean.errors import InputError, ShardError
 
 _PLACE = re.compile(r"\{c?\}")
@@ -40,39 +41,74 @@ def class_caption(template: str, folder: str) -> str:
     return _PLACE.sub(lambda _: name, template)
 
 
-def count_and_version(root: str) -> tuple[int, int, str]:
-    """The images below a folder, their bytes, and a digest that changes when one of them does.
+def class_units(
+    folders: Sequence[str], template: str, layout: str, unit_rows: int
+) -> list[ShardRef]:
+    """Units of folders of class folders; each has images of all classes.
 
-    Raises `ShardError` if a folder cannot be listed.
+    Raises `InputError` for a folder without images, or a template as `check_template` says.
     """
-    _files.cache_clear()  # files may have changed since
-    files = _files(root)
-    digest = hashlib.blake2b(digest_size=16)
-    for path, size, version in files:
-        digest.update(f"{path}\0{size}\0{version}\0".encode(errors="replace"))
-    return len(files), sum(size for _, size, _ in files), digest.hexdigest()
+    check_template(template)
+    check_named_once(folders)
+    units: list[ShardRef] = []
+    for folder, name in zip(folders, distinct_names(folders, ()), strict=True):
+        _listed.cache_clear()  # files may have changed since
+        try:
+            files, version = _listed(folder)
+        except ShardError as error:
+            raise InputError(f"{folder} holds no class folders: {error}") from error
+        if not files:
+            raise InputError(f"{folder} holds no images in class folders")
+        count, size = len(files), sum(size for _, size in files)
+        for first in range(0, count, unit_rows):
+            last = min(first + unit_rows, count)
+            units.append(
+                ShardRef(
+                    name if count <= unit_rows else f"{name}-{first:0{len(str(count))}d}",
+                    folder,
+                    round(size * (last - first) / count),
+                    version,
+                    f"{layout}:{template}",
+                    (folder,),
+                    (first, last),
+                )
+            )
+    return units
 
 
-def class_rows(root: str, template: str, first: int, last: int) -> Iterator[Row]:
-    """Images by number as rows: path, caption, and `class`; an image in `root` itself has none."""
-    for path, _, _ in _files(root)[first:last]:
+def class_rows(shard: ShardRef) -> Iterator[Row]:
+    """The images of a unit as rows: path, caption, and `class`; one in no class folder has none.
+
+    Raises `ShardError` if a file has changed since: images would be missing, or come twice.
+    """
+    files, version = _listed(shard.url)
+    if version != shard.version:
+        raise ShardError("images have been added, removed or changed since the run began")
+    template = shard.layout.partition(":")[2]
+    first, last = shard.rows or (0, 0)
+    for path, _ in files[first:last]:
         folder = posixpath.basename(posixpath.dirname(path))
         caption = class_caption(template, folder) if folder else None
         yield {"file_name": path, "caption": caption, "class": folder or None}
 
 
 @functools.lru_cache(maxsize=1)  # units of one folder come one after another
-def _files(root: str) -> list[tuple[str, int, str]]:
-    """Path below the root, size and version of each image, in an order that mixes the classes."""
+def _listed(root: str) -> tuple[list[tuple[str, int]], str]:
+    """Path below the root and size of each image, the classes mixed, and a digest of the files.
+
+    Raises `ShardError` if a folder cannot be listed.
+    """
     with stores.listings_kept():
         files = [
             (posixpath.relpath(f"{folder}/{entry.name}", root), entry.size, entry.version)
             for folder in _folders(root)
             for entry in image_files(folder)
         ]
-    return sorted(
-        files, key=lambda file: hashlib.blake2b(file[0].encode(errors="replace")).digest()
-    )
+    files.sort(key=lambda file: hashlib.blake2b(file[0].encode(errors="replace")).digest())
+    digest = hashlib.blake2b(digest_size=16)
+    for path, size, version in files:
+        digest.update(f"{path}\0{size}\0{version}\0".encode(errors="replace"))
+    return [(path, size) for path, size, _ in files], digest.hexdigest()
 
 
 def _folders(root: str) -> Iterator[str]:

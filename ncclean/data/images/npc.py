@@ -31,6 +31,7 @@ _CAPTIONS = re.compile(r"(?:.*_)?(train|dev|val|test)_caps\.txt")
 _FOLDERS = ("annotations/scan_split", "annotations", "scan_split", "")
 _NAMES = "image_name.txt"
 _LONGEST_LINE = 1 << 20
+_MOST_NAMES = 64 << 20  # characters of `image_name.txt`, which is held
 # NPC renames COCO's images to the second; the others are those of COCO itself.
 _PATTERNS = (
     "{}.jpg",
@@ -46,12 +47,12 @@ def caption_files(place: str) -> list[str]:
     """The captions of each split in a folder, as they come without noise, or the file itself."""
     if place.endswith(ENDING):
         return [place] if split_of(place) and _has(_ids_of(place)) else []
-    for below in _FOLDERS:
-        folder = posixpath.join(place, below) if below else place
-        files = [f"{folder}/{split}{ENDING}" for split in _SPLITS]
-        if there := [file for file in files if _has(file) and _has(_ids_of(file))]:
-            return there
-    return []
+    folders = [posixpath.join(place, below) if below else place for below in _FOLDERS]
+    files = [[f"{folder}/{split}{ENDING}" for split in _SPLITS] for folder in folders]
+    asked = [name for several in files for file in several for name in (file, _ids_of(file))]
+    there = set(map(str, stores.present_files(map(stores.location, asked))))
+    found = ([file for file in several if {file, _ids_of(file)} <= there] for several in files)
+    return next(filter(None, found), [])
 
 
 def split_of(url: str) -> str | None:
@@ -134,7 +135,13 @@ class _Names:
 
     def __init__(self, url: str, root: str) -> None:
         listed = f"{posixpath.dirname(url) or '.'}/{_NAMES}"
-        self._listed = list(_lines(listed)) if _has(listed) else []
+        self._listed: list[str] = []
+        held = 0
+        for name in _lines(listed) if _has(listed) else ():
+            self._listed.append(name)
+            held += len(name)
+            if held > _MOST_NAMES:
+                raise ShardError(f"{listed} has more than {_MOST_NAMES:,} characters")
         self._root = root
         self._patterns = list(_PATTERNS)
 

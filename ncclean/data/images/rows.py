@@ -33,8 +33,7 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     """
     layout, *splits = shard.layout.split(":")
     if layout == "classes":
-        first, last = shard.rows or (0, 0)
-        return class_rows(shard.url, shard.layout.partition(":")[2], first, last)
+        return class_rows(shard)
     if layout == "npc":
         return npc_rows(shard.url, shard.files[0], *(shard.rows or (0, None)))
     if layout == "karpathy":

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ncclean import stores
-from ncclean.data.images import class_folders, karpathy, npc
+from ncclean.data.images import karpathy, npc
+from ncclean.data.images.class_folders import class_units
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS, STRUCT_FIELDS
 from ncclean.data.images.listing import (
     entries_of,
@@ -94,7 +95,8 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     """
     options = options or SourceOptions()
     if options.class_template is not None:
-        return _class_units(sources, options.class_template)
+        folders = [one.rstrip("/") for source in sources for one in expand(source, places)]
+        return class_units(folders, options.class_template, CLASSES, _UNIT_ROWS)
     resolved: list[_Source] = []
     for source in sources:
         for place in expand(source, places):
@@ -134,14 +136,15 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
         karpathy.check_karpathy(place)
         yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
         return
-    if files := npc.caption_files(place):
-        yield from (_Source(NPC, file, root or npc.images_of(file)) for file in files)
-        return
     if place.endswith(TABLES):
         if _holds_images(place) or _is_unreadable(place):
             yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
         return
-    if stores.is_url(place) and stores.location(place).suffix:
+    is_file = stores.is_url(place) and stores.location(place).suffix
+    if is_file and not place.endswith(npc.ENDING):
+        return
+    if files := npc.caption_files(place):
+        yield from (_Source(NPC, file, root or npc.images_of(file)) for file in files)
         return
     yield from _in_folder(place, root)
 
@@ -298,39 +301,6 @@ def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:
             cuts.append((begin, end, 0))
             begin = end
     return cuts
-
-
-def _class_units(sources: Iterable[str], template: str) -> list[ShardRef]:
-    """Units of folders of class folders; each has images of all classes.
-
-    Raises `InputError` for one without images.
-    """
-    class_folders.check_template(template)
-    folders = [place.rstrip("/") for source in sources for place in expand(source, places)]
-    check_named_once(folders)
-    units: list[ShardRef] = []
-    for folder, name in zip(folders, distinct_names(folders, ()), strict=True):
-        try:
-            count, size, version = class_folders.count_and_version(folder)
-        except ShardError as error:
-            raise InputError(f"{folder} holds no class folders: {error}") from error
-        if not count:
-            check_formats(folder)
-            raise InputError(f"{folder} holds no images in class folders")
-        for first in range(0, count, _UNIT_ROWS):
-            last = min(first + _UNIT_ROWS, count)
-            units.append(
-                ShardRef(
-                    name if count <= _UNIT_ROWS else f"{name}-{first:0{len(str(count))}d}",
-                    folder,
-                    round(size * (last - first) / count),
-                    version,
-                    f"{CLASSES}:{template}",
-                    (folder,),
-                    (first, last),
-                )
-            )
-    return units
 
 
 def _folder_units(source: _Source, name: str) -> list[ShardRef]:
