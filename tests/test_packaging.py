@@ -141,7 +141,9 @@ def test_imports_point_one_way():
     """From the command line to pipelines to the library, and there from a layer to those below."""
     named = modules()
     ranks = {"ncclean": 0, "ncclean_pipelines": len(LAYERS) + 1, "ncclean_cli": len(LAYERS) + 2}
-    folders = {path.parent.name for path in named.values() if path.parent.parent.name == "ncclean"}
+    folders = {
+        path.parent.name for path in named.values() if path.parent.parent == ROOT / "ncclean"
+    }
     assert folders == set(LAYERS)
 
     def rank(name: str) -> int:
