@@ -48,6 +48,13 @@ Words = Annotated[
         "fits better, and how probable it is that any is wrong."
     ),
 ]
+CaptionParts = Annotated[
+    Literal["sentences"] | None,
+    Option(
+        "Also compare each sentence of a caption with the image: which one is wrong, and how "
+        "probable it is that any is."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,7 @@ class ScoreOptions(Options):
     words_per_caption: Annotated[
         int, Option("Captions with one word replaced to encode per caption.", low=1, high=64)
     ] = WORDS_PER_CAPTION
+    caption_parts: CaptionParts = None
     text: Annotated[bool, Option("Write the captions to the table.")] = True
     seed: Seed = 0
 

@@ -66,8 +66,11 @@ SQL_TYPES = {
     "int16": "SMALLINT",
     "int32": "INTEGER",
     "bool": "BOOLEAN",
+    "list<item: float>": "FLOAT[]",
+    "list<item: int32>": "INTEGER[]",
 }
 _BOOL, _FLOAT, _INT, _STRING = pa.bool_(), pa.float32(), pa.int32(), pa.string()
+_FLOATS, _INTS = pa.list_(_FLOAT), pa.list_(_INT)
 
 SCORE_COLUMNS = (
     Column("uid", _STRING, "uid of the json, else a hash of shard name and key", "data.tar"),
@@ -78,6 +81,8 @@ SCORE_COLUMNS = (
     Column("caption_key", _STRING, "the --caption-key that has the caption; null without",
            "data.samples"),
     Column("text", _STRING, "caption (null with --no-text)", "data.tar"),
+    Column("caption_tokens", _INT, "tokens of the caption before cutting, with start and end; "
+           "null without a model", "models.token_counts"),
     Column("url", _STRING, "url of the json", "data.tar"),
     Column("width", _INT, "width of the original image in pixels", "data.decode"),
     Column("height", _INT, "height of the original image in pixels", "data.decode"),
@@ -199,8 +204,36 @@ WORD_COLUMNS = (
                       noise_threshold=0.5, evaluation_place=12)),
 )  # fmt: skip
 WORD_TYPES = {column.name: column.type for column in WORD_COLUMNS}
+
+# Of `--caption-parts`.
+PART_COLUMNS = (
+    Column("part_count", _INT, "parts of the caption: sentences, or windows of long ones",
+           "data.caption_parts"),
+    Column("worst_part", _STRING, "the part that fits the image least", "execution.part_columns"),
+    Column("worst_part_number", _INT, "which part that is, from 0", "execution.part_columns"),
+    Column("worst_part_similarity", _FLOAT, "cosine of image and that part",
+           "execution.part_columns",
+           ScoreFacts(label="Cosine of the worst part", higher_is_cleaner=True, range=(-1, 1),
+                      evaluation_place=14)),
+    Column("mean_part_similarity", _FLOAT, "mean cosine of image and parts",
+           "execution.part_columns",
+           ScoreFacts(label="Mean cosine of the parts", higher_is_cleaner=True, range=(-1, 1),
+                      evaluation_place=15)),
+    Column("part_noise_probability", _FLOAT,
+           "probability that at least one part does not belong to the image",
+           "scoring.caption_parts",
+           ScoreFacts(label="Part noise probability", higher_is_cleaner=False, range=(0, 1),
+                      noise_threshold=0.5, evaluation_place=16)),
+    Column("part_starts", _INTS, "characters at which the parts begin, from 0",
+           "data.caption_parts"),
+    Column("part_log_odds", _FLOATS, "log-odds of each part to be foreign rather than its own",
+           "scoring.caption_parts"),
+    Column("part_noise_probabilities", _FLOATS, "probability of each part to be foreign",
+           "scoring.caption_parts"),
+)  # fmt: skip
+PART_TYPES = {column.name: column.type for column in PART_COLUMNS}
 # A table without the option lacks them.
-OPTIONAL_COLUMNS = (CANONICAL, *WORD_COLUMNS)
+OPTIONAL_COLUMNS = (CANONICAL, *WORD_COLUMNS, *PART_COLUMNS)
 
 NEIGHBOUR_COLUMNS = (
     Column("uid", _STRING, "uid of the pair, as in the score table", "neighbour_search.table"),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ncclean.storage.summary import ScoreSummary
 
 _MOST_GROUPS = 30  # shown; `--json` has all
+_MANY_CUT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +233,7 @@ class Score(Command):
         names = {*schema.SCORES.names}
         names |= {text.partition("=")[0] for text in self.options.head or ()}
         names |= {*schema.WORD_TYPES} if self.options.words else set()
+        names |= {*schema.PART_TYPES} if self.options.caption_parts else set()
         names |= {schema.CANONICAL.name} if self.options.canonical else set()
         for signals, types in (("image", image_signals.TYPES), ("language", languages.TYPES)):
             names |= {*types} if signals in (self.options.signals or ()) else set()
@@ -263,10 +265,15 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
             rate += f", measured by {scored.audited:,} answers"
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
     if scored.near_miss_rate.is_known:
-        share = f"{interval(scored.near_miss_rate)} of the others"
+        others = f"{interval(scored.near_miss_rate)} of the others"
         vague = why_vague(scored.near_miss_rate) is not None
-        rows.append(("a wrong word", "the estimator cannot tell" if vague else share))
+        rows.append(("a wrong word", "the estimator cannot tell" if vague else others))
     rows.append(("shift", f"{scored.shift:.4f}"))
+    if scored.captions_cut:
+        part = share(scored.captions_cut / scored.ok)
+        rows.append(
+            ("captions cut", f"{scored.captions_cut:,} ({part}), at {scored.context_length} tokens")
+        )
     if scored.samples_per_second is not None:
         speed = f"{scored.samples_per_second:,.0f} samples/s, {scored.seconds:,.1f} s in all"
         rows.append(("speed", speed))
@@ -283,8 +290,19 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     for name, count in scored.column_failures.items():
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
+    if scored.captions_cut is not None and scored.context_length is not None:
+        yield from _cut_note(scored.captions_cut / max(scored.ok, 1), scored.context_length)
     if scored.rows and not scored.ok:
         yield none_scored(scored.failures, scored.fields_there)
+
+
+def _cut_note(part: float, context: int) -> Iterator[Note]:
+    """Say so if the model has not read many captions to their end."""
+    if part > _MANY_CUT:
+        yield Note(
+            f"the model reads the first {context} tokens of a caption, and {share(part)} of the "
+            "captions are longer: add --caption-parts sentences to check each sentence"
+        )
 
 
 def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
@@ -307,6 +325,9 @@ def _plan_lines(plan: ScorePlan) -> Iterator[Shown]:
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"
     )
+    if plan.cut_share is not None and plan.context_length is not None:
+        yield f"{share(plan.cut_share)} of the first captions exceed {plan.context_length} tokens"
+        yield from _cut_note(plan.cut_share, plan.context_length)
     unit = "GPU-hours" if plan.gpu_hours is not None else "hours of one worker"
     minutes = f" ({60 * plan.worker_hours:,.1f} minutes)" if plan.worker_hours < 1 else ""
     yield f"about {plan.worker_hours:,.2f} {unit}{minutes}"

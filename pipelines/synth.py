@@ -39,8 +39,11 @@ class Synth(Command):
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     noise: Annotated[float, Option("Share of mismatched pairs.", low=0, high=1)] = 0.2
     kind: Annotated[
-        Literal["ncr", "decl", "per_batch"],
-        Option("How pairs are mismatched: `ncr`, `decl` or `per_batch`."),
+        Literal["ncr", "decl", "per_batch", "foreign_sentence", "added_detail"],
+        Option(
+            "How pairs are mismatched: `ncr`, `decl` or `per_batch`; by a `foreign_sentence`, or "
+            "an `added_detail`."
+        ),
     ] = "ncr"
     hard: Annotated[float, Option("Share of captions with one wrong word.", low=0, high=1)] = 0.0
     junk: Annotated[float, Option("Share of captions that are boilerplate.", low=0, high=1)] = 0.0

@@ -1,4 +1,4 @@
-"""Captions that are wrong: one word changed (`hard` noise), or boilerplate (`junk` noise).
+"""Captions that are wrong: one word changed (`hard`), one sentence, or all of it (`junk`).
 
 `change_one_word` knows classes of English words that an image shows: colours, numbers, sizes,
 places of one thing beside another, people, animals, and so on. It replaces one by another of its
@@ -10,7 +10,9 @@ cannot be changed.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
+from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.word_classes import WordClasses, exchanged
 
 
@@ -54,3 +56,38 @@ def junk_caption(rng: random.Random) -> str:
         "copyright all rights reserved",
     )
     return captions[int(rng.random() * len(captions))]
+
+
+def with_foreign_sentence(caption: str, other: str, rng: random.Random) -> tuple[str, int]:
+    """Put a sentence of another caption in the place of one: `foreign_sentence` noise.
+
+    Returns the caption, and which of its sentences is foreign, from 0.
+    """
+    starts, foreign = sentence_starts(caption), _drawn_sentence(other, rng)
+    place = int(rng.random() * len(starts))
+    begin, end = list(pairwise([*starts, len(caption)]))[place]
+    old = caption[begin:end]
+    blank = old[len(old.rstrip()) :] or ("" if end == len(caption) else " ")
+    return caption[:begin] + foreign + blank + caption[end:], place
+
+
+def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str, int | None]:
+    """Add what another caption says: `added_detail` noise, the half truths of CS-CLIP.
+
+    Behind several sentences it is one more; to a single one it is joined by "and". Returns the
+    caption, and which of its sentences is foreign, from 0; None if that is a part of the only one.
+    """
+    foreign, text = _drawn_sentence(other, rng), caption.rstrip()
+    sentences = len(sentence_starts(caption))
+    if sentences > 1:
+        return f"{text} {foreign}", sentences
+    end = text[len(text.rstrip(".!")) :]
+    detail = foreign.rstrip(".! ")
+    if not detail.isupper():
+        detail = detail[:1].lower() + detail[1:]
+    return f"{text.rstrip('.!')} and {detail}{end}", None
+
+
+def _drawn_sentence(caption: str, rng: random.Random) -> str:
+    sentences = parts_of(caption, sentence_starts(caption))
+    return sentences[int(rng.random() * len(sentences))]

@@ -52,12 +52,14 @@ class SampleEdit:
 
     `kinds` has None for a caption that is clean; `own` says which of the sample's captions that is,
     by default the one in the same place. `captions` are None if they stay as they are.
+    `noisy_parts` says which sentence of each caption is noisy, if only one is.
     """
 
     kinds: tuple[str | None, ...]
     captions: tuple[str, ...] | None = None
     image: ImageSource | None = None
     own: tuple[int, ...] | None = None
+    noisy_parts: tuple[int | None, ...] = ()
 
 
 @dataclass
@@ -194,18 +196,21 @@ class _Rewriter:
         edit = self._edits.get(sample, SampleEdit((None,) * len(numbers)))
         before = [_truth_of(lowered, number) for number in range(entries)]
         own = range(len(edit.kinds)) if edit.own is None else edit.own
+        parts = edit.noisy_parts or (None,) * len(edit.kinds)
         new = [
-            (True, kind) if kind else before[numbers[place]]
-            for kind, place in zip(edit.kinds, own, strict=True)
+            (True, kind, part) if kind else before[numbers[place]]
+            for kind, part, place in zip(edit.kinds, parts, own, strict=True)
         ]
         self.result.already_noisy += sum(
-            flag for kind, (flag, _) in zip(edit.kinds, new, strict=True) if not kind
+            flag for kind, (flag, _, _) in zip(edit.kinds, new, strict=True) if not kind
         )
         after = _replaced_in(before, numbers, new)
-        flags, kinds = [flag for flag, _ in after], [kind for _, kind in after]
-        if entries == 1 and len(after) == 1:
-            return {**kept, "is_noisy": flags[0], "noise_kind": kinds[0]}
-        return {**kept, "is_noisy": flags, "noise_kind": kinds}
+        is_one = entries == 1 and len(after) == 1
+        columns = zip(*after, strict=True) if after else ((),) * len(TRUTH)
+        truth = dict(zip(TRUTH, (one[0] if is_one else list(one) for one in columns), strict=True))
+        if not any(part is not None for _, _, part in after):
+            del truth["noisy_part"]
+        return {**kept, **truth}
 
 
 class _Copier:
@@ -289,7 +294,9 @@ def _replaced_in(values: list[Any], numbers: Sequence[int], new: Sequence[Any]) 
     return result
 
 
-def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any]:
-    """Whether a record says that a caption is noisy, and by which kind of noise."""
-    is_noisy = noise_of(lowered, number) is True
-    return is_noisy, of_caption(lowered, "noise_kind", number) if is_noisy else None
+def _truth_of(lowered: dict[str, Any], number: int) -> tuple[bool, Any, Any]:
+    """Whether a record says that a caption is noisy, by which kind of noise, and in which part."""
+    if noise_of(lowered, number) is not True:
+        return False, None, None
+    kind, part = (of_caption(lowered, name, number) for name in TRUTH[1:])
+    return True, kind, part

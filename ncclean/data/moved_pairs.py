@@ -14,10 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncclean.data.caption_noise import change_one_word, junk_caption
+from ncclean.data.caption_noise import (
+    change_one_word,
+    junk_caption,
+    with_added_detail,
+    with_foreign_sentence,
+)
 from ncclean.data.captions import Captions, ChosenCaptions
 from ncclean.data.inject import ImageSource, SampleEdit
-from ncclean.data.noise import CODES, NoisePlan
+from ncclean.data.noise import CODES, WITH_PARTNER, NoisePlan
 from ncclean.data.shard_index import ShardIndex
 
 _DECL = CODES.index("decl")
@@ -89,36 +94,46 @@ class MovedPairs:
         before = [self.captions.of(number) for number in own]
         kinds: list[str | None] = []
         captions: list[str] = []
+        parts: list[int | None] = []
         places: list[int] = []  # of the clean ones before
         unchanged: list[str] = []
         for slot in slots:
             source, kind = int(self.plan.caption_source[slot]), CODES[self.plan.code[slot]]
-            after = self._caption(source, kind) if kind else self.captions.of(source)
+            after, part = self._caption(slot, kind) if kind else (self.captions.of(source), None)
             is_noisy = kind != "" and after is not None and after not in before
             if kind and not is_noisy:
                 unchanged.append(kind)
             kinds.append(kind if is_noisy else None)
+            parts.append(part if is_noisy else None)
             captions.append(after if after is not None else self.captions.of(source))
             places.append(len(places) if is_noisy else before.index(captions[-1]))
         if captions == before and not any(kinds):
             return None, unchanged
         moved = None if places == list(range(len(slots))) else tuple(places)
-        return SampleEdit(tuple(kinds), tuple(captions), own=moved), unchanged
+        edit = SampleEdit(tuple(kinds), tuple(captions), own=moved, noisy_parts=tuple(parts))
+        return edit, unchanged
 
-    def _caption(self, source: int, kind: str) -> str | None:
-        """The caption that noise makes of one of the corpus, or takes from elsewhere."""
+    def _caption(self, slot: int, kind: str) -> tuple[str | None, int | None]:
+        """The caption that noise makes of one of the corpus, or takes from elsewhere.
+
+        And which of its sentences is foreign, if only one is.
+        """
+        source = int(self.plan.caption_source[slot])
         if kind == "donor":
-            return self.donated.of(source - int(self.own_first[-1]))
+            return self.donated.of(source - int(self.own_first[-1])), None
         before = self.captions.of(source)
         rng = random.Random(f"noise/{self.seed}/{source}")
         if kind == "hard":
-            return change_one_word(before, rng)
+            return change_one_word(before, rng), None
+        if kind in WITH_PARTNER:
+            change = with_foreign_sentence if kind == "foreign_sentence" else with_added_detail
+            return change(before, self.captions.of(self.plan.partners[slot]), rng)
         if kind != "junk":
-            return before
+            return before, None
         after = junk_caption(rng)
         while after == before:
             after = junk_caption(rng)
-        return after
+        return after, None
 
     def _moved_image(self, image: int, captions: int) -> SampleEdit | None:
         own, source = np.searchsorted(self.images_moved, [image, self.plan.image_source[image]])
@@ -160,7 +175,8 @@ def gather_moved(
     changes = np.diff(own_first) != np.diff(first)
     changes[plan.images[plan.code != 0]] = True
     from_corpus = plan.caption_source[changes[plan.images]]
-    needed = np.union1d(np.flatnonzero(changes[own]), from_corpus[from_corpus < len(own)])
+    from_corpus = np.concatenate([from_corpus[from_corpus < len(own)], plan.partner])
+    needed = np.union1d(np.flatnonzero(changes[own]), from_corpus)
     from_outside = plan.caption_source[plan.caption_source >= len(own)] - len(own)
     return MovedPairs(
         plan=plan,

@@ -3,23 +3,25 @@
 Kinds: `ncr` permutes the captions of a share of the pairs among themselves, `decl` permutes
 their images, `per_batch` permutes captions within batches (the Bayesian paper), `ncr_image`
 permutes all captions of an image together, `hard` changes one word of the caption, `junk` replaces
-it by boilerplate, `donor` by a caption of another corpus. A caption that a permutation leaves with
-its image is clean. Images may have several captions: `decl` and `ncr_image` draw images, the other
-kinds draw captions.
+it by boilerplate, `donor` by a caption of another corpus. `foreign_sentence` puts a sentence of
+another image's caption in the place of one, `added_detail` adds one. A caption that a permutation
+leaves with its image is clean. Images may have several captions: `decl` and `ncr_image` draw
+images, the other kinds draw captions.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ncclean.errors import InputError
 
 PERMUTING = ("ncr", "decl", "per_batch", "ncr_image")
-KINDS = (*PERMUTING, "hard", "junk", "donor")
+WITH_PARTNER = ("foreign_sentence", "added_detail")  # take a sentence of another caption
+KINDS = (*PERMUTING, "hard", "junk", "donor", *WITH_PARTNER)
 OF_IMAGES = ("decl", "ncr_image")  # draw images, not captions
 FROM_FILE = "noise_file"  # of captions that a file moves, see `ncclean.data.noise_files`
 CODES = ("", *KINDS, FROM_FILE)  # names by their code in a plan
@@ -33,8 +35,9 @@ class NoisePlan:
     `image_source` is (I,) int64. The C captions are in the order of their images, which are
     `images` (C,) int64; `caption_source` (C,) int64 is the number of each among the captions of the
     corpus, from their total on among those of the donors. `code` is (C,) int8, the place in
-    `CODES`, 0 for clean. `planned` counts the captions drawn for each kind asked for, the ones that
-    a permutation left in place included.
+    `CODES`, 0 for clean. `partner` (P,) int64 are the captions that the P captions of a kind
+    `WITH_PARTNER` take a sentence from, in their order. `planned` counts the captions drawn for
+    each kind asked for, the ones that a permutation left in place included.
     """
 
     image_source: np.ndarray
@@ -42,6 +45,13 @@ class NoisePlan:
     caption_source: np.ndarray
     code: np.ndarray
     planned: dict[str, int]
+    partner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @functools.cached_property
+    def partners(self) -> dict[int, int]:
+        """The caption that gives a sentence, by the place of the caption that gets it."""
+        takes = np.isin(self.code, [CODES.index(kind) for kind in WITH_PARTNER])
+        return dict(zip(np.flatnonzero(takes).tolist(), self.partner.tolist(), strict=True))
 
     @functools.cached_property
     def kind(self) -> np.ndarray:
@@ -127,6 +137,7 @@ def plan_noise(
     own = np.arange(pairs) if images is None else images
     image_source = np.arange(int(own[-1]) + 1 if pairs else 0)
     image_of, donated = own.copy(), np.arange(pairs)
+    partner: dict[int, int] = {}
     code = np.zeros(pairs, dtype=np.int8)
     planned = dict.fromkeys((kind for kind in KINDS if kind in rates), 0)
     free = rng.permutation(pairs)
@@ -159,10 +170,18 @@ def plan_noise(
         elif name == "donor" and count:
             rounds = [rng.permutation(donors) for _ in range(-(-count // donors))]
             donated[chosen] = pairs + np.concatenate(rounds)[: len(chosen)]
+        elif name in WITH_PARTNER:
+            shuffled = rng.permutation(chosen)
+            givers = np.roll(shuffled, 1)
+            code[shuffled[own[givers] == own[shuffled]]] = 0  # its own image's
+            partner |= dict(zip(shuffled.tolist(), givers.tolist(), strict=True))
     stayed = (image_of == own) & (image_source[own] == own) & (code <= len(PERMUTING))
     code[stayed] = 0
     source, images_now = placed(own, image_of)
-    return NoisePlan(image_source, images_now, donated[source], code[source], planned)
+    code = code[source]
+    takes = source[np.isin(code, [CODES.index(kind) for kind in WITH_PARTNER])]
+    givers = np.array([partner[number] for number in takes.tolist()], dtype=np.int64)
+    return NoisePlan(image_source, images_now, donated[source], code, planned, givers)
 
 
 def _drawn_images(own: np.ndarray, free: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

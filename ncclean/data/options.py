@@ -101,6 +101,7 @@ class CorpusOptions(Options):
         float, Option("Share of near-duplicates of earlier pairs.", low=0, high=1)
     ] = 0.01
     shard_size: Annotated[int, Option("Pairs per shard.", low=1)] = 1000
+    sentences: Annotated[int, Option("Sentences per caption.", low=1, high=100)] = 1
     noise: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 

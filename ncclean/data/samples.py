@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Union
 
 # Fields of a sample that may be lists, with a value for each of its captions.
-TRUTH = ("is_noisy", "noise_kind")
+TRUTH = ("is_noisy", "noise_kind", "noisy_part")
 # Names of members or fields that hold captions, one or several; None for the usual ones.
 CaptionKeys = Union[str, Sequence[str], None]  # noqa: UP007  an alias is made when it is run
 

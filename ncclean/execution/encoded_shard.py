@@ -27,7 +27,8 @@ class EncodedShard:
     for the m pairs. `image` and `text` are (m, d), of length 1. `metadata` has n rows of the fields
     that the options name. `images` are (m,) numbers of the images, None if all differ;
     `image_signals` those of each pair. `values` are (m,) further columns that the encoder computed
-    batch by batch, `failures` the pairs without them. `error` says why the shard broke off,
+    batch by batch, `failures` the pairs without them. `captions_cut` of the captions have more
+    tokens than `context_length`, None without a model. `error` says why the shard broke off,
     `seconds` how long encoding took.
     """
 
@@ -41,6 +42,8 @@ class EncodedShard:
     image_signals: Sequence[Mapping[str, Any] | None] | None = None
     values: Values = field(default_factory=dict)
     failures: ColumnFailures = field(default_factory=ColumnFailures)
+    captions_cut: int = 0
+    context_length: int | None = None
     error: str | None = None
     seconds: float = 0.0
 
@@ -53,3 +56,10 @@ class EncodedShard:
     def captions(self) -> list[str | None]:
         """(m,) captions of the pairs that can be scored; None if the input has none."""
         return self.of_pairs("text")
+
+
+def scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Spread the values of scored rows over all rows, null elsewhere."""
+    index = np.cumsum(ok) - 1
+    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    return array.take(pa.array(index, mask=~ok))

@@ -20,7 +20,7 @@ from ncclean.config import ScoreOptions
 from ncclean.data.samples import SkipReason
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources
-from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.execution.encoded_shard import EncodedShard, Values, scattered
 from ncclean.scoring.columns import BlockScores, MapBlocks, caption_numbers, score_pairs
 from ncclean.scoring.pool import sample_numbers
 from ncclean.scoring.stats import Distributions, ShardStats
@@ -81,6 +81,8 @@ class ShardScoring:
             seconds=shard.seconds + time.perf_counter() - start,
             error=shard.error,
             column_failures=shard.failures,
+            captions_cut=shard.captions_cut,
+            context_length=shard.context_length,
         )
         check_counts(table, stats)
         embeddings = None
@@ -178,10 +180,3 @@ def exported(table: pa.Table, image: torch.Tensor, text: torch.Tensor) -> ShardE
         schema.EMBEDDING_METADATA.names
     )
     return ShardEmbeddings(image.half().cpu().numpy(), text.half().cpu().numpy(), metadata)
-
-
-def scattered(values: np.ndarray | pa.Array, ok: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Spread the values of scored rows over all rows, null elsewhere."""
-    index = np.cumsum(ok) - 1
-    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
-    return array.take(pa.array(index, mask=~ok))

@@ -23,7 +23,7 @@ from ncclean.data.stream import DecodedSample, ShardStream, StreamReader
 from ncclean.execution.allocator import keep_freed_memory
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import BatchColumns, ColumnSources
-from ncclean.execution.encoded_shard import EncodedShard
+from ncclean.execution.encoded_shard import EncodedShard, scattered
 from ncclean.execution.encoder import Completion, Encoding, OnProgress, Speed
 from ncclean.execution.sample_rows import (
     Row,
@@ -235,18 +235,20 @@ class ImageEncoder:
         rows = [Row(one, caption) for one in samples for caption in captions_of(one.sample)]
         scorable = [row for row in rows if row.status is SkipReason.OK]
         captions = [row.caption.text or "" for row in scorable]
-        text = self.estimator.encode_text(captions, self._options.batch_size)
+        text, tokens = self.estimator.encode_captions(captions, self._options.batch_size)
         numbers = images_of_rows(scorable)
         if len(scorable) > len(image):
             image = image[torch.from_numpy(numbers).to(image.device)]
         facts = facts_of_rows(stream, samples, rows)
         check_places(facts, len(samples))
+        ok = np.array([row.status is SkipReason.OK for row in rows], dtype=bool)
+        facts["caption_tokens"] = scattered(pa.array(tokens, pa.int32()), ok, pa.int32())
         sql = self._options.calibrate_by
         fields = {} if sql is None else of_fields([row.sample.metadata for row in rows], sql)
         return EncodedShard(
             name=stream.shard.name,
             facts=facts,
-            ok=np.array([row.status is SkipReason.OK for row in rows], dtype=bool),
+            ok=ok,
             image=image,
             text=text,
             metadata=pa.table(fields),
@@ -254,6 +256,7 @@ class ImageEncoder:
             image_signals=[row.decoded.signals for row in scorable],
             values=images.columns.in_order(),
             failures=images.columns.failures,
+            **self.estimator.cut(tokens),
             error=str(stream.error) if stream.error is not None else None,
             seconds=images.seconds + time.perf_counter() - start,
         )

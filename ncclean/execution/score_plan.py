@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ncclean.config import ScoreOptions
 from ncclean.data.estimate import estimate_samples
+from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.encoder import EncoderRequest
+from ncclean.models.estimator import Estimator
 from ncclean.progress import Progress
+
+_SAMPLES_LOOKED_AT = 200
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,8 @@ class ScorePlan:
     """The estimate of `--dry-run`: the size of the job and its hours.
 
     `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, `hours` what a clock would show.
+    over `workers`, `hours` what a clock would show. `cut_share` of the first captions have more
+    tokens than the model's `context_length`; both are None for embeddings.
     """
 
     shards: int
@@ -34,6 +43,8 @@ class ScorePlan:
     gpu_hours: float | None
     bytes_written: int
     read_bytes_per_second: float
+    cut_share: float | None = None
+    context_length: int | None = None
 
 
 def plan(
@@ -73,4 +84,23 @@ def plan(
         gpu_hours=round(cost.worker_hours, 6) if speed.device.startswith("cuda") else None,
         bytes_written=cost.bytes_written,
         read_bytes_per_second=round(cost.read_bytes_per_second, 1),
+        **_cut(shards, options, encoder.facts.estimator),
     )
+
+
+def _cut(
+    shards: Sequence[ShardRef], options: ScoreOptions, estimator: Estimator | None
+) -> dict[str, Any]:
+    """`cut_share` and `context_length`, from the first captions of the first shard."""
+    if estimator is None:
+        return {}
+    captions: list[str] = []
+    with contextlib.suppress(ShardError):
+        samples = read_samples(shards[0], options.caption_key)
+        for sample in itertools.islice(samples, _SAMPLES_LOOKED_AT):
+            captions += [caption.text for caption in sample.captions if caption.text is not None]
+    cut = estimator.cut(estimator.count_tokens(captions)) if captions else {}
+    if not cut:
+        return {}
+    share = cut["captions_cut"] / len(captions)
+    return {"cut_share": round(share, 4), "context_length": cut["context_length"]}

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from ncclean.models.precision import (
     resolve_device,
     resolve_precision,
 )
+from ncclean.models.token_counts import MAX_CAPTION_CHARACTERS, tokens_before_cutting
 
 T = TypeVar("T")
 
@@ -35,9 +36,6 @@ _STEADY_ROWS = 16
 # Rows that one core encodes at a time: activations that stay in its cache make it up to twice as
 # fast as all cores on one large batch (see docs/benchmarks.md), and no core waits for another.
 _ROWS_PER_CORE = 64
-# No tokenizer needs more characters than this to fill a context of 77 tokens; a caption of a
-# megabyte would take seconds.
-_MAX_CAPTION_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -202,8 +200,17 @@ class Estimator:
         Every distinct caption is encoded once, and where the tower allows it at its own length
         instead of the full context. The result depends on neither.
         """
+        return self.encode_captions(captions, batch_size)[0]
+
+    def encode_captions(
+        self, captions: Sequence[str], batch_size: int = 256
+    ) -> tuple[torch.Tensor, list[int | None]]:
+        """Embed captions as `encode_text` does, and count their tokens before cutting.
+
+        Returns (N, d) embeddings and N counts, see `tokens_before_cutting`.
+        """
         if not captions:
-            return torch.empty(0, self.embed_dim, device=self.device)
+            return torch.empty(0, self.embed_dim, device=self.device), []
         distinct = list(dict.fromkeys(captions))
         position = {caption: index for index, caption in enumerate(distinct)}
         tokens = self.tokenize(distinct)
@@ -223,11 +230,32 @@ class Estimator:
         encoded = torch.cat(list(self._map(encode, batches)))
         embeddings = torch.empty_like(encoded)
         embeddings[torch.cat([index for index, _ in batches]).to(self.device)] = encoded
-        return embeddings[torch.tensor([position[c] for c in captions], device=self.device)]
+        counts = tokens_before_cutting(self.tokenizer, distinct, tokens)
+        places = [position[caption] for caption in captions]
+        return (
+            embeddings[torch.tensor(places, device=self.device)],
+            [counts[place] for place in places],
+        )
+
+    def count_tokens(self, captions: Sequence[str]) -> list[int | None]:
+        """Count the tokens of captions before cutting, see `tokens_before_cutting`."""
+        return tokens_before_cutting(self.tokenizer, captions, self.tokenize(captions))
+
+    def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
+        """`captions_cut` and `context_length` for token counts of captions.
+
+        Nothing where no count is known; next to others, an unknown one is of a caption that is too
+        long to be read whole.
+        """
+        context = self.context_length
+        if counts and not any(counts):
+            return {}
+        cut = sum(count is None or count > context for count in counts)
+        return {"captions_cut": cut, "context_length": context}
 
     def tokenize(self, captions: Sequence[str]) -> torch.Tensor:
         """Tokenize captions -> (N, context length) int64 token ids."""
-        shortened = [caption[:_MAX_CAPTION_CHARACTERS] for caption in captions]
+        shortened = [caption[:MAX_CAPTION_CHARACTERS] for caption in captions]
         return self.tokenizer(shortened)
 
     @property

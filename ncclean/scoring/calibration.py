@@ -13,6 +13,7 @@ import torch
 from ncclean.config import CalibratedOn, CalibrateOn, WeightFunction
 from ncclean.errors import InputError
 from ncclean.estimates import UNKNOWN, Estimate
+from ncclean.scoring.caption_parts import ForeignParts, with_column, with_part_probabilities
 from ncclean.scoring.clip_loss import binned
 from ncclean.scoring.mixture import LossMixture, pair_losses
 from ncclean.scoring.near_miss import NearMisses, counted_share
@@ -32,7 +33,8 @@ class Calibration:
 
     `scale` is the estimator's, in which the losses of the mixture are. `null` is of the score
     `calibrated_on`, and so are `groups`, the nulls of the groups that have one of their own, and
-    `group_rates`, the noise of every group. `near_misses` are those of `--words`. `audited` moves
+    `group_rates`, the noise of every group. `near_misses` are those of `--words`, `foreign_parts`
+    those of `--caption-parts`. `audited` moves
     the noise probabilities of all of them to what people found.
     """
 
@@ -46,6 +48,7 @@ class Calibration:
     groups: Mapping[str | None, NullModel] = field(default_factory=dict)
     group_rates: Sequence[GroupRate] = ()
     near_misses: NearMisses | None = None
+    foreign_parts: ForeignParts | None = None
     audited: Audited | None = None
 
     @property
@@ -107,6 +110,7 @@ class Calibration:
             groups=groups,
             group_rates=rates,
             near_misses=_near_misses(distributions),
+            foreign_parts=ForeignParts.fit(distributions.score("part_log_odds")),
         )
 
 
@@ -203,7 +207,9 @@ def fill_calibrated(table: pa.Table, calibration: Calibration) -> pa.Table:
             if filled is None
             else pa.array(filled.numpy(), kind, mask=masks.get(name, mask))
         )
-        table = table.set_column(table.schema.get_field_index(name), name, array)
+        table = with_column(table, name, array)
+    if "part_log_odds" in table.column_names:
+        table = with_part_probabilities(table, calibration.foreign_parts)
     return table
 
 

@@ -23,6 +23,8 @@ class ShardStats:
 
     `error` is set when the shard broke off: its readable samples have rows, the shard counts as
     failed. `column_failures` are pairs without the columns of a function of `--columns`.
+    `captions_cut` counts those with more tokens than the model's `context_length`, which is None
+    where no model has read them.
     """
 
     rows: int
@@ -30,6 +32,8 @@ class ShardStats:
     seconds: float
     error: str | None = None
     column_failures: ColumnFailures = field(default_factory=lambda: ColumnFailures())
+    captions_cut: int = 0
+    context_length: int | None = None
 
     @property
     def ok(self) -> int:
@@ -42,6 +46,11 @@ class ShardStats:
             "seconds": round(self.seconds, 3),
             "error": self.error,
             **({"columns": self.column_failures.to_json()} if self.column_failures.counts else {}),
+            **(
+                {"captions_cut": self.captions_cut, "context_length": self.context_length}
+                if self.context_length is not None
+                else {}
+            ),
         }
 
     @classmethod
@@ -52,6 +61,8 @@ class ShardStats:
             seconds=fields["seconds"],
             error=fields["error"],
             column_failures=ColumnFailures.from_json(fields.get("columns", {})),
+            captions_cut=fields.get("captions_cut", 0),
+            context_length=fields.get("context_length"),
         )
 
 

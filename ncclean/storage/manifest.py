@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from upath import UPath
 
@@ -181,6 +181,13 @@ class Manifest:
                 f"{len(missing)} shards of {out} are not scored yet (first: {missing[0]}); run "
                 "the same `ncclean score` command again to go on"
             )
+
+    def captions_cut(self) -> tuple[int, int] | tuple[None, None]:
+        """How many captions were cut, and at how many tokens; None where no model read them."""
+        read = [stats for stats in self.done.values() if stats.context_length is not None]
+        if not read:
+            return None, None
+        return sum(stats.captions_cut for stats in read), cast(int, read[0].context_length)
 
     def done_shards(self) -> list[ShardRef]:
         """Shards with a part, in input order."""

@@ -27,7 +27,8 @@ class RunFacts:
     `mismatched` is the histogram of the null over the whole corpus. `groups` are those of
     `calibrate_by`, the largest first. `several_runs` marks files that
     were not calibrated together; facts that hold for one run only are then None. `audited` is a
-    calibration that was moved to the answers of an audit.
+    calibration that was moved to the answers of an audit. `captions_cut` had more tokens than
+    `context_length`.
     """
 
     model: str | None = None
@@ -51,6 +52,8 @@ class RunFacts:
     groups: tuple[GroupRate, ...] = ()
     several_runs: bool = False
     audited: Audited | None = None
+    captions_cut: int | None = None
+    context_length: int | None = None
 
     @property
     def tells_near_misses(self) -> bool:
@@ -100,6 +103,8 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         calibrate_by=fields.get("calibrate_by"),
         groups=_groups(fields.get("noise_rates_by_group")),
         audited=Audited.of_json(fields.get("audited")),
+        captions_cut=_count(fields.get("captions_cut")),
+        context_length=_count(fields.get("context_length")),
     )
 
 
@@ -109,6 +114,10 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
 
 
 def _histogram(text: str | None) -> Histogram | None:

@@ -24,6 +24,8 @@ class ScoreSummary:
     `near_miss_rate` is the share of captions with a wrong word, of `--words`. `audited` is the
     number of answers by which the noise rate was measured and the calibration moved, None without
     an audit. `fields_there` are fields of the first samples, if no pair had a caption.
+    `captions_cut` counts those with more tokens than the model's `context_length`, None without a
+    model.
     """
 
     rows: int
@@ -46,6 +48,8 @@ class ScoreSummary:
     near_miss_rate: Estimate = UNKNOWN
     audited: int | None = None
     fields_there: list[str] = field(default_factory=list)
+    captions_cut: int | None = None
+    context_length: int | None = None
 
 
 def summarize(
@@ -69,6 +73,7 @@ def summarize(
         if manifest.done[shard.name].error is not None
     }
     near = calibration.near_misses
+    cut, context = manifest.captions_cut()
     ok = SkipReason.OK.value
     return ScoreSummary(
         rows=sum(statuses.values()),
@@ -86,6 +91,8 @@ def summarize(
         column_errors=lacking.reasons,
         near_miss_rate=near.rate if near is not None else UNKNOWN,
         audited=calibration.audited.answers if calibration.audited is not None else None,
+        captions_cut=cut,
+        context_length=context,
         shift=calibration.shift,
         samples_per_second=round(samples_per_second, 1) if samples_per_second else None,
         seconds=round(seconds, 2),

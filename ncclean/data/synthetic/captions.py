@@ -147,6 +147,12 @@ def write_caption(scene: Scene, rng: random.Random) -> Caption:
     return Caption(text, (kind,) if "{t}" in template else ())
 
 
+def write_sentences(scene: Scene, rng: random.Random, count: int) -> list[str]:
+    """Write `count` sentences about a rendered scene, as a captioner would: each names things."""
+    captions = [write_caption(scene, rng).text for _ in range(count)]
+    return [text[0].upper() + text[1:].rstrip(".") + "." for text in captions]
+
+
 def _noun_phrase(group: Group, terse: bool, rng: random.Random) -> str:
     count = pick(rng, _COUNT_WORDS[group.count])
     size = pick(rng, _SIZE_WORDS[group.size])

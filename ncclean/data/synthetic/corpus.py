@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from ncclean.data.caption_noise import junk_caption
-from ncclean.data.noise import NoisePlan, plan_noise
+from ncclean.data.caption_noise import junk_caption, with_added_detail, with_foreign_sentence
+from ncclean.data.noise import WITH_PARTNER, NoisePlan, plan_noise
 from ncclean.data.options import CorpusOptions
-from ncclean.data.synthetic.captions import Caption, write_caption
+from ncclean.data.synthetic.captions import Caption, write_caption, write_sentences
 from ncclean.data.synthetic.render import draw_scene, encode
 from ncclean.data.synthetic.scene import Scene, alter_one_fact, generator, pick, sample_scene
 from ncclean.data.tar_members import add_member
@@ -94,7 +94,7 @@ def render_sample(
     original = _original(options, int(plan.image_source[index]))
     scene = _scene(options, original)
     extension, image = encode(draw_scene(scene, rng), rng)
-    caption = _caption(options, plan, index)
+    caption, noisy_part = _caption(options, plan, index)
     uid = pair_uid(options.seed, index)
     record = {
         "uid": uid,
@@ -103,6 +103,7 @@ def render_sample(
         "caption": caption.text,
         "is_noisy": bool(plan.kind[index]),
         "noise_kind": str(plan.kind[index]) or None,
+        **({"noisy_part": noisy_part} if options.sentences > 1 else {}),
         "duplicate_of": pair_uid(options.seed, original)
         if original != plan.image_source[index]
         else None,
@@ -138,26 +139,37 @@ def _scene(options: CorpusOptions, index: int) -> Scene:
     return sample_scene(generator("scene", options.seed, index))
 
 
-def _caption(options: CorpusOptions, plan: NoisePlan, index: int) -> Caption:
+def _caption(options: CorpusOptions, plan: NoisePlan, index: int) -> tuple[Caption, int | None]:
+    """The caption of a pair, and which of its sentences is foreign."""
     kind = plan.kind[index]
     if kind == "junk":
-        return Caption(junk_caption(generator("junk", options.seed, index)), ())
+        return Caption(junk_caption(generator("junk", options.seed, index)), ()), None
     source = int(plan.caption_source[index])
     scene = _scene(options, _original(options, source))
-
-    def words(described: Scene) -> Caption:
-        return write_caption(described, generator("caption", options.seed, source))
-
-    caption = words(scene)
+    caption = _words(options, scene, source)
+    if kind in WITH_PARTNER:
+        giver = plan.partners[index]
+        other = _words(options, _scene(options, _original(options, giver)), giver).text
+        change = with_foreign_sentence if kind == "foreign_sentence" else with_added_detail
+        text, part = change(caption.text, other, generator("part", options.seed, index))
+        return Caption(text, caption.text_only), part
     if kind != "hard":
-        return caption
+        return caption, None
     # Some facts are not mentioned: alter until the words change.
     rng = generator("hard", options.seed, index)
     for _ in range(_HARD_TRIES):
-        altered = words(alter_one_fact(scene, rng))
+        altered = _words(options, alter_one_fact(scene, rng), source)
         if altered.text != caption.text:
-            return altered
+            return altered, None
     raise AssertionError(f"no altered fact of pair {index} shows in its caption")
+
+
+def _words(options: CorpusOptions, scene: Scene, source: int) -> Caption:
+    """What pair `source` says of a scene."""
+    rng = generator("caption", options.seed, source)
+    if options.sentences == 1:
+        return write_caption(scene, rng)
+    return Caption(" ".join(write_sentences(scene, rng, options.sentences)), ())
 
 
 def _facts(scene: Scene) -> dict[str, object]:

@@ -1,0 +1,83 @@
+"""Parts of a caption: its sentences, and windows of what is longer than a model's context.
+
+Sentences are those of sentencex, which knows abbreviations, decimals, and the punctuation of
+scripts without spaces. Parts cover the caption: put together, they are it, character for character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from sentencex import segment
+
+# Further sentences are taken together: a caption of ten thousand full stops costs no more.
+MOST_PARTS = 100
+# Behind these a long sentence is cut, the first kind that there is near its middle.
+_BREAKS = (re.compile(r"[;:]\s|[—；：]"), re.compile(r",\s|[，、،]"), re.compile(r"\s"))
+_MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of an item in a list
+TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
+
+
+def sentence_starts(caption: str) -> list[int]:
+    """The characters at which the sentences of a caption begin, 0 first.
+
+    The marker of an item, such as `2.` or `-`, belongs to what follows it, and anything else
+    without a letter to what is before it.
+    """
+    starts, begin, is_closed = [0], 0, False
+    for sentence in segment("en", caption):
+        has_words = any(character.isalpha() for character in sentence)
+        if is_closed and (has_words or _MARKER.fullmatch(sentence)):
+            starts.append(begin)
+            is_closed = False
+        is_closed = is_closed or has_words
+        begin += len(sentence)
+    return starts[:: -(-len(starts) // MOST_PARTS)]
+
+
+def split_captions(
+    captions: Sequence[str], count_tokens: TokenCounts, context_length: int
+) -> list[list[int]]:
+    """The characters at which the parts of each caption begin, 0 first.
+
+    `count_tokens` counts the tokens of texts before they are cut at `context_length`. A sentence of
+    more is halved, behind a clause or a word near its middle, until its pieces fit.
+    """
+    starts = [sentence_starts(caption) for caption in captions]
+    # A token is at least a character, and two mark start and end.
+    todo = [
+        (number, begin, end)
+        for number, caption in enumerate(captions)
+        for begin, end in pairwise([*starts[number], len(caption)])
+        if end - begin > context_length - 2
+    ]
+    while todo:
+        counts = count_tokens([captions[number][begin:end] for number, begin, end in todo])
+        halves = []
+        for (number, begin, end), count in zip(todo, counts, strict=True):
+            if (count is not None and count <= context_length) or end - begin < 2:
+                continue
+            if len(starts[number]) >= MOST_PARTS:
+                continue
+            middle = begin + _middle(captions[number][begin:end])
+            starts[number].append(middle)
+            halves += [(number, begin, middle), (number, middle, end)]
+        todo = halves
+    return [sorted(of_caption) for of_caption in starts]
+
+
+def _middle(text: str) -> int:
+    """The place to cut a text: behind a break in its middle half, nearest to its middle."""
+    half = len(text) / 2
+    for kind in _BREAKS:
+        ends = [found.end() for found in kind.finditer(text, len(text) // 4, len(text) * 3 // 4)]
+        if ends:
+            return min(ends, key=lambda end: abs(end - half))
+    return len(text) // 2
+
+
+def parts_of(caption: str, starts: Sequence[int]) -> list[str]:
+    """The parts of a caption that begin at `starts`, without blanks around them."""
+    return [caption[begin:end].strip() for begin, end in pairwise([*starts, len(caption)])]

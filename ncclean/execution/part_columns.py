@@ -1,0 +1,127 @@
+"""`--caption-parts`: each sentence of a caption against the image, and known foreign sentences."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ncclean import schema
+from ncclean.config import ScoreOptions
+from ncclean.data.caption_parts import parts_of, split_captions
+from ncclean.errors import InputError
+from ncclean.execution.column_source import ColumnSource, EncoderFacts
+from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.scoring.caption_parts import Parts, part_distributions
+from ncclean.scoring.columns import BlockScores
+
+PART_SCORE = "part_log_odds"
+
+
+@dataclass(frozen=True)
+class PartColumns(ColumnSource):
+    """`--caption-parts sentences`: the sentences of captions, and windows of long ones."""
+
+    has_text: bool
+    seed: int
+    flag = "--caption-parts"
+    options = ("caption_parts",)
+    follows_scores = True
+    types: ClassVar[Mapping[str, pa.DataType]] = schema.PART_TYPES
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> PartColumns | None:
+        """The column source of `--caption-parts`, None without it."""
+        return cls(options.text, options.seed) if options.caption_parts else None
+
+    def identity(self) -> Mapping[str, Any]:
+        """The version of the library that tells sentences apart."""
+        return {"caption_parts": f"sentences, sentencex {version('sentencex')}"}
+
+    def check(self, encoder: EncoderFacts) -> None:
+        """Raise `InputError` for embeddings: no model is there to encode parts of captions."""
+        if encoder.estimator is None:
+            raise InputError(
+                "--caption-parts encodes sentences, which takes a model: score the images instead "
+                "of their embeddings"
+            )
+
+    def of_shard(
+        self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
+    ) -> Values:
+        """Compare the parts of captions with their images; the log-odds join the distributions.
+
+        A caption of one part has the scores of the whole.
+        """
+        estimator = encoder.estimator
+        assert scores is not None
+        assert estimator is not None
+        captions = [caption or "" for caption in shard.captions]
+        starts = split_captions(captions, estimator.count_tokens, estimator.context_length)
+        whole = (shard.image.float() * shard.text.float()).sum(dim=1).double().cpu().numpy()
+        several = np.array([row for row, of_caption in enumerate(starts) if len(of_caption) > 1])
+        several = several.astype(np.int64)
+        texts = [parts_of(captions[row], starts[row]) for row in several]
+        pieces = [text for of_caption in texts for text in of_caption]
+        rows = torch.from_numpy(several).to(shard.image.device)
+        parts = Parts(
+            image=shard.image[rows],
+            part=estimator.encode_text(pieces, encoder.batch_size),
+            caption=np.repeat(np.arange(len(several)), [len(one) for one in texts]),
+            images=several if shard.images is None else shard.images[several],
+            text=_numbered(pieces),
+            length=np.array([len(text) for text in pieces], dtype=np.int64),
+        )
+        digest = hashlib.blake2b(shard.name.encode(), digest_size=8).digest()
+        own, foreign = parts.log_odds([self.seed, int.from_bytes(digest, "little")])
+        scores.distributions.scores[PART_SCORE] = part_distributions(own, foreign)
+        cosines = parts.cosines.cpu().numpy()
+        ends = np.cumsum([0, *map(len, texts)])[1:-1]
+        by_caption = zip(
+            several.tolist(), texts, np.split(cosines, ends), np.split(own, ends), strict=True
+        )
+        return self._columns(captions, whole, starts, by_caption)
+
+    def _columns(
+        self,
+        captions: Sequence[str],
+        whole: np.ndarray,
+        starts: Sequence[Sequence[int]],
+        several: Any,
+    ) -> Values:
+        """(n,) columns, from (row, texts, cosines, log-odds) of the captions with several parts."""
+        worst = [caption.strip() for caption in captions]
+        numbers, similarity, mean = np.zeros(len(captions), np.int32), whole.copy(), whole.copy()
+        log_odds: list[Sequence[float | None]] = [[None]] * len(captions)
+        for row, texts, cosines, odds in several:
+            known = not np.isnan(odds).any()
+            number = int(odds.argmax() if known else cosines.argmin())
+            worst[row], numbers[row] = texts[number], number
+            similarity[row], mean[row] = cosines[number], cosines.mean()
+            log_odds[row] = odds.tolist() if known else [None] * len(odds)
+        count = len(captions)
+        values: dict[str, Any] = {
+            "part_count": [len(of_caption) for of_caption in starts],
+            "worst_part": worst if self.has_text else [None] * count,
+            "worst_part_number": numbers,
+            "worst_part_similarity": similarity,
+            "mean_part_similarity": mean,
+            "part_starts": starts,
+            "part_log_odds": log_odds,
+        }
+        return {
+            name: pa.array(values.get(name, [None] * count), kind)
+            for name, kind in schema.PART_TYPES.items()
+        }
+
+
+def _numbered(texts: Sequence[str]) -> np.ndarray:
+    """(P,) numbers that are equal for equal texts."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)

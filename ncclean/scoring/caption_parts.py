@@ -1,0 +1,246 @@
+"""Parts of captions that do not belong to the image, told by parts that are known not to.
+
+In place of each part, one of another image's caption and of like length is a known foreign part.
+What tells both apart is learnt from the corpus itself, by logistic regression on cosines: of the
+part with the image, of the image with any part and of the part with any image, of the other parts
+of the caption with the image and with this part. A foreign part stands out from its caption, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+
+from ncclean.estimates import Estimate
+from ncclean.scoring.noise_rate import why_vague
+from ncclean.scoring.null import Histogram, NullModel
+from ncclean.scoring.stats import Distributions
+
+# Log-odds are counted in bins from minus to plus this.
+_RANGE = 16.0
+# Parts known to be foreign; fewer teach nothing.
+_FEWEST = 40
+_ROWS = 8192
+_NEAR = 32  # parts of like length: so many in the order of their lengths
+_STEP = 2.0**-10  # of the log-odds, far above what another order of additions changes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """P parts of n captions that have at least two, in the order of the captions.
+
+    `image` (n, d) and `part` (P, d) are L2-normalised; `caption` (P,) says which caption a part is
+    of, `images` (n,) which image a caption has, `text` (P,) is equal for equal parts, and `length`
+    (P,) in any unit.
+    """
+
+    image: torch.Tensor
+    part: torch.Tensor
+    caption: np.ndarray
+    images: np.ndarray
+    text: np.ndarray
+    length: np.ndarray
+
+    @functools.cached_property
+    def cosines(self) -> torch.Tensor:
+        """(P,) float64 cosines of the parts with their images."""
+        pieces = [
+            (self._images(rows) * self.part[rows].double()).sum(dim=1) for rows in self._slices()
+        ]
+        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.float64)
+
+    def log_odds(self, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Log-odds that each part is foreign rather than one of its caption, and of known ones.
+
+        (P,) and (K,) float32, the second of K known foreign parts. NaN and none where there are too
+        few parts to learn from. Of both halves of the captions each is judged by the other.
+        """
+        drawn = self._foreign(np.random.default_rng(list(seed)))
+        is_foreign = self._is_foreign(drawn)
+        halves = [self.caption % 2 == half for half in (0, 1)]
+        if min((is_foreign & half).sum() for half in halves) < _FEWEST // 2:
+            return np.full(len(drawn), np.nan, np.float32), np.empty(0, np.float32)
+        own, foreign = self._features(np.arange(len(drawn))), self._features(drawn)
+        of_own, of_foreign = np.empty(len(drawn)), np.empty(len(drawn))
+        for judged, learnt in (halves, halves[::-1]):
+            judge = _judge(own[learnt], foreign[learnt & is_foreign])
+            of_own[judged], of_foreign[judged] = judge(own[judged]), judge(foreign[judged])
+        return _rounded(of_own), _rounded(of_foreign[is_foreign])
+
+    @functools.cached_property
+    def _numbers(self) -> torch.Tensor:
+        return torch.from_numpy(self.caption).to(self.image.device)
+
+    def _slices(self) -> Iterator[slice]:
+        return (slice(begin, begin + _ROWS) for begin in range(0, len(self.part), _ROWS))
+
+    def _images(self, rows: slice) -> torch.Tensor:
+        return self.image[self._numbers[rows]].double()
+
+    def _by_caption(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums of (P,) or (P, d) values over the parts of each caption, float64."""
+        zeros = self.image.new_zeros((len(self.image), *values.shape[1:]), dtype=torch.float64)
+        for rows in self._slices():
+            zeros.index_add_(0, self._numbers[rows], values[rows].double())
+        return zeros
+
+    def _foreign(self, rng: np.random.Generator) -> np.ndarray:
+        """(P,) the number of the part to put in place of each: one of like length."""
+        order = np.lexsort((rng.random(len(self.length)), self.length))
+        drawn = np.empty(len(order), np.int64)
+        for begin in range(0, len(order), _NEAR):
+            near = order[begin : begin + _NEAR]
+            drawn[near] = np.roll(near, int(rng.integers(1, max(len(near), 2))))
+        return drawn
+
+    def _is_foreign(self, drawn: np.ndarray) -> np.ndarray:
+        """(P,) whether the drawn part is of another image, whose captions have no part like it."""
+        image = self.images[self.caption]
+        texts = self.text.max(initial=0) + 1
+        theirs = image * texts + self.text[drawn]
+        is_theirs = np.isin(theirs, image * texts + self.text)
+        return np.asarray((image[drawn] != image) & ~is_theirs)
+
+    def _features(self, drawn: np.ndarray) -> np.ndarray:
+        """(P, 6) features of part `drawn[i]` in the place of part i."""
+        places = torch.from_numpy(drawn).to(self.image.device)
+        mean_image = self.image.mean(dim=0, dtype=torch.float64)
+        mean = self.part.mean(dim=0, dtype=torch.float64)
+        vectors, cosines = self._by_caption(self.part), self._by_caption(self.cosines)
+        counts = self._by_caption(torch.ones_like(self.cosines))
+        features = []
+        for rows in self._slices():
+            part, image, number = (
+                self.part[places[rows]].double(), self._images(rows), self._numbers[rows]
+            )  # fmt: skip
+            count = counts[number] - 1
+            others = vectors[number] - self.part[rows].double()
+            centred = F.normalize(others - mean * count[:, None], dim=1)
+            of_rows = (
+                (image * part).sum(dim=1),
+                image @ mean,
+                part @ mean_image,
+                (cosines[number] - self.cosines[rows]) / count,
+                (centred * (part - mean)).sum(dim=1),
+                (F.normalize(others, dim=1) * part).sum(dim=1),
+            )
+            features.append(torch.stack(of_rows, dim=1).float().cpu().numpy())
+        return np.concatenate(features)
+
+
+def _judge(own: np.ndarray, foreign: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Learn to tell (P, f) features of own parts from (K, f) of foreign ones; the log-odds."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels = np.repeat([0, 1], [len(own), len(foreign)])
+    model = make_pipeline(
+        StandardScaler(), LogisticRegression(solver="newton-cholesky", class_weight="balanced")
+    )
+    model.fit(np.concatenate([own, foreign]).astype(np.float64), labels)
+    return cast(Callable[[np.ndarray], np.ndarray], model.decision_function)
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    return (np.round(values.clip(-_RANGE, _RANGE) / _STEP) * _STEP).astype(np.float32)
+
+
+def part_distributions(own: np.ndarray, foreign: np.ndarray) -> Distributions:
+    """The distributions of the log-odds of a shard's parts and of known foreign ones.
+
+    Turned so that higher is cleaner, as with cosines.
+    """
+    known = own[~np.isnan(own)]
+    return Distributions(matched=_histogram(known), mismatched=_histogram(foreign))
+
+
+def _histogram(log_odds: np.ndarray) -> Histogram:
+    return Histogram.of(torch.from_numpy(-log_odds / _RANGE))
+
+
+@dataclass(frozen=True)
+class ForeignParts:
+    """The share of parts that do not belong to their image, and the null of the log-odds."""
+
+    null: NullModel
+    parts: int
+
+    @classmethod
+    def fit(cls, distributions: Distributions) -> ForeignParts | None:
+        """Fit the share of foreign parts; None without parts, or without known foreign ones."""
+        if not distributions.matched.size or not distributions.mismatched.size:
+            return None
+        null = NullModel.fit(distributions.matched, distributions.mismatched)
+        return cls(null, distributions.matched.size)
+
+    @property
+    def rate(self) -> Estimate:
+        """The share of foreign parts, of all parts of captions that have several."""
+        return self.null.noise_rate
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether the share may be nearly any."""
+        return why_vague(self.rate) is not None
+
+    def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
+        """(P,) probabilities that parts are foreign in a pair that is matched otherwise."""
+        score = torch.from_numpy(-log_odds.astype(np.float32) / _RANGE)
+        return np.asarray(self.null.noise_probability(score))
+
+
+def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.ndarray:
+    """(n,) probabilities that at least one part does not belong to the image.
+
+    1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that the pair is mismatched
+    altogether, and the (P,) probabilities q that a part is foreign; `caption` (P,) says of which.
+    """
+    right = 1 - pair.astype(np.float64)
+    np.multiply.at(right, caption, 1 - parts.astype(np.float64))
+    return (1 - right).astype(np.float32)
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """Replace a column of a table."""
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa.Table:
+    """Fill the probabilities of parts into a table that has those of the pairs.
+
+    A caption of one part has that of the pair.
+    """
+    lists = table.column("part_log_odds").combine_chunks()
+    counts = np.asarray(lists.value_lengths().fill_null(0))
+    rows = np.repeat(np.arange(len(table)), counts)
+    odds = lists.flatten()
+    column = table.column("noise_probability").combine_chunks()
+    no_pair, pair = np.asarray(column.is_null()), np.asarray(column.fill_null(0.0))
+    is_whole = counts[rows] == 1
+    is_null = np.asarray(odds.is_null())
+    values = np.zeros(len(odds), np.float32)
+    if foreign is None or foreign.cannot_tell:
+        is_null = np.full(len(odds), True)
+    else:
+        values = foreign.probabilities(np.asarray(odds.fill_null(0.0)))
+    any_part = any_foreign(pair, np.where(is_whole | is_null, 0.0, values), rows)
+    values = np.where(is_whole, pair[rows], values)
+    is_null = np.where(is_whole, no_pair[rows], is_null)
+    lacking = no_pair | (counts == 0)
+    lacking[rows[is_null]] = True
+    each = pa.ListArray.from_arrays(
+        pa.array(np.cumsum([0, *counts]), pa.int32()),
+        pa.array(values, pa.float32(), mask=is_null),
+        mask=pa.array(counts == 0),
+    )
+    table = with_column(table, "part_noise_probabilities", each)
+    whole = pa.array(any_part, pa.float32(), mask=lacking)
+    return with_column(table, "part_noise_probability", whole)
