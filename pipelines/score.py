@@ -264,10 +264,15 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         if scored.audited is not None:
             rate += f", measured by {scored.audited:,} answers"
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
-    if scored.near_miss_rate.is_known:
-        others = f"{interval(scored.near_miss_rate)} of the others"
-        vague = why_vague(scored.near_miss_rate) is not None
-        rows.append(("a wrong word", "the estimator cannot tell" if vague else others))
+    within = (
+        ("a wrong word", scored.near_miss_rate, "of the others"),
+        ("wrong sentences", scored.part_noise_rate, "of those in captions with several"),
+    )
+    for name, rate_within, of_which in within:
+        if rate_within.is_known:
+            told = f"{interval(rate_within)} {of_which}"
+            vague = why_vague(rate_within) is not None
+            rows.append((name, "the estimator cannot tell" if vague else told))
     rows.append(("shift", f"{scored.shift:.4f}"))
     if scored.captions_cut:
         part = share(scored.captions_cut / scored.ok)
@@ -290,7 +295,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
     for name, count in scored.column_failures.items():
         error = scored.column_errors[name]
         yield Note(f"{name} failed for {count:,} pairs, whose columns are null: {error}", "error")
-    if scored.captions_cut is not None and scored.context_length is not None:
+    if scored.captions_cut and scored.context_length and not scored.has_parts:
         yield from _cut_note(scored.captions_cut / max(scored.ok, 1), scored.context_length)
     if scored.rows and not scored.ok:
         yield none_scored(scored.failures, scored.fields_there)

@@ -11,7 +11,7 @@ from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
 from .command import Command, Result
-from .display import Note, Shown, Table, interval, partner_lines, share
+from .display import Note, Shown, Table, counted, interval, partner_lines, share
 from .progress import SILENT, Progress
 from .shared_options import Join, MemoryLimit, Replace, Scores
 
@@ -130,6 +130,11 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
     if (measured := selected.measured_noise_kept).is_known:
         rate = interval(measured, called="")
         yield f"measured {rate} mismatched among the kept, by the audit (95 % interval)"
+    if selected.captions_mended is not None:
+        yield (
+            f"{counted(selected.captions_mended, 'caption')} lost {selected.parts_dropped:,} of "
+            f"{counted(selected.parts or 0, 'sentence')}"
+        )
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
     yield from partner_lines(selected.joined, selected.rows)

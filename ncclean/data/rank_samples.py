@@ -185,4 +185,5 @@ def _raw(sample: Sample, selected: SelectedSample) -> RawSample | SkipReason:
     if caption is None or caption.text is None:
         return SkipReason.CAPTION_MISSING
     truth = noise_of(sample.metadata, caption.number)
-    return RawSample(sample.image, caption.text, selected, -1 if truth is None else int(truth))
+    text = caption.text if selected.text is None else selected.text
+    return RawSample(sample.image, text, selected, -1 if truth is None else int(truth))

@@ -22,6 +22,7 @@ COLUMNS = ("uid", "shard", "key", "weight", "split")
 # Of a corpus in which images have several captions: which one, and its place among those of the
 # image that are kept, 0 the best.
 CAPTION_NUMBER, CAPTION_RANK = "caption_number", "caption_rank"
+MENDED = "caption"  # what replaces the caption of the pair, null where it stays
 FORGET = "forget"
 
 
@@ -29,13 +30,15 @@ FORGET = "forget"
 class SelectedSample:
     """A pair of a selection: its weight, and whether it is to be forgotten.
 
-    `caption` is the number of its caption, None where images have but one.
+    `caption` is the number of its caption, None where images have but one; `text` what replaces
+    the caption, None if it stays.
     """
 
     uid: str
     weight: float
     is_forget: bool
     caption: int | None = None
+    text: str | None = None
 
     @property
     def pair_name(self) -> str:
@@ -81,7 +84,9 @@ class SelectionReader:
         if missing:
             raise InputError(f"{path} is not a selection: it has no column {missing[0]}")
         there = [
-            name for name in (CAPTION_NUMBER, CAPTION_RANK) if name in self._dataset.schema.names
+            name
+            for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED)
+            if name in self._dataset.schema.names
         ]
         self._columns = [*COLUMNS, *there]
         self.captions = captions if CAPTION_RANK in there else "all"
@@ -117,18 +122,22 @@ class SelectionReader:
         table = self._dataset.to_table(columns=self._columns, filter=condition)
         if CAPTION_RANK in self._columns:
             table = table.sort_by(CAPTION_RANK)
+        optional = (
+            table.column(name).to_pylist()
+            if name in self._columns
+            else itertools.repeat(None, len(table))
+            for name in (CAPTION_NUMBER, MENDED)
+        )
         rows = zip(
             table.column("key").to_pylist(),
             table.column("uid").to_pylist(),
             table.column("weight").fill_null(1.0).to_pylist(),
             table.column("split").to_pylist(),
-            table.column(CAPTION_NUMBER).to_pylist()
-            if CAPTION_NUMBER in self._columns
-            else itertools.repeat(None, len(table)),
+            *optional,
             strict=True,
         )
         pairs: dict[str, list[SelectedSample]] = {}
-        for key, uid, weight, split, caption in rows:
-            chosen = SelectedSample(uid, weight, split == FORGET, caption)
+        for key, uid, weight, split, caption, text in rows:
+            chosen = SelectedSample(uid, weight, split == FORGET, caption, text)
             pairs.setdefault(key, []).append(chosen)
         return pairs

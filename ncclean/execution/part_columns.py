@@ -82,10 +82,9 @@ class PartColumns(ColumnSource):
         own, foreign = parts.log_odds([self.seed, int.from_bytes(digest, "little")])
         scores.distributions.scores[PART_SCORE] = part_distributions(own, foreign)
         cosines = parts.cosines.cpu().numpy()
-        ends = np.cumsum([0, *map(len, texts)])[1:-1]
-        by_caption = zip(
-            several.tolist(), texts, np.split(cosines, ends), np.split(own, ends), strict=True
-        )
+        ends = np.cumsum([len(one) for one in texts]).astype(np.int64)
+        of_captions = (np.split(values, ends)[:-1] for values in (cosines, own))
+        by_caption = zip(several.tolist(), texts, *of_captions, strict=True)
         return self._columns(captions, whole, starts, by_caption)
 
     def _columns(

@@ -216,7 +216,8 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa.Table:
     """Fill the probabilities of parts into a table that has those of the pairs.
 
-    A caption of one part has that of the pair.
+    That of part j is 1 - (1 - p)(1 - q_j), see `any_foreign`. A caption of one part has that of the
+    pair.
     """
     lists = table.column("part_log_odds").combine_chunks()
     counts = np.asarray(lists.value_lengths().fill_null(0))
@@ -231,9 +232,10 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
         is_null = np.full(len(odds), True)
     else:
         values = foreign.probabilities(np.asarray(odds.fill_null(0.0)))
-    any_part = any_foreign(pair, np.where(is_whole | is_null, 0.0, values), rows)
-    values = np.where(is_whole, pair[rows], values)
-    is_null = np.where(is_whole, no_pair[rows], is_null)
+    values[is_whole] = 0.0
+    any_part = any_foreign(pair, np.where(is_null, 0.0, values), rows)
+    values = 1 - (1 - pair[rows]) * (1 - values)
+    is_null = (is_null & ~is_whole) | no_pair[rows]
     lacking = no_pair | (counts == 0)
     lacking[rows[is_null]] = True
     each = pa.ListArray.from_arrays(

@@ -6,11 +6,12 @@ A policy is a chain of filters. The first one that a pair fails drops it:
 2. `where` is not true for it;
 3. it is a near-duplicate of a pair that is kept (`dedup`);
 4. the rule of `method` flags it;
-5. its score has no value, or misses `threshold`;
-6. another caption of its image that is left by then has a better score (`best_caption`);
-7. it is not among the best `keep_fraction` of the pairs that are left by then;
-8. its value of `balance_by` has `cap` better pairs;
-9. it is not drawn (`sample`).
+5. no part of its caption is left (`drop_parts`);
+6. its score has no value, or misses `threshold`;
+7. another caption of its image that is left by then has a better score (`best_caption`);
+8. it is not among the best `keep_fraction` of the pairs that are left by then;
+9. its value of `balance_by` has `cap` better pairs;
+10. it is not drawn (`sample`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Policy(Options):
     keeps NCU's forget set, marked in `split`. `best_caption` keeps one
     caption of each image, the best by `score`, or by `similarity` without one. `balance_by` keeps
     at most `cap` pairs of each value, the best by `score`, or random ones without one; pairs
-    without a value are kept. `sample` draws `size` pairs by `score`, with repeats; see
+    without a value are kept. `drop_parts` leaves out the parts of captions whose noise probability
+    is `part_threshold` or more. `sample` draws `size` pairs by `score`, with repeats; see
     `ncclean.selection.soft_cap`.
     """
 
@@ -107,6 +109,17 @@ class Policy(Options):
         int, Option("Random seed of --sample, and of --balance-by without --score.", low=0)
     ] = 0
     with_forget: Annotated[bool, Option("Keep NCU's forget set, marked in `split`.")] = False
+    drop_parts: Annotated[
+        bool,
+        Option(
+            "Keep captions without their wrong sentences, which `score --caption-parts` finds; a "
+            "pair is dropped if none is left."
+        ),
+    ] = False
+    part_threshold: Annotated[
+        float,
+        Option("With --drop-parts: the noise probability to stay below.", low=0, high=1),
+    ] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,6 +191,7 @@ class Policy(Options):
     def _idle(self) -> set[str]:
         """The fields that change nothing here."""
         idle = set() if self.sample is not None else {"penalty"}
+        idle |= set() if self.drop_parts else {"part_threshold"}
         has_chance = self.sample is not None or (self.balance_by and self.score is None)
         return idle if has_chance else {*idle, "seed"}
 
@@ -191,6 +205,9 @@ class Policy(Options):
             needed[_method(self.method).column] = f"--method {self.method}"
         if self.weights is not None:
             needed[self.weights] = "--weights"
+        if self.drop_parts:
+            names = ("text", "part_starts", "part_noise_probabilities")
+            needed |= dict.fromkeys(names, "--drop-parts, for tables scored with --caption-parts")
         return needed
 
     def rule(self) -> str | None:
@@ -214,6 +231,17 @@ class Policy(Options):
         value = value or identifier(self.score)
         finite = f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
         return f"-({finite})" if self.prefers_low else finite
+
+    def kept_parts(self) -> str:
+        """SQL for the numbers of the parts of a caption that `--drop-parts` keeps, from 1."""
+        if not self.drop_parts:
+            return "NULL::BIGINT[]"
+        # Of what cannot be told, nothing is dropped.
+        noise = "part_noise_probabilities[part]"
+        return (
+            "list_filter(range(1, len(part_starts) + 1), lambda part: "
+            f"coalesce({noise} < {self.part_threshold!r}, true))"
+        )
 
     def bound(self) -> float | None:
         """The policy's threshold, turned so that higher is cleaner."""

@@ -17,7 +17,7 @@ from upath import UPath
 
 from ncclean import __version__
 from ncclean.atomic import published, raise_if_full, remove_leftovers
-from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, MENDED
 from ncclean.errors import InputError
 from ncclean.estimates import UNKNOWN, Estimate
 from ncclean.output_mark import mark
@@ -39,6 +39,11 @@ from ncclean.storage.tables import table_files, table_metadata
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
 _READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
+# SQL: the kept parts of a caption put together; null if they are all.
+_MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_string(
+    list_transform(kept_parts, lambda part: substring(text, part_starts[part] + 1,
+    coalesce(part_starts[part + 1], length(text)) - part_starts[part])), ''),
+    chr(9) || chr(10) || chr(13) || ' ') END"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class SelectionSummary:
     none. They leave out pairs that have no scores. `joined` counts the rows of the scores that have
     a partner in each joined table. `drawn` are the rows that were written where pairs are drawn,
     some several times. `measured_noise_kept` is the share of mismatched pairs among the kept by the
-    answers of an audit.
+    answers of an audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs'
+    captions, None without `drop_parts`.
     """
 
     rows: int
@@ -65,6 +71,9 @@ class SelectionSummary:
     out: str
     drawn: int | None = None
     measured_noise_kept: Estimate = UNKNOWN
+    captions_mended: int | None = None
+    parts_dropped: int | None = None
+    parts: int | None = None
 
 
 def select(
@@ -79,7 +88,8 @@ def select(
     """Apply a selection policy to score files, and write the selection to `out`.
 
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
-    (with `dedup`, of shard and row). Where images have several captions, `caption_number` and
+    (with `dedup`, of shard and row). With `drop_parts` it has `caption`, the mended caption, null
+    where nothing was left out. Where images have several captions, `caption_number` and
     `caption_rank` come after these, and the order is that of shard and row. `dedup` is a table of
     `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
     by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
@@ -98,6 +108,8 @@ def select(
             selection = _Selection(scores, policy, dedup is not None)
             if policy.by_noise_probability and selection.has_scored:
                 _raise_if_unknown(paths)
+            if policy.drop_parts:
+                selection.check_parts()
             summary = selection.write(aside)
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
@@ -169,10 +181,29 @@ class _Selection:
         found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
         return found.fetchone() is not None
 
+    def check_parts(self) -> None:
+        """Raise `InputError` if the captions are not there, or no part has a probability."""
+        several, texts, told = self._one(
+            "SELECT count(*), count(text), "
+            "count(*) FILTER (list_any_value(part_noise_probabilities) IS NOT NULL) "
+            "FROM scores WHERE status = 'ok' AND len(part_starts) > 1"
+        )
+        if several > texts:
+            raise InputError(
+                "--drop-parts needs the captions, and the table has none: score without --no-text"
+            )
+        if several and not told:
+            raise InputError(
+                "--drop-parts: no part of a caption has a noise probability. The estimator cannot "
+                "tell right sentences from wrong ones, or there are too few captions with several"
+            )
+
     def write(self, aside: Path) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
         columns = "uid, shard, key, weight, split"
+        if self._policy.drop_parts:
+            columns += f", caption AS {MENDED}"
         kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
         if self._has_captions:
             columns += f", number AS {CAPTION_NUMBER}, {CAPTION_RANK}"
@@ -225,6 +256,9 @@ class _Selection:
                 f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
+                f"{policy.kept_parts()} AS kept_parts, "
+                f"{'len(part_starts)' if policy.drop_parts else 'NULL::BIGINT'} AS parts, "
+                f"{_MENDED if policy.drop_parts else 'NULL::VARCHAR'} AS caption, "
                 f"{weight} AS weight FROM scores"
             )
             self._connection.execute("SELECT * FROM candidates LIMIT 0")
@@ -265,6 +299,7 @@ class _Selection:
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
             WHEN NOT passes_where THEN 'where' {is_duplicate}
             WHEN NOT passes_rule THEN {quoted(policy.method or "")}
+            WHEN len(kept_parts) = 0 THEN 'no part left'
             {score} WHEN weight IS NULL OR isnan(weight) THEN 'no weight' END AS reason
             FROM candidates"""
 
@@ -308,7 +343,16 @@ class _Selection:
             "forget": forget,
             "joined": self._partners,
             "drawn": self._drawn,
+            **(self._mended() if self._policy.drop_parts else {}),
         }
+
+    def _mended(self) -> dict[str, int]:
+        """The captions of kept pairs that lost parts, the parts that they lost, and all parts."""
+        mended, dropped, parts = self._one(
+            "SELECT count(caption), coalesce(sum(parts - len(kept_parts)), 0), "
+            f"coalesce(sum(parts), 0) FROM ({self._chain()}) WHERE reason IS NULL"
+        )
+        return {"captions_mended": mended, "parts_dropped": dropped, "parts": parts}
 
     def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
         """Move the dropped ties from the kept to the dropped counts.

@@ -41,6 +41,7 @@ def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, st
     """Key-value metadata of the final score files."""
     identity, distributions = manifest.identity, manifest.distributions
     near_misses, audited = calibration.near_misses, calibration.audited
+    parts = calibration.foreign_parts
     cut, context = manifest.captions_cut()
     fields: dict[str, object] = {
         **identity.model,
@@ -60,6 +61,7 @@ def final_metadata(calibration: Calibration, manifest: Manifest) -> dict[str, st
         "mismatched_histogram": json.dumps(pack_histogram(distributions.mismatched)),
         **_group_metadata(calibration),
         **(near_misses.rate.fields("near_miss_rate") if near_misses is not None else {}),
+        **(parts.rate.fields("part_noise_rate") if parts is not None else {}),
         **({"audited": audited.to_json()} if audited is not None else {}),
         **({"captions_cut": cut, "context_length": context} if context is not None else {}),
         "ncclean_version": identity.version,

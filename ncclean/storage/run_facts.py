@@ -45,6 +45,7 @@ class RunFacts:
     separation: float | None = None
     calibrated_on: str | None = None
     near_miss_rate: Estimate = UNKNOWN
+    part_noise_rate: Estimate = UNKNOWN
     ncclean_version: str | None = None
     schema_version: str | None = None
     mismatched: Histogram | None = None
@@ -59,6 +60,11 @@ class RunFacts:
     def tells_near_misses(self) -> bool:
         """Whether `--words` was asked for and the estimator could tell."""
         return self.near_miss_rate.is_known and why_vague(self.near_miss_rate) is None
+
+    @property
+    def tells_parts(self) -> bool:
+        """Whether `--caption-parts` was asked for and the estimator could tell."""
+        return self.part_noise_rate.is_known and why_vague(self.part_noise_rate) is None
 
     @property
     def model_name(self) -> str | None:
@@ -96,6 +102,7 @@ def parse_facts(fields: dict[str, str]) -> RunFacts:
         noise_rate=Estimate.of_fields(fields, "noise_rate"),
         separation=_number(fields.get("separation")),
         calibrated_on=fields.get("calibrated_on"),
+        part_noise_rate=Estimate.of_fields(fields, "part_noise_rate"),
         near_miss_rate=Estimate.of_fields(fields, "near_miss_rate"),
         ncclean_version=fields.get("ncclean_version"),
         schema_version=fields.get("schema_version"),

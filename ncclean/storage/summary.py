@@ -24,7 +24,8 @@ class ScoreSummary:
     `near_miss_rate` is the share of captions with a wrong word, of `--words`. `audited` is the
     number of answers by which the noise rate was measured and the calibration moved, None without
     an audit. `fields_there` are fields of the first samples, if no pair had a caption.
-    `captions_cut` counts those with more tokens than the model's `context_length`, None without a
+    `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
+    says that they were compared. `captions_cut` counts those with more tokens than the model's `context_length`, None without a
     model.
     """
 
@@ -48,6 +49,8 @@ class ScoreSummary:
     near_miss_rate: Estimate = UNKNOWN
     audited: int | None = None
     fields_there: list[str] = field(default_factory=list)
+    has_parts: bool = False
+    part_noise_rate: Estimate = UNKNOWN
     captions_cut: int | None = None
     context_length: int | None = None
 
@@ -72,7 +75,7 @@ def summarize(
         for shard in manifest.identity.shards
         if manifest.done[shard.name].error is not None
     }
-    near = calibration.near_misses
+    near, parts = calibration.near_misses, calibration.foreign_parts
     cut, context = manifest.captions_cut()
     ok = SkipReason.OK.value
     return ScoreSummary(
@@ -90,6 +93,8 @@ def summarize(
         column_failures=dict(lacking.counts),
         column_errors=lacking.reasons,
         near_miss_rate=near.rate if near is not None else UNKNOWN,
+        has_parts=manifest.identity.options.get("caption_parts") is not None,
+        part_noise_rate=parts.rate if parts is not None else UNKNOWN,
         audited=calibration.audited.answers if calibration.audited is not None else None,
         captions_cut=cut,
         context_length=context,
