@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ncclean.data.member_samples import Contents, caption_keys, take_captions
@@ -15,11 +15,17 @@ from ncclean.data.samples import TRUTH, Caption, CaptionKeys, Sample, of_caption
 class KeptCaptions:
     """By key, the numbers of the captions that the selection keeps, the best first.
 
-    `caption_key` are the names under which the scored captions lie.
+    Samples that are not in `numbers` have one caption. `mended` has the texts that replace
+    captions, by key and number. `caption_key` are the names under which the scored captions lie.
     """
 
     numbers: Mapping[str, Sequence[int]]
+    mended: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     caption_key: CaptionKeys = None
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the captions of a sample do not stay as they are."""
+        return key in self.numbers or key in self.mended
 
     def is_read(self, extension: str) -> bool:
         """Whether a tar member of this name may hold captions."""
@@ -30,21 +36,33 @@ class KeptCaptions:
     ) -> dict[str, Any] | None:
         """The caption fields of an exported sample: the best, all kept ones, and the others.
 
-        `fields` are those of the sample: truth that it has for each caption follows the kept ones.
-        None if the sample lacks one that was selected.
+        Where a caption was mended, the one before as well. `fields` are those of the sample: truth
+        that it has for each caption follows the kept ones. None if the sample lacks one that was
+        selected.
         """
         texts = {caption.number: caption.text for caption in captions if caption.text is not None}
-        numbers = self.numbers[key]
+        mended, numbers = self.mended.get(key, {}), self.numbers.get(key)
+        if numbers is None:  # the only caption, whatever its number
+            if not texts:
+                return None
+            changed, original = next(iter(mended.values())), next(iter(texts.values()))
+            return {"caption": changed, "original_caption": original}
         if not texts.keys() >= set(numbers):
             return None
-        kept = [texts.pop(number) for number in numbers]
+        originals = [texts.pop(number) for number in numbers]
+        kept = [mended.get(n, text) for n, text in zip(numbers, originals, strict=True)]
+        before: dict[str, Any] = {}
+        if kept[0] != originals[0]:
+            before["original_caption"] = originals[0]
+        if kept != originals:
+            before["original_captions"] = originals
         truth = {
             name: [of_caption(fields, name, number) for number in numbers]
             for name in TRUTH
             if isinstance(fields.get(name), list)
         }
         others = list(texts.values())
-        return {"caption": kept[0], "captions": kept, "other_captions": others, **truth}
+        return {"caption": kept[0], "captions": kept, "other_captions": others, **before, **truth}
 
     def of_members(self, key: str, members: Mapping[str, bytes]) -> dict[str, Any] | None:
         """The caption fields of a sample, from the contents of its members by extension."""

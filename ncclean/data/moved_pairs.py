@@ -110,8 +110,8 @@ class MovedPairs:
         if captions == before and not any(kinds):
             return None, unchanged
         moved = None if places == list(range(len(slots))) else tuple(places)
-        edit = SampleEdit(tuple(kinds), tuple(captions), own=moved, noisy_parts=tuple(parts))
-        return edit, unchanged
+        noisy_parts = tuple(parts) if any(part is not None for part in parts) else ()
+        return SampleEdit(tuple(kinds), tuple(captions), None, moved, noisy_parts), unchanged
 
     def _caption(self, slot: int, kind: str) -> tuple[str | None, int | None]:
         """The caption that noise makes of one of the corpus, or takes from elsewhere.

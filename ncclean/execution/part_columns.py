@@ -18,10 +18,8 @@ from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
-from ncclean.scoring.caption_parts import Parts, part_distributions
+from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE, Parts, part_distributions
 from ncclean.scoring.columns import BlockScores
-
-PART_SCORE = "part_log_odds"
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,7 @@ class PartColumns(ColumnSource):
         digest = hashlib.blake2b(shard.name.encode(), digest_size=8).digest()
         own, foreign = parts.log_odds([self.seed, int.from_bytes(digest, "little")])
         scores.distributions.scores[PART_SCORE] = part_distributions(own, foreign)
+        scores.distributions.scores[PAIR_SCORE] = parts.mean_cosines()
         cosines = parts.cosines.cpu().numpy()
         ends = np.cumsum([len(one) for one in texts]).astype(np.int64)
         of_captions = (np.split(values, ends)[:-1] for values in (cosines, own))

@@ -1,4 +1,4 @@
-"""The pairs that a report shows: the worst, the borderline, those with a wrong word, the best.
+"""The pairs that a report shows: the worst, the borderline, the almost right ones, the best.
 
 And some that failed.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
@@ -15,7 +16,7 @@ from ncclean.storage.quoting import identifier
 
 _Place = tuple[str, int, int]
 _PLACE = "shard, row, caption_number"
-GROUPS = ("worst", "borderline", "almost right", "best", "failed")
+GROUPS = ("worst", "borderline", "wrong sentence", "almost right", "best", "failed")
 _LONGEST_CAPTION = 2000  # bytes
 _ALL_CAPTIONS = 700_000  # bytes; the page has 5 MB for everything
 _LONGEST_NAME = 300
@@ -25,11 +26,19 @@ _READ_CHARACTERS = 4 * _LONGEST_CAPTION
 _BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
 # Matched but for a word that `--words` found.
 _ALMOST = "noise_probability < 0.5 AND near_miss_probability >= 0.5 AND suspect_word IS NOT NULL"
+# Matched but for a sentence that `--caption-parts` found.
+_WRONG_SENTENCE = (
+    "noise_probability < 0.5 AND part_noise_probability >= 0.5 AND len(part_starts) > 1"
+)
+_PARTS = "part_starts, part_noise_probabilities"
 
 
 @dataclass(frozen=True)
 class ShownPair:
-    """One pair with its text made safe. `scores` are the columns that have a value."""
+    """One pair with its text made safe. `scores` are the columns that have a value.
+
+    `pieces` are those of the caption, with whether each is a part that is probably wrong.
+    """
 
     group: str
     shard: str
@@ -37,13 +46,17 @@ class ShownPair:
     row: int
     status: str
     error: str | None
-    caption: str
+    pieces: tuple[tuple[str, bool], ...]
     caption_left_out: int  # characters
     url: str | None
     width: int | None
     height: int | None
     scores: dict[str, float | int | str | bool]
     flags: tuple[str, ...] = field(default=())  # names of the rules that flag it
+
+    @property
+    def caption(self) -> str:
+        return " ".join(text for text, _ in self.pieces)
 
     @property
     def noise_probability(self) -> float | None:
@@ -79,6 +92,10 @@ _SHOWN_SCORES = (
     "i2t_rank",
     "t2i_rank",
     "block",
+    "part_noise_probability",
+    "worst_part_similarity",
+    "mean_part_similarity",
+    "part_count",
     "near_miss_probability",
     "near_miss_score",
     "word_margin",
@@ -111,6 +128,7 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
+        take("wrong sentence", _WRONG_SENTENCE, "part_noise_probability DESC", per_group)
         take("almost right", _ALMOST, "near_miss_probability DESC, near_miss_score", per_group)
         take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", per_group)
         take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", per_group)
@@ -137,7 +155,7 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     rows = sorted({row for _, row, _ in chosen})
     values = table.rows(
         f"SELECT {_PLACE}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
-        f"length(text), left(url, {_LONGEST_NAME}), width, height, "
+        f"length(text), left(url, {_LONGEST_NAME}), width, height, {_PARTS}, "
         f"{', '.join(_SHOWN_SCORES)}, {conditions} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
@@ -169,10 +187,9 @@ def _joined_scores(
 def _pair(
     group: str, row: Sequence[object], joined: dict[str, object], caption_bytes: int
 ) -> ShownPair:
-    shard, number, _, key, status, error, text, length, url, width, height = row[:11]
-    values = row[11 : 11 + len(_SHOWN_SCORES)]
-    flags = row[11 + len(_SHOWN_SCORES) :]
-    caption, left_out = shown_text(str(text or ""), caption_bytes)
+    shard, number, _, key, status, error, text, length, url, width, height, starts, noise = row[:13]
+    values, flags = row[13 : 13 + len(_SHOWN_SCORES)], row[13 + len(_SHOWN_SCORES) :]
+    pieces, left_out = _pieces(str(text or ""), starts, noise, caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))
     return ShownPair(
@@ -182,7 +199,7 @@ def _pair(
         row=int(str(number)),
         status=str(status),
         error=shown_text(error, 400)[0] if isinstance(error, str) else None,
-        caption=caption,
+        pieces=pieces,
         caption_left_out=left_out,
         url=shown_text(url, _LONGEST_NAME)[0] if isinstance(url, str) and url else None,
         width=width if isinstance(width, int) else None,
@@ -194,3 +211,27 @@ def _pair(
         },
         flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
     )
+
+
+def _pieces(
+    text: str, starts: object, noise: object, most_bytes: int
+) -> tuple[tuple[tuple[str, bool], ...], int]:
+    """The parts of a caption made safe, cut to about `most_bytes`; how many characters that cuts.
+
+    A table may say anything of its parts: what does not fit the caption is one piece.
+    """
+    is_told = isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise) > 1
+    places = list(starts) if is_told and isinstance(starts, list) else [0]
+    wrong = [p is not None and p >= 0.5 for p in noise] if isinstance(noise, list) else []
+    if not is_told or None in places or places != sorted({0, *places}):
+        places, wrong = [0], [False]
+    pieces, left_out = [], 0
+    for (begin, end), is_wrong in zip(pairwise([*places, len(text)]), wrong, strict=True):
+        piece, cut = (
+            shown_text(text[begin:end], max(most_bytes, 0)) if begin < len(text) else ("", 0)
+        )
+        most_bytes -= len(piece.encode("utf-8", "replace")) + 1
+        left_out += cut
+        if piece:
+            pieces.append((piece, is_wrong))
+    return tuple(pieces), left_out

@@ -110,7 +110,7 @@ class Calibration:
             groups=groups,
             group_rates=rates,
             near_misses=_near_misses(distributions),
-            foreign_parts=ForeignParts.fit(distributions.score("part_log_odds")),
+            foreign_parts=ForeignParts.fit(distributions),
         )
 
 

@@ -23,11 +23,14 @@ from ncclean.scoring.noise_rate import why_vague
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
 
+# The distributions that a shard adds to: of parts, and of captions with several.
+PART_SCORE, PAIR_SCORE = "part_log_odds", "mean_part_similarity"
 # Log-odds are counted in bins from minus to plus this.
 _RANGE = 16.0
 # Parts known to be foreign; fewer teach nothing.
 _FEWEST = 40
 _ROWS = 8192
+_BLOCK = 2048
 _NEAR = 32  # parts of like length: so many in the order of their lengths
 _STEP = 2.0**-10  # of the log-odds, far above what another order of additions changes
 
@@ -73,6 +76,27 @@ class Parts:
             judge = _judge(own[learnt], foreign[learnt & is_foreign])
             of_own[judged], of_foreign[judged] = judge(own[judged]), judge(foreign[judged])
         return _rounded(of_own), _rounded(of_foreign[is_foreign])
+
+    def mean_cosines(self) -> Distributions:
+        """The distributions of the mean cosine of image and parts, of own and other captions."""
+        counts = self._by_caption(torch.ones_like(self.cosines))
+        means = self._by_caption(self.part) / counts[:, None]
+        images, captions = (torch.from_numpy(one) for one in (self.images, self._captions()))
+        own = Histogram.of((self.image.double() * means).sum(dim=1))
+        others = Histogram()
+        for rows in torch.arange(len(means)).split(_BLOCK):
+            place = rows.to(self.image.device)
+            cosines = self.image[place].float() @ means[place].float().T
+            same = (images[rows, None] == images[rows]) | (captions[rows, None] == captions[rows])
+            others += Histogram.of(cosines[~same.to(cosines.device)])
+        return Distributions(matched=own, mismatched=others)
+
+    def _captions(self) -> np.ndarray:
+        """(n,) numbers that are equal for captions of equal parts."""
+        ends = np.cumsum(np.bincount(self.caption, minlength=len(self.image)))[:-1]
+        numbers: dict[bytes, int] = {}
+        texts = (part.tobytes() for part in np.split(self.text, ends))
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
 
     @functools.cached_property
     def _numbers(self) -> torch.Tensor:
@@ -168,18 +192,21 @@ def _histogram(log_odds: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True)
 class ForeignParts:
-    """The share of parts that do not belong to their image, and the null of the log-odds."""
+    """The share of parts that do not belong to their image, by the null of the log-odds.
+
+    `pairs` is the null of the mean cosine of the parts: whether all of them are foreign.
+    """
 
     null: NullModel
-    parts: int
+    pairs: NullModel
 
     @classmethod
     def fit(cls, distributions: Distributions) -> ForeignParts | None:
         """Fit the share of foreign parts; None without parts, or without known foreign ones."""
-        if not distributions.matched.size or not distributions.mismatched.size:
+        scores = [distributions.score(name) for name in (PART_SCORE, PAIR_SCORE)]
+        if not all(score.matched.size and score.mismatched.size for score in scores):
             return None
-        null = NullModel.fit(distributions.matched, distributions.mismatched)
-        return cls(null, distributions.matched.size)
+        return cls(*(NullModel.fit(score.matched, score.mismatched) for score in scores))
 
     @property
     def rate(self) -> Estimate:
@@ -200,8 +227,8 @@ class ForeignParts:
 def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.ndarray:
     """(n,) probabilities that at least one part does not belong to the image.
 
-    1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that the pair is mismatched
-    altogether, and the (P,) probabilities q that a part is foreign; `caption` (P,) says of which.
+    1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that all of them are foreign, and
+    the (P,) probabilities q that a part is; `caption` (P,) says of which caption.
     """
     right = 1 - pair.astype(np.float64)
     np.multiply.at(right, caption, 1 - parts.astype(np.float64))
@@ -224,7 +251,7 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
     rows = np.repeat(np.arange(len(table)), counts)
     odds = lists.flatten()
     column = table.column("noise_probability").combine_chunks()
-    no_pair, pair = np.asarray(column.is_null()), np.asarray(column.fill_null(0.0))
+    no_pair, pair = np.asarray(column.is_null()), np.array(column.fill_null(0.0))
     is_whole = counts[rows] == 1
     is_null = np.asarray(odds.is_null())
     values = np.zeros(len(odds), np.float32)
@@ -232,6 +259,9 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
         is_null = np.full(len(odds), True)
     else:
         values = foreign.probabilities(np.asarray(odds.fill_null(0.0)))
+        mean = np.asarray(table.column(PAIR_SCORE).combine_chunks().fill_null(0.0))
+        of_parts = np.asarray(foreign.pairs.noise_probability(torch.from_numpy(mean.copy())))
+        pair = np.where(counts > 1, of_parts, pair)
     values[is_whole] = 0.0
     any_part = any_foreign(pair, np.where(is_null, 0.0, values), rows)
     values = 1 - (1 - pair[rows]) * (1 - values)

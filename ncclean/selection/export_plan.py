@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS, MENDED
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect
@@ -70,7 +70,8 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
     """Open a selection as DuckDB's view `scores`, with a row for each image.
 
     `captions` are the numbers of its captions, the best first; null where there is but one. An
-    image that was drawn several times has as many rows, or numbers of its best caption.
+    image that was drawn several times has as many rows, or numbers of its best caption. `mended`
+    are the texts that replace its captions, in the same order, null for those that stay.
 
     Raises `InputError` if it lacks a column that `ncclean select` writes.
     """
@@ -79,12 +80,14 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
     missing = [name for name in COLUMNS if name not in there]
     if missing:
         raise InputError(f"{selection} is not a selection: it has no column {missing[0]}")
-    sql = "SELECT *, NULL::SMALLINT[] AS captions FROM selected"
+    mended = MENDED if MENDED in there else "NULL::VARCHAR"
+    sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM selected"
     if CAPTION_NUMBER in there:
         best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER
         sql = (
             f"SELECT shard, key, arg_min(uid, {best}) AS uid, arg_min(weight, {best}) AS weight, "
-            f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions FROM selected GROUP BY shard, key"
+            f"list({CAPTION_NUMBER} ORDER BY {best}) AS captions, "
+            f"list({mended} ORDER BY {best}) AS mended FROM selected GROUP BY shard, key"
         )
     connection.execute(f"CREATE TEMP VIEW scores AS {sql}")
     return connection

@@ -87,7 +87,7 @@ class ShardReport:
 class _Chosen:
     """Selected samples of an input shard: key to copies and to the fields to add to its json.
 
-    `captions` is None where the samples have but one.
+    `captions` is None where the samples have but one, which stays.
     """
 
     copies: dict[str, int]
@@ -184,16 +184,25 @@ def _copy_segment(
 def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
     connection = open_selection(options.selection)
     rows = connection.execute(
-        "SELECT key, uid, weight, captions FROM scores WHERE shard = ?", [segment.name]
+        "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]
     ).fetchall()
-    keys = [str(key) for key, _, _, _ in rows]
-    captions = {str(key): several for key, _, _, several in rows if several is not None}
+    keys = [str(key) for key, *_ in rows]
+    captions = {str(key): several for key, _, _, several, _ in rows if several is not None}
+    mended = {
+        str(key): {
+            number: text
+            for number, text in zip(several or (0,), texts, strict=True)
+            if text is not None
+        }
+        for key, _, _, several, texts in rows
+        if any(text is not None for text in texts)
+    }
     numbers = {key: list(dict.fromkeys(several)) for key, several in captions.items()}
     if options.repeats is None:
         copies = dict(Counter(keys))
         copies |= {key: several.count(several[0]) for key, several in captions.items()}
     else:
-        uids, weights = [uid for _, uid, _, _ in rows], [weight for _, _, weight, _ in rows]
+        uids, weights = [row[1] for row in rows], [row[2] for row in rows]
         times = copies_of(uids, weights, options.repeats)
         copies = Counter[str]()
         for key, number in zip(keys, times, strict=True):
@@ -203,7 +212,7 @@ def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
     return _Chosen(
         copies,
         _score_fields(segment.name, options, best) if options.columns else {},
-        KeptCaptions(numbers, options.caption_key) if numbers else None,
+        KeptCaptions(numbers, mended, options.caption_key) if numbers or mended else None,
     )
 
 
@@ -271,7 +280,7 @@ def _copy_sample(
     """Write a sample; false if it lacks the caption that was selected."""
     changed: dict[str, bytes] = {}  # members by extension
     fields = chosen.fields.get(sample.key)
-    if chosen.captions is not None:
+    if chosen.captions is not None and sample.key in chosen.captions:
         texts = {
             extension: read_content(copier.read(*place))
             for extension, place in sample.members.items()

@@ -28,6 +28,6 @@ def test_truth_of_each_caption_follows_the_kept_ones():
 
 
 def test_of_the_members_of_a_sample():
-    kept = KeptCaptions({"a": [1, 0]}, ("alts",))
+    kept = KeptCaptions({"a": [1, 0]}, caption_key=("alts",))
     found = kept.of_members("a", {"json": b'{"alts": ["x", "y"]}', "txt": b"z"})
     assert found == {"caption": "y", "captions": ["y", "x"], "other_captions": []}

@@ -80,7 +80,7 @@ def write_tar(
             if sample.image is None or (keys is not None and sample.key not in keys):
                 continue
             caption, fields = sample.caption, sample.metadata
-            if kept is not None:
+            if kept is not None and sample.key in kept:
                 captions = kept.of_sample(sample.key, sample.captions, fields)
                 if captions is None:
                     continue
