@@ -84,15 +84,16 @@ class ColumnSources:
         for source in self.sources:
             source.check(encoder)
 
-    def of_shard(
+    def add_to(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
-    ) -> Values:
-        """(m,) further columns of a shard: with `scores`, of the sources that need them."""
-        values: Values = {}
+    ) -> None:
+        """Add (m,) further columns to a shard, with `scores` those of the sources that need them.
+
+        A source finds the values of those before it there.
+        """
         for source in self.sources:
             if source.follows_scores == (scores is not None):
-                values |= source.of_shard(shard, encoder, scores)
-        return values
+                shard.values |= source.of_shard(shard, encoder, scores)
 
 
 @dataclass

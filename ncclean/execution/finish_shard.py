@@ -63,7 +63,8 @@ class ShardScoring:
     def finish(self, shard: EncodedShard) -> ShardResult:
         """Compute the columns, the scores and the statistics of an encoded shard."""
         start = time.perf_counter()
-        values = shard.values | self.columns.of_shard(shard, self.encoder)
+        values = shard.values
+        self.columns.add_to(shard, self.encoder)
         facts = dict(shard.facts)
         if self.options.calibrate_by is not None:
             metadata = dict(zip(shard.metadata.column_names, shard.metadata.columns, strict=True))
@@ -71,9 +72,11 @@ class ShardScoring:
             labels = group_labels(self.options.calibrate_by, pa.table(known))
             facts["calibration_group"] = labels
         scores = self.scores(shard, facts.get("calibration_group"))
-        values |= self.columns.of_shard(shard, self.encoder, scores)
+        self.columns.add_to(shard, self.encoder, scores)
         if not self.options.text:
-            facts["text"] = pa.nulls(len(shard.ok), pa.string())
+            for columns, name in ((facts, "text"), (values, "worst_part")):
+                if name in columns:
+                    columns[name] = pa.nulls(len(columns[name]), pa.string())
         table = score_table(facts, shard.ok, scores, self._rows(values, shard.ok))
         stats = ShardStats(
             rows=len(table),

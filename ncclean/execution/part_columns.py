@@ -26,7 +26,6 @@ from ncclean.scoring.columns import BlockScores
 class PartColumns(ColumnSource):
     """`--caption-parts sentences`: the sentences of captions, and windows of long ones."""
 
-    has_text: bool
     seed: int
     flag = "--caption-parts"
     options = ("caption_parts",)
@@ -36,7 +35,7 @@ class PartColumns(ColumnSource):
     @classmethod
     def of(cls, options: ScoreOptions) -> PartColumns | None:
         """The column source of `--caption-parts`, None without it."""
-        return cls(options.text, options.seed) if options.caption_parts else None
+        return cls(options.seed) if options.caption_parts else None
 
     def identity(self) -> Mapping[str, Any]:
         """The version of the library that tells sentences apart."""
@@ -106,7 +105,7 @@ class PartColumns(ColumnSource):
         count = len(captions)
         values: dict[str, Any] = {
             "part_count": [len(of_caption) for of_caption in starts],
-            "worst_part": worst if self.has_text else [None] * count,
+            "worst_part": worst,
             "worst_part_number": numbers,
             "worst_part_similarity": similarity,
             "mean_part_similarity": mean,

@@ -98,13 +98,14 @@ class WordChecks(ColumnSource):
     ) -> Values:
         """Look for a wrong word in each caption; null for a caption without words of the classes.
 
+        With `--caption-parts`, in the worst part of each.
         The scores of pairs and of known near misses join the shard's distributions.
         """
         estimator = encoder.estimator
         assert scores is not None
         assert estimator is not None
-        image, text = shard.image, shard.text
-        captions = [caption or "" for caption in shard.captions]
+        image = shard.image
+        captions, text = _checked_texts(shard, estimator, encoder.batch_size)
         similarity = (image.float() * text.float()).sum(dim=1)
         checked = list(self._checked(image, captions, shard.name, estimator))
         if not checked:
@@ -189,6 +190,24 @@ class WordChecks(ColumnSource):
             self._vectors.clear()
             self._vectors[estimator.identity] = estimator.encode_text(words).float()
         return self._vectors[estimator.identity], {word: n for n, word in enumerate(words)}
+
+
+def _checked_texts(
+    shard: EncodedShard, estimator: Estimator, batch_size: int
+) -> tuple[list[str], torch.Tensor]:
+    """The texts to look for wrong words in, and their (m, d) embeddings."""
+    captions, text = [caption or "" for caption in shard.captions], shard.text
+    if "worst_part" not in shard.values:
+        return captions, text
+    counts = shard.values["part_count"].to_pylist()
+    several = [row for row, count in enumerate(counts) if count > 1]
+    worst = shard.values["worst_part"].to_pylist()
+    for row in several:
+        captions[row] = worst[row]
+    if several:
+        text = text.clone()
+        text[several] = estimator.encode_text([captions[row] for row in several], batch_size)
+    return captions, text
 
 
 def _drawn(weights: np.ndarray, uniform: float) -> int:
