@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ncclean.config import RAY_ADDRESS, CalibrateBy, Signals, Words
+from ncclean.config import RAY_ADDRESS, CalibrateBy, CaptionParts, Signals, Words
 from ncclean.data.options import SourceOptions
 from ncclean.estimates import Estimate
 from ncclean.options import CaptionKeys, Option, parameters
@@ -20,7 +20,7 @@ from .progress import SILENT, Progress
 from .report import Report
 from .run import planned, result_of
 from .score import Score
-from .select import Select
+from .select import Select, mended_line
 from .shared_options import (
     Device,
     EmbeddingKeys,
@@ -66,6 +66,7 @@ class Clean(Command):
     calibrate_by: CalibrateBy = None
     signals: Signals = None
     words: Words = False
+    caption_parts: CaptionParts = None
     threshold: Annotated[
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5
@@ -96,6 +97,8 @@ class Clean(Command):
             for target, option in _targets()
             if options[option] is not None or option == "pretrained"
         ]
+        if self.caption_parts is not None:
+            changes.append("select.drop_parts=true")
         flags = {
             target: option if option == "source" else f"--{option.replace('_', '-')}"
             for target, option in _targets()
@@ -125,6 +128,8 @@ class Clean(Command):
         expected = clean["expected_mismatched_kept"]
         if expected is not None:
             yield f"about {counted(round(expected), 'mismatched pair')} left among the kept ones"
+        if clean.get("captions_mended"):
+            yield mended_line(clean["captions_mended"], clean["parts_dropped"], clean["parts"])
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
         yield f"selection: {summary.folder}/clean.parquet"

@@ -131,11 +131,14 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
         rate = interval(measured, called="")
         yield f"measured {rate} mismatched among the kept, by the audit (95 % interval)"
     if selected.captions_mended is not None:
-        yield (
-            f"{counted(selected.captions_mended, 'caption')} lost {selected.parts_dropped:,} of "
-            f"{counted(selected.parts or 0, 'sentence')}"
-        )
+        dropped, parts = selected.parts_dropped or 0, selected.parts or 0
+        yield mended_line(selected.captions_mended, dropped, parts)
     if not selected.kept:
         yield Note("nothing is kept: the selection is empty", "error")
     yield from partner_lines(selected.joined, selected.rows)
     yield f"written to {selected.out}"
+
+
+def mended_line(captions: int, dropped: int, parts: int) -> str:
+    """Say how many captions lost how many of their sentences."""
+    return f"{counted(captions, 'caption')} lost {dropped:,} of {counted(parts, 'sentence')}"

@@ -27,6 +27,8 @@ from ncclean.storage.quoting import identifier
 if TYPE_CHECKING:
     from ncclean.rules import Method
     from ncclean.schema import ScoreFacts
+# SQL: whether a caption has several parts, with probabilities.
+_HAS_PARTS = "(len(part_starts) > 1 AND list_any_value(part_noise_probabilities) IS NOT NULL)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,9 @@ class Policy(Options):
     caption of each image, the best by `score`, or by `similarity` without one. `balance_by` keeps
     at most `cap` pairs of each value, the best by `score`, or random ones without one; pairs
     without a value are kept. `drop_parts` leaves out the parts of captions whose noise probability
-    is `part_threshold` or more. `sample` draws `size` pairs by `score`, with repeats; see
-    `ncclean.selection.soft_cap`.
+    is `part_threshold` or more; `noise-probability` then says nothing of captions that have such
+    parts, which are dropped if all of them are. `sample` draws `size` pairs by `score`, with
+    repeats; see `ncclean.selection.soft_cap`.
     """
 
     where: Annotated[
@@ -217,9 +220,13 @@ class Policy(Options):
         method = _method(self.method)
         if self.with_forget:
             return f"{method.column} IS NOT NULL"
+        keeps = method.keeps
         if self.by_noise_probability and self.score is None and self.threshold is not None:
-            return f"{method.column} < {self.threshold!r}"
-        return method.keeps
+            keeps = f"{method.column} < {self.threshold!r}"
+        if self.by_noise_probability and self.drop_parts:
+            # Its parts say more: whether all of them are wrong.
+            keeps = f"({_HAS_PARTS} OR {keeps})"
+        return keeps
 
     def goodness(self, value: str | None = None) -> str | None:
         """SQL for the policy's score, turned so that higher is cleaner; null for NaN.
@@ -241,6 +248,15 @@ class Policy(Options):
         return (
             "list_filter(range(1, len(part_starts) + 1), lambda part: "
             f"coalesce({noise} < {self.part_threshold!r}, true))"
+        )
+
+    def noise(self, value: str) -> str:
+        """SQL for the noise probability of what is kept of a pair; `value` is that of the pair."""
+        if not self.drop_parts:
+            return value
+        kept = "list_transform(kept_parts, lambda part: part_noise_probabilities[part])"
+        return (
+            f"CASE WHEN {_HAS_PARTS} AND len(kept_parts) > 0 THEN list_max({kept}) ELSE {value} END"
         )
 
     def bound(self) -> float | None:

@@ -240,6 +240,7 @@ class _Selection:
         where = f"coalesce(({self._where.sql})::BOOLEAN, false)" if self._where else "true"
         weight = f"{identifier(self._weights) if self._weights else policy.weight()}::FLOAT"
         goodness = self._or_null("similarity", "FLOAT")
+        noise = self._or_null("noise_probability", "FLOAT")
         balance = f"({self._balance.sql})" if self._balance is not None else "NULL"
         if self._score is not None:
             # A column keeps its type: ties of 32 bits are ties.
@@ -250,13 +251,13 @@ class _Selection:
             self._connection.execute(
                 "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
                 f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
-                f"{self._or_null('noise_probability', 'FLOAT')} AS noise_probability, "
+                f"{policy.kept_parts()} AS kept_parts, "
+                f"{policy.noise(noise)} AS noise_probability, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
                 f"{goodness} AS goodness, "
                 f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
-                f"{policy.kept_parts()} AS kept_parts, "
                 f"{'len(part_starts)' if policy.drop_parts else 'NULL::BIGINT'} AS parts, "
                 f"{_MENDED if policy.drop_parts else 'NULL::VARCHAR'} AS caption, "
                 f"{weight} AS weight FROM scores"
