@@ -226,6 +226,8 @@ PART_COLUMNS = (
                       noise_threshold=0.5, evaluation_place=16)),
     Column("part_starts", _INTS, "characters at which the parts begin, from 0",
            "data.caption_parts"),
+    Column("part_similarities", _FLOATS, "cosine of image and each part",
+           "execution.part_columns"),
     Column("part_log_odds", _FLOATS, "log-odds of each part to be foreign rather than its own",
            "scoring.caption_parts"),
     Column("part_noise_probabilities", _FLOATS, "probability of each part to be foreign",

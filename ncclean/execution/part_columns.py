@@ -96,11 +96,13 @@ class PartColumns(ColumnSource):
         worst = [caption.strip() for caption in captions]
         numbers, similarity, mean = np.zeros(len(captions), np.int32), whole.copy(), whole.copy()
         log_odds: list[Sequence[float | None]] = [[None]] * len(captions)
+        each = [[cosine] for cosine in whole.tolist()]
         for row, texts, cosines, odds in several:
             known = not np.isnan(odds).any()
             number = int(odds.argmax() if known else cosines.argmin())
             worst[row], numbers[row] = texts[number], number
             similarity[row], mean[row] = cosines[number], cosines.mean()
+            each[row] = cosines.tolist()
             log_odds[row] = odds.tolist() if known else [None] * len(odds)
         count = len(captions)
         values: dict[str, Any] = {
@@ -110,6 +112,7 @@ class PartColumns(ColumnSource):
             "worst_part_similarity": similarity,
             "mean_part_similarity": mean,
             "part_starts": starts,
+            "part_similarities": each,
             "part_log_odds": log_odds,
         }
         return {
