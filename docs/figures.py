@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 import record_tables as tables  # noqa: E402
 import reliability_tables as reliability  # noqa: E402
 from audits import tables as audit_tables  # noqa: E402
+from caption_parts import tables as part_tables  # noqa: E402
 from compare import tables as compare_tables  # noqa: E402
 from disentangle import tables as halves  # noqa: E402
 from flickr8k import tables as flickr8k_tables  # noqa: E402
@@ -89,6 +90,11 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "breaks": Figure(("breaks",), reliability.breaks_table),
+    "caption-parts": Figure(("caption-parts",), part_tables.detection_table),
+    "caption-parts-calibration": Figure(("caption-parts",), part_tables.calibration_table),
+    "caption-parts-photographs": Figure(
+        ("caption-parts-photographs",), part_tables.photographs_table
+    ),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
@@ -111,6 +117,7 @@ FIGURES = {
     "forgetting": Figure(("forgetting",), repair),
     "forgetting-search": Figure(("forgetting-search",), repair),
     "gpu": Figure(("gpu",), tables.gpu_table),
+    "half-truths": Figure(("caption-parts-photographs",), part_tables.half_truth_table),
     "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
     "human-near-misses": Figure(("cifar10n",), audit_tables.human_near_miss_table),
     "human-rates": Figure(("cifar10n",), audit_tables.human_rate_table),
@@ -118,6 +125,7 @@ FIGURES = {
     "human-scores": Figure(("cifar10n",), audit_tables.human_scores_table),
     "joins": Figure(("joins", "joins-limited"), tables.join_table),
     "joins-struct": Figure(("joins-struct",), tables.joined_row_table),
+    "mending": Figure(("mending",), part_tables.mending_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
