@@ -39,9 +39,10 @@ def photographs_table(record: Record) -> Iterator[str]:
     )  # fmt: skip
     rows = [row for row in record["rows"] if row["what"] == "detection"]
     for row in rows:
-        right = row["flagged"] - row["false"]
+        flagged = row["flagged"]
+        right = (flagged - row["false"]) / flagged
         yield line(
-            str(row["seed"]), *_cells([row]), f"{row['flagged']:,}", percent(right / row["flagged"]),
+            str(row["seed"]), *_cells([row]), f"{flagged:,}", percent(right),
             f"{row['calibration_error']:.3f}",
         )  # fmt: skip
 
