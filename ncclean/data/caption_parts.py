@@ -17,6 +17,7 @@ MOST_PARTS = 100
 # Behind these a long sentence is cut, the first kind that there is near its middle.
 _BREAKS = (re.compile(r"[;:]\s|[—；：]"), re.compile(r",\s|[，、،]"), re.compile(r"\s"))
 _MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of an item in a list
+_STOPS = (".", "!", "?")
 TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
 
 
@@ -24,12 +25,14 @@ def sentence_starts(caption: str) -> list[int]:
     """The characters at which the sentences of a caption begin, 0 first.
 
     The marker of an item, such as `2.` or `-`, belongs to what follows it, and anything else
-    without a letter to what is before it.
+    without a letter to what is before it. A full stop inside of a word, as in `IMG_1.JPG`, ends
+    nothing.
     """
     starts, begin, is_closed = [0], 0, False
     for sentence in segment("en", caption):
         has_words = any(character.isalpha() for character in sentence)
-        if is_closed and (has_words or _MARKER.fullmatch(sentence)):
+        is_apart = caption[begin - 1 : begin] not in _STOPS
+        if is_closed and is_apart and (has_words or _MARKER.fullmatch(sentence)):
             starts.append(begin)
             is_closed = False
         is_closed = is_closed or has_words
