@@ -33,7 +33,8 @@ def test_groups_and_their_order(tmp_path):
 def test_few_pairs_are_shown_once_each(tmp_path):
     keys, pairs = chosen(tmp_path, graded(3), 24)
     assert keys == {
-        "worst": ["k0", "k1"], "borderline": [], "almost right": [], "best": ["k2"], "failed": [],
+        "worst": ["k0", "k1"], "borderline": [], "wrong sentence": [], "almost right": [],
+        "best": ["k2"], "failed": [],
     }  # fmt: skip
     assert len(pairs) == 3
 
