@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.estimates import Estimate
-from ncclean.scoring.noise_rate import why_vague
+from ncclean.scoring.noise_rate import tells_nothing, why_vague
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
 
@@ -215,8 +215,8 @@ class ForeignParts:
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether the share may be nearly any."""
-        return why_vague(self.rate) is not None
+        """Whether the share may be nearly any, or that of captions of which all parts are."""
+        return why_vague(self.rate) is not None or tells_nothing(self.pairs.noise_rate)
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
         """(P,) probabilities that parts are foreign in a pair that is matched otherwise."""

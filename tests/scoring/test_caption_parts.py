@@ -350,6 +350,16 @@ def test_a_slice_of_a_table():
     ]  # fmt: skip
 
 
-def test_a_rate_that_may_be_any_tells_nothing():
-    null = type("Null", (), {"noise_rate": Estimate(0.5, 0.0, 1.0)})()
-    assert ForeignParts(null, null).cannot_tell
+@pytest.mark.parametrize(
+    ("parts", "pairs", "cannot"),
+    [
+        ((0.1, 0.05, 0.15), (0.1, 0.05, 0.5), False),
+        ((0.5, 0.0, 1.0), (0.1, 0.05, 0.15), True),
+        ((0.3, 0.2, 0.41), (0.1, 0.05, 0.15), True),
+        ((0.1, 0.05, 0.15), (0.9, 0.0, 1.0), True),
+    ],
+)
+def test_rates_that_may_be_any_tell_nothing(parts, pairs, cannot):
+    """Of the pairs as well: else all parts of all captions would be foreign."""
+    nulls = [type("Null", (), {"noise_rate": Estimate(*rate)})() for rate in (parts, pairs)]
+    assert ForeignParts(*nulls).cannot_tell == cannot
