@@ -1,5 +1,7 @@
 """How many tokens captions have before they are cut."""
 
+import copy
+
 import open_clip
 import pytest
 import torch
@@ -44,8 +46,15 @@ def test_what_is_too_long_to_be_read_whole_has_no_count(demo_estimator):
 def test_cut_captions_are_counted(demo_estimator):
     assert demo_estimator.cut([77, 78, 3, None, 500]) == {"captions_cut": 3, "context_length": 77}
     assert demo_estimator.cut([77, 3]) == {"captions_cut": 0, "context_length": 77}
-    assert demo_estimator.cut([None, None]) == {}
+    assert demo_estimator.cut([None, None]) == {"captions_cut": 2, "context_length": 77}
     assert demo_estimator.cut([]) == {"captions_cut": 0, "context_length": 77}
+
+
+def test_without_counts_nothing_is_said_to_be_cut(demo_estimator):
+    estimator = copy.copy(demo_estimator)
+    estimator.tokenizer = lambda texts: demo_estimator.tokenizer(texts)
+    assert estimator.count_tokens(CAPTIONS) == [None] * len(CAPTIONS)
+    assert estimator.cut([None, None]) == estimator.cut([]) == {}
 
 
 def test_another_context(tmp_path):

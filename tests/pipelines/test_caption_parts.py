@@ -16,7 +16,7 @@ from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import ResumeError
+from ncclean.errors import InputError, ResumeError
 from ncclean.storage.run_facts import read_facts
 
 MODEL = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": 0.2}
@@ -146,6 +146,26 @@ def test_the_dry_run_says_how_many_captions_are_cut(shards, tmp_path):
     text = " ".join(map(str, result.shown))
     assert "of the first captions exceed 77 tokens" in text
     assert "add --caption-parts sentences" in text
+
+
+@pytest.fixture(scope="module")
+def embedded(shards, tmp_path_factory):
+    """Embeddings of one shard."""
+    folder = tmp_path_factory.mktemp("embedded")
+    options = {"caption_parts": None, "embeddings": str(folder / "embeddings")}
+    score(shards / "00000.tar", folder / "s.parquet", **options)
+    return folder / "embeddings"
+
+
+def test_embeddings_have_no_tokens_and_no_parts(embedded, tmp_path):
+    settings = {"shards": [str(embedded)], "out": str(tmp_path / "s.parquet"), "shift": 0.2}
+    with pytest.raises(InputError, match="score the images instead of their embeddings"):
+        Score(**settings, options=ScoreOptions(caption_parts="sentences")).run()
+    summary = Score(**settings).run().summary
+    assert (summary.captions_cut, summary.context_length) == (None, None)
+    table = pq.read_table(tmp_path / "s.parquet")
+    assert table["caption_tokens"].null_count == len(table) > 200
+    assert b"captions_cut" not in table.schema.metadata
 
 
 @pytest.fixture(scope="module")
