@@ -65,8 +65,9 @@ def test_facts_are_coherent(name, facts):
 
 
 def test_every_numeric_score_says_which_direction_is_clean():
-    """Widths, positions and cosines within a group say nothing about noise."""
+    """Widths, counts, positions and cosines within a group say nothing about noise."""
     no_scores = {"row", "caption_number", "width", "height", "block"}
+    no_scores |= {"caption_tokens", "part_count", "worst_part_number"}
     no_scores |= {"image_group_similarity", "text_group_similarity", "cluster"}
     numeric = {
         column.name
@@ -79,7 +80,7 @@ def test_every_numeric_score_says_which_direction_is_clean():
 def test_shares_lie_between_0_and_1():
     assert {name for name, facts in SCORE_FACTS.items() if facts.is_share} == {
         "ncu_confidence", "noise_probability", "null_p_value", "clean_posterior",
-        "near_miss_probability",
+        "near_miss_probability", "part_noise_probability",
     }  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def test_directions():
     assert {name for name, facts in SCORE_FACTS.items() if facts.higher_is_cleaner} == {
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "clean_posterior",
         "reference_similarity", "canonical_similarity", "word_margin", "near_miss_score",
+        "worst_part_similarity", "mean_part_similarity",
     }  # fmt: skip
 
 
@@ -99,6 +101,7 @@ def test_places_order_the_scores_without_ties():
         "similarity", "osa_weight", "ncu_confidence", "neg_clip_loss", "noise_probability",
         "null_p_value", "clean_posterior", "i2t_rank", "t2i_rank",
         "word_margin", "near_miss_score", "near_miss_probability", "canonical_similarity",
+        "worst_part_similarity", "mean_part_similarity", "part_noise_probability",
     ]  # fmt: skip
     for places in (
         [facts.report_place for facts in schema.REPORT_SCORES.values()],
@@ -128,6 +131,7 @@ def test_evaluate_noise_reads_the_rows():
         "i2t_rank": "i2t_rank >= 1",
         "t2i_rank": "t2i_rank >= 1",
         "near_miss_probability": "near_miss_probability >= 0.5",
+        "part_noise_probability": "part_noise_probability >= 0.5",
     }
 
 

@@ -9,6 +9,7 @@ cannot be changed.
 
 from __future__ import annotations
 
+import bisect
 import random
 from itertools import pairwise
 
@@ -58,17 +59,21 @@ def junk_caption(rng: random.Random) -> str:
     return captions[int(rng.random() * len(captions))]
 
 
-def with_foreign_sentence(caption: str, other: str, rng: random.Random) -> tuple[str, int]:
+def with_foreign_sentence(caption: str, other: str, rng: random.Random) -> tuple[str, int | None]:
     """Put a sentence of another caption in the place of one: `foreign_sentence` noise.
 
-    Returns the caption, and which of its sentences is foreign, from 0.
+    Returns the caption, and which of its sentences is foreign, from 0. Where the caption has all
+    sentences of the other, it stays, and none is.
     """
-    starts, foreign = sentence_starts(caption), _drawn_sentence(other, rng)
+    starts, foreign = sentence_starts(caption), _drawn_sentence(caption, other, rng)
+    if foreign is None:
+        return caption, None
     place = int(rng.random() * len(starts))
     begin, end = list(pairwise([*starts, len(caption)]))[place]
     old = caption[begin:end]
     blank = old[len(old.rstrip()) :] or ("" if end == len(caption) else " ")
-    return caption[:begin] + foreign + blank + caption[end:], place
+    changed = caption[:begin] + foreign + blank + caption[end:]
+    return changed, _sentence_at(changed, begin)
 
 
 def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str, int | None]:
@@ -76,11 +81,14 @@ def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str
 
     Behind several sentences it is one more; to a single one it is joined by "and". Returns the
     caption, and which of its sentences is foreign, from 0; None if that is a part of the only one.
+    Where the caption has all sentences of the other, it stays.
     """
-    foreign, text = _drawn_sentence(other, rng), caption.rstrip()
-    sentences = len(sentence_starts(caption))
-    if sentences > 1:
-        return f"{text} {foreign}", sentences
+    foreign, text = _drawn_sentence(caption, other, rng), caption.rstrip()
+    if foreign is None:
+        return caption, None
+    if len(sentence_starts(caption)) > 1:
+        changed = f"{text} {foreign}"
+        return changed, _sentence_at(changed, len(text) + 1)
     end = text[len(text.rstrip(".!")) :]
     detail = foreign.rstrip(".! ")
     if not detail.isupper():
@@ -88,6 +96,13 @@ def with_added_detail(caption: str, other: str, rng: random.Random) -> tuple[str
     return f"{text.rstrip('.!')} and {detail}{end}", None
 
 
-def _drawn_sentence(caption: str, rng: random.Random) -> str:
-    sentences = parts_of(caption, sentence_starts(caption))
-    return sentences[int(rng.random() * len(sentences))]
+def _drawn_sentence(caption: str, other: str, rng: random.Random) -> str | None:
+    """A sentence of another caption that the caption does not have."""
+    own, theirs = (parts_of(text, sentence_starts(text)) for text in (caption, other))
+    foreign = [sentence for sentence in theirs if sentence not in own]
+    return foreign[int(rng.random() * len(foreign))] if foreign else None
+
+
+def _sentence_at(caption: str, place: int) -> int:
+    """Which sentence the character at `place` is in: the one put there may join another."""
+    return bisect.bisect_right(sentence_starts(caption), place) - 1

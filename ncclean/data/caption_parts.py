@@ -17,6 +17,7 @@ MOST_PARTS = 100
 # Behind these a long sentence is cut, the first kind that there is near its middle.
 _BREAKS = (re.compile(r"[;:]\s|[—；：]"), re.compile(r",\s|[，、،]"), re.compile(r"\s"))
 _MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of an item in a list
+_STOPS = (".", "!", "?")
 TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
 
 
@@ -24,12 +25,14 @@ def sentence_starts(caption: str) -> list[int]:
     """The characters at which the sentences of a caption begin, 0 first.
 
     The marker of an item, such as `2.` or `-`, belongs to what follows it, and anything else
-    without a letter to what is before it.
+    without a letter to what is before it. A full stop inside of a word, as in `IMG_1.JPG`, ends
+    nothing.
     """
     starts, begin, is_closed = [0], 0, False
     for sentence in segment("en", caption):
         has_words = any(character.isalpha() for character in sentence)
-        if is_closed and (has_words or _MARKER.fullmatch(sentence)):
+        is_apart = caption[begin - 1 : begin] not in _STOPS
+        if is_closed and is_apart and (has_words or _MARKER.fullmatch(sentence)):
             starts.append(begin)
             is_closed = False
         is_closed = is_closed or has_words
@@ -46,36 +49,51 @@ def split_captions(
     more is halved, behind a clause or a word near its middle, until its pieces fit.
     """
     starts = [sentence_starts(caption) for caption in captions]
-    # A token is at least a character, and two mark start and end.
-    todo = [
+    halves = [
         (number, begin, end)
         for number, caption in enumerate(captions)
         for begin, end in pairwise([*starts[number], len(caption)])
-        if end - begin > context_length - 2
     ]
-    while todo:
+    while todo := [
+        (number, begin, end)
+        for number, begin, end in halves
+        if len(starts[number]) < MOST_PARTS
+        and _may_exceed(captions[number][begin:end], context_length)
+    ]:
         counts = count_tokens([captions[number][begin:end] for number, begin, end in todo])
         halves = []
         for (number, begin, end), count in zip(todo, counts, strict=True):
-            if (count is not None and count <= context_length) or end - begin < 2:
+            if count is not None and count <= context_length:
                 continue
             if len(starts[number]) >= MOST_PARTS:
                 continue
             middle = begin + _middle(captions[number][begin:end])
             starts[number].append(middle)
             halves += [(number, begin, middle), (number, middle, end)]
-        todo = halves
     return [sorted(of_caption) for of_caption in starts]
 
 
+def _may_exceed(text: str, context_length: int) -> bool:
+    """Whether a text of several characters may have more tokens.
+
+    A token is at least a byte, and two mark start and end.
+    """
+    words = text.strip()
+    return len(words) > 1 and len(words.encode()) > context_length - 2
+
+
 def _middle(text: str) -> int:
-    """The place to cut a text: behind a break in its middle half, nearest to its middle."""
+    """The place to cut a text: behind a break in its middle half, nearest to its middle.
+
+    Blanks around it do not count: neither half is empty without its own.
+    """
+    blanks, text = len(text) - len(text.lstrip()), text.strip()
     half = len(text) / 2
     for kind in _BREAKS:
         ends = [found.end() for found in kind.finditer(text, len(text) // 4, len(text) * 3 // 4)]
         if ends:
-            return min(ends, key=lambda end: abs(end - half))
-    return len(text) // 2
+            return blanks + min(ends, key=lambda end: abs(end - half))
+    return blanks + len(text) // 2
 
 
 def parts_of(caption: str, starts: Sequence[int]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ncclean.data.member_samples import Contents, caption_keys, take_captions
+from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS
 from ncclean.data.samples import TRUTH, Caption, CaptionKeys, Sample, of_caption
 
@@ -63,6 +64,22 @@ class KeptCaptions:
         }
         others = list(texts.values())
         return {"caption": kept[0], "captions": kept, "other_captions": others, **before, **truth}
+
+    def mend_in(self, key: str, fields: dict[str, Any]) -> None:
+        """Replace a sample's only caption where it was read from by name, if it was mended."""
+        if key in self.numbers or key not in self.mended:
+            return
+        text = next(iter(self.mended[key].values()))
+        names = caption_keys(self.caption_key)
+        for path in (*(name for name in list(fields) if name.lower() in names), *names):
+            if isinstance(field_at(fields, path), str):
+                put_at(fields, path, text)
+
+    def members_of(self, key: str, members: Container[str]) -> list[str]:
+        """Extensions of the members of an exported sample that hold its caption."""
+        is_only = key not in self.numbers
+        names = (*CAPTION_EXTENSIONS, *(caption_keys(self.caption_key) if is_only else ()))
+        return [name for name in dict.fromkeys(names) if name in members] or ["txt"]
 
     def of_members(self, key: str, members: Mapping[str, bytes]) -> dict[str, Any] | None:
         """The caption fields of a sample, from the contents of its members by extension."""

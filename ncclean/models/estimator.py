@@ -244,12 +244,12 @@ class Estimator:
     def cut(self, counts: Sequence[int | None]) -> dict[str, Any]:
         """`captions_cut` and `context_length` for token counts of captions.
 
-        Nothing where no count is known; next to others, an unknown one is of a caption that is too
-        long to be read whole.
+        Nothing where the tokenizer cannot count; where it can, an unknown count is that of a
+        caption that is too long to be read whole.
         """
-        context = self.context_length
-        if counts and not any(counts):
+        if self.count_tokens([""]) == [None]:
             return {}
+        context = self.context_length
         cut = sum(count is None or count > context for count in counts)
         return {"captions_cut": cut, "context_length": context}
 

@@ -27,13 +27,16 @@ def tokens_before_cutting(
     count = _uncut_counts(tokenizer)
     if count is None:
         return [None] * len(captions)
-    counts: list[int | None] = list(token_lengths(tokens).tolist())
+    is_short = [len(caption) <= MAX_CAPTION_CHARACTERS for caption in captions]
+    lengths = token_lengths(tokens)
     # Padding other than 0 may be the end of a text as well, so only 0 says where a text ends.
-    unknown = tokens[:, -1].nonzero()[:, 0].tolist() if len(tokens) else []
-    readable = [row for row in unknown if len(captions[row]) <= MAX_CAPTION_CHARACTERS]
-    counts_of = dict(zip(readable, count([captions[row] for row in readable]), strict=True))
-    for row in unknown:
-        counts[row] = counts_of.get(row)
+    may_be_cut = (lengths == tokens.shape[1]) | (tokens[:, -1] != 0)
+    counts = [
+        length if short else None for length, short in zip(lengths.tolist(), is_short, strict=True)
+    ]
+    unknown = [row for row in may_be_cut.nonzero()[:, 0].tolist() if is_short[row]]
+    for row, length in zip(unknown, count([captions[row] for row in unknown]), strict=True):
+        counts[row] = length
     return counts
 
 

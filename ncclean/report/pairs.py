@@ -220,11 +220,11 @@ def _pieces(
 
     A table may say anything of its parts: what does not fit the caption is one piece.
     """
-    is_told = isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise) > 1
-    places = list(starts) if is_told and isinstance(starts, list) else [0]
-    wrong = [p is not None and p >= 0.5 for p in noise] if isinstance(noise, list) else []
-    if not is_told or None in places or places != sorted({0, *places}):
-        places, wrong = [0], [False]
+    places, wrong = [0], [False]
+    if isinstance(starts, list) and isinstance(noise, list) and len(starts) == len(noise):
+        are_numbers = all(isinstance(place, int) and place >= 0 for place in starts)
+        if are_numbers and starts[:1] == [0] and starts == sorted(set(starts)):
+            places, wrong = starts, [isinstance(p, float) and p >= 0.5 for p in noise]
     pieces, left_out = [], 0
     for (begin, end), is_wrong in zip(pairwise([*places, len(text)]), wrong, strict=True):
         piece, cut = (

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ncclean.estimates import Estimate
-from ncclean.scoring.noise_rate import why_vague
+from ncclean.scoring.noise_rate import tells_nothing, why_vague
 from ncclean.scoring.null import Histogram, NullModel
 from ncclean.scoring.stats import Distributions
 
@@ -215,8 +215,8 @@ class ForeignParts:
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether the share may be nearly any."""
-        return why_vague(self.rate) is not None
+        """Whether the share may be nearly any, or that of captions of which all parts are."""
+        return why_vague(self.rate) is not None or tells_nothing(self.pairs.noise_rate)
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
         """(P,) probabilities that parts are foreign in a pair that is matched otherwise."""
@@ -230,9 +230,14 @@ def any_foreign(pair: np.ndarray, parts: np.ndarray, caption: np.ndarray) -> np.
     1 - (1 - p) prod_j (1 - q_j), with the (n,) probabilities p that all of them are foreign, and
     the (P,) probabilities q that a part is; `caption` (P,) says of which caption.
     """
-    right = 1 - pair.astype(np.float64)
+    right = np.ones(len(pair))
     np.multiply.at(right, caption, 1 - parts.astype(np.float64))
-    return (1 - right).astype(np.float32)
+    return _either(pair, 1 - right)
+
+
+def _either(pair: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """1 - (1 - p)(1 - q), exactly p where q is 0."""
+    return np.asarray(pair + (1 - pair.astype(np.float64)) * part, dtype=np.float32)
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
@@ -264,7 +269,7 @@ def with_part_probabilities(table: pa.Table, foreign: ForeignParts | None) -> pa
         pair = np.where(counts > 1, of_parts, pair)
     values[is_whole] = 0.0
     any_part = any_foreign(pair, np.where(is_null, 0.0, values), rows)
-    values = 1 - (1 - pair[rows]) * (1 - values)
+    values = _either(pair[rows], values)
     is_null = (is_null & ~is_whole) | no_pair[rows]
     lacking = no_pair | (counts == 0)
     lacking[rows[is_null]] = True

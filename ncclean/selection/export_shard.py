@@ -20,7 +20,7 @@ from ncclean.atomic import published
 from ncclean.data.images.as_tar import tar_key, write_tar
 from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.range_copier import RangeCopier
-from ncclean.data.sample_groups import CAPTION_EXTENSIONS, json_object
+from ncclean.data.sample_groups import json_object
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
@@ -290,15 +290,18 @@ def _copy_sample(
         if captions is None:
             return False
         fields = {**(fields or {}), **captions}
-        there = [name for name in CAPTION_EXTENSIONS if name in texts]
-        changed = dict.fromkeys(there or ["txt"], captions["caption"].encode())
+        there = chosen.captions.members_of(sample.key, texts)
+        changed = dict.fromkeys(there, captions["caption"].encode())
     if fields is not None:
         place = sample.members.get("json")
         raw = read_content(copier.read(*place)) if place is not None and _is_text(place) else b""
         record = json_object(raw)
         if record is None and place is not None and not copy:
             problems.append(f"the json of {sample.key} cannot be read: it is replaced")
-        changed["json"] = _with_fields(record or {}, fields)
+        record = record or {}
+        if chosen.captions is not None:
+            chosen.captions.mend_in(sample.key, record)
+        changed["json"] = _with_fields(record, fields)
     for extension, place in sample.members.items():
         data = changed.pop(extension, None)
         if data is not None:

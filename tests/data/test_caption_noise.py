@@ -8,7 +8,10 @@ from ncclean.data.caption_noise import (
     change_one_word,
     is_changeable,
     junk_caption,
+    with_added_detail,
+    with_foreign_sentence,
 )
+from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.word_classes import WordClasses
 
 
@@ -63,3 +66,71 @@ def test_any_text_is_changed_or_left(text, seed):
 def test_junk_is_seeded():
     assert junk_caption(random.Random(1)) == junk_caption(random.Random(1))
     assert len({junk_caption(random.Random(seed)) for seed in range(200)}) > 14
+
+
+OWN, OTHER = "A dog runs. A cat sits. A bird flies.", "One red car. Two blue boats."
+
+
+def test_a_foreign_sentence_takes_the_place_of_one():
+    found = {with_foreign_sentence(OWN, OTHER, random.Random(seed)) for seed in range(200)}
+    assert found == {
+        (f"{red} A cat sits. A bird flies.", 0) for red in ("One red car.", "Two blue boats.")
+    } | {
+        (f"A dog runs. {red} A bird flies.", 1) for red in ("One red car.", "Two blue boats.")
+    } | {
+        (f"A dog runs. A cat sits. {red}", 2) for red in ("One red car.", "Two blue boats.")
+    }  # fmt: skip
+
+
+def test_an_added_detail_is_one_sentence_more():
+    found = {with_added_detail(OWN, OTHER, random.Random(seed)) for seed in range(50)}
+    assert found == {(f"{OWN} One red car.", 3), (f"{OWN} Two blue boats.", 3)}
+
+
+@pytest.mark.parametrize(
+    ("caption", "other", "joined"),
+    [
+        ("A dog runs.", "One red car.", "A dog runs and one red car."),
+        ("A dog runs", "One red car.", "A dog runs and one red car"),
+        ("a dog!", "TWO BOATS", "a dog and TWO BOATS!"),
+        ("A dog runs...", "A car.", "A dog runs and a car..."),
+    ],
+)
+def test_an_added_detail_joins_a_single_sentence(caption, other, joined):
+    assert with_added_detail(caption, other, random.Random(0)) == (joined, None)
+
+
+def test_a_caption_of_one_sentence_is_replaced_whole():
+    assert with_foreign_sentence("A dog.", "A car.", random.Random(0)) == ("A car.", 0)
+
+
+@pytest.mark.parametrize("change", [with_foreign_sentence, with_added_detail])
+def test_what_the_caption_says_already_is_not_foreign(change):
+    assert change(OWN, "A cat sits. A dog runs.", random.Random(0)) == (OWN, None)
+    for seed in range(20):
+        text, _ = change(OWN, "A cat sits. One red car.", random.Random(seed))
+        assert "One red car" in text
+        assert text.count("A cat sits.") <= 1
+
+
+@pytest.mark.parametrize("change", [with_foreign_sentence, with_added_detail])
+def test_the_number_is_that_of_the_new_caption(change):
+    """A sentence put behind an abbreviation joins that one."""
+    own = "A dog in clip art. A cat sits in clip art."
+    assert len(sentence_starts(own)) == 1
+    for caption in (own, "A bird flies. A dog in clip art.", "一只狗。一只猫。"):
+        for seed in range(20):
+            text, part = change(caption, "Two red boats", random.Random(seed))
+            if part is not None:
+                assert "Two red boats" in parts_of(text, sentence_starts(text))[part]
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.integers(0, 9))
+def test_any_texts_take_a_sentence(caption, other, seed):
+    for change in (with_foreign_sentence, with_added_detail):
+        text, part = change(caption, other, random.Random(seed))
+        assert part is None or 0 <= part < len(sentence_starts(text))
+        assert change(caption, other, random.Random(seed)) == (text, part)
+        if change is with_foreign_sentence:
+            own, theirs = (parts_of(one, sentence_starts(one)) for one in (caption, other))
+            assert (text == caption and part is None) == all(one in own for one in theirs)

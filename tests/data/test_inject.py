@@ -152,3 +152,44 @@ def test_zeros_behind_a_shard_end_but_not_what_they_separate(monkeypatch):
         sink = io.BytesIO()
         inject._Copier(io.BytesIO(rest), sink).copy_rest()
         assert sink.getvalue() == rest[:copied]
+
+
+def test_the_part_that_is_noisy_is_noted(shard):
+    edits = {
+        0: SampleEdit(("foreign_sentence",), ("new",), noisy_parts=(2,)),
+        1: SampleEdit(("added_detail",), ("x",)),
+    }
+    contents = dict(members(rewrite(shard, edits)[0]))
+    first, second = (json.loads(contents[name]) for name in ("a.json", "b.json"))
+    assert (first["noise_kind"], first["noisy_part"]) == ("foreign_sentence", 2)
+    assert second == {"is_noisy": True, "noise_kind": "added_detail"}
+
+
+def test_parts_of_several_captions(tmp_path):
+    """One that was noisy before stays so, with its part."""
+    record = {
+        "caption": ["zero", "one", "two"], "is_noisy": [False, True, False],
+        "noise_kind": [None, "foreign_sentence", None], "noisy_part": [None, 4, None],
+    }  # fmt: skip
+    data = [("a.jpg", OTHER), ("a.json", json.dumps(record).encode())]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(data))
+    (shard,) = resolve_shards([str(tmp_path / "s.tar")])
+    edit = SampleEdit(
+        (None, None, "foreign_sentence"), ("zero", "one", "new"), noisy_parts=(None, None, 1)
+    )
+    written = json.loads(dict(members(rewrite(shard, {0: edit})[0]))["a.json"])
+    assert written == {
+        "caption": ["zero", "one", "new"], "is_noisy": [False, True, True],
+        "noise_kind": [None, "foreign_sentence", "foreign_sentence"], "noisy_part": [None, 4, 1],
+    }  # fmt: skip
+    again = json.loads(dict(members(rewrite(shard, {})[0]))["a.json"])
+    assert again == record
+
+
+def test_a_part_of_a_clean_pair_is_forgotten(tmp_path):
+    record = {"is_noisy": False, "noise_kind": None, "noisy_part": 3}
+    data = [("a.jpg", OTHER), ("a.txt", b"one"), ("a.json", json.dumps(record).encode())]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(data))
+    (shard,) = resolve_shards([str(tmp_path / "s.tar")])
+    written = json.loads(dict(members(rewrite(shard, {})[0]))["a.json"])
+    assert written == {"is_noisy": False, "noise_kind": None}

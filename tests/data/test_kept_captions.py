@@ -31,3 +31,44 @@ def test_of_the_members_of_a_sample():
     kept = KeptCaptions({"a": [1, 0]}, caption_key=("alts",))
     found = kept.of_members("a", {"json": b'{"alts": ["x", "y"]}', "txt": b"z"})
     assert found == {"caption": "y", "captions": ["y", "x"], "other_captions": []}
+
+
+def test_a_mended_only_caption():
+    """Whatever its number: samples that are not among the numbers have one."""
+    kept = KeptCaptions({}, {"a": {0: "left"}})
+    assert "a" in kept
+    assert "b" not in kept
+    only = [Caption(0, None, None), Caption(2, None, "whole")]
+    assert kept.of_sample("a", only, {"is_noisy": True}) == {
+        "caption": "left", "original_caption": "whole",
+    }  # fmt: skip
+    assert kept.of_sample("a", [Caption(0, None, None)], {}) is None
+
+
+def test_mended_captions_among_several():
+    kept = KeptCaptions({"a": [3, 0], "b": [1, 3]}, {"a": {3: "th"}, "b": {3: "ree"}})
+    assert kept.of_sample("a", CAPTIONS, {}) == {
+        "caption": "th", "captions": ["th", "zero"], "other_captions": ["one"],
+        "original_caption": "three", "original_captions": ["three", "zero"],
+    }  # fmt: skip
+    assert kept.of_sample("b", CAPTIONS, {}) == {
+        "caption": "one", "captions": ["one", "ree"], "other_captions": ["zero"],
+        "original_captions": ["one", "three"],
+    }  # fmt: skip
+
+
+def test_an_only_caption_is_mended_where_it_was_read_from():
+    kept = KeptCaptions({"b": [0]}, {"a": {0: "left"}, "b": {0: "left"}}, ("alt", "x.y"))
+    fields = {"Alt": "whole", "x": {"Y": "whole"}, "caption": "other", "n": 3}
+    kept.mend_in("a", fields)
+    assert fields == {"Alt": "left", "x": {"Y": "left"}, "caption": "other", "n": 3}
+    for key in "bc":
+        other = {"alt": "whole"}
+        kept.mend_in(key, other)
+        assert other == {"alt": "whole"}
+    number = {"alt": 3, "x": []}
+    kept.mend_in("a", number)
+    assert number == {"alt": 3, "x": []}
+    assert kept.members_of("a", ("txt", "alt", "json")) == ["txt", "alt"]
+    assert kept.members_of("b", ("txt", "alt", "json")) == ["txt"]
+    assert kept.members_of("a", ("json",)) == ["txt"]

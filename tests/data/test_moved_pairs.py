@@ -5,7 +5,7 @@ import numpy as np
 from ncclean.data.captions import Captions
 from ncclean.data.inject import ImageSource, SampleEdit
 from ncclean.data.moved_pairs import IndexedShard, gather_moved, image_spans, moving_images
-from ncclean.data.noise import KINDS, NoisePlan
+from ncclean.data.noise import CODES, KINDS, NoisePlan
 from ncclean.data.shard_index import ShardIndex
 
 STARTS = np.array([0, 3, 6])
@@ -79,3 +79,37 @@ def test_images_of_a_compressed_shard_lie_side_by_side():
     assert packed.tolist() == [[0, 100], [100, 400]]
     _, gathered = moved("decl", images={0: 2, 2: 0}, packed=True)
     assert gathered.edits_of(0)[0][0].image == ImageSource("0.tar", 100, 400)
+
+
+def with_partners(kind, partners, captions):
+    """The edits when captions take a sentence from another, in two shards of three pairs each."""
+    shards = [index(captions[:3], [1, 2, 3]), index(captions[3:], [4, 5, 6])]
+    code = np.zeros(6, np.int8)
+    code[list(partners)] = CODES.index(kind)
+    plan = NoisePlan(
+        np.arange(6), np.arange(6), np.arange(6), code, {}, np.array([*partners.values()])
+    )
+    shards = [IndexedShard(one, f"{n}.tar", False) for n, one in enumerate(shards)]
+    gathered = gather_moved(plan, STARTS, np.arange(6), 0, shards)
+    return gathered.edits_of(0), gathered.edits_of(1)
+
+
+def test_a_sentence_comes_from_the_caption_that_the_plan_names():
+    """As it was before the noise, if it takes one itself."""
+    captions = ["A. One.", "Two.", "B. Three.", "Four.", "Two. Five.", "Two. Five."]
+    (first, same), (second, same_in_second) = with_partners(
+        "foreign_sentence", {1: 3, 3: 1, 4: 5}, captions
+    )
+    assert first == {1: SampleEdit(("foreign_sentence",), ("Four.",), noisy_parts=(0,))}
+    assert second == {0: SampleEdit(("foreign_sentence",), ("Two.",), noisy_parts=(0,))}
+    assert same == {}
+    assert same_in_second == {"foreign_sentence": 1}  # has both sentences already
+
+
+def test_an_added_detail_of_a_single_sentence_has_no_part():
+    captions = ["A dog runs.", "A cat sits. It is red.", "x", "y", "z", "w"]
+    (edits, _), _ = with_partners("added_detail", {0: 3, 1: 4}, captions)
+    assert edits == {
+        0: SampleEdit(("added_detail",), ("A dog runs and y.",)),
+        1: SampleEdit(("added_detail",), ("A cat sits. It is red. z",), noisy_parts=(2,)),
+    }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclean.data.noise import PER_BATCH_SIZE, PERMUTING, parse_rates, plan_noise
+from ncclean.data.noise import PER_BATCH_SIZE, PERMUTING, WITH_PARTNER, parse_rates, plan_noise
 from ncclean.errors import InputError
 
 
@@ -124,3 +124,52 @@ def test_rates_from_the_command_line():
 def test_mistakes_in_rates(kinds, rates, noise, message):
     with pytest.raises(InputError, match=message):
         parse_rates(kinds, rates, noise)
+
+
+@pytest.mark.parametrize("kind", WITH_PARTNER)
+def test_sentences_come_from_another_image(kind):
+    """Of captions of three images each; every giver gives once."""
+    images = np.repeat(np.arange(200), 3)
+    plan = plan_noise(600, {kind: 0.3, "ncr": 0.2}, 4, images=images)
+    assert plan.planned == {"ncr": 120, kind: 180}
+    takes = np.flatnonzero(plan.kind == kind)
+    assert 170 < len(takes) <= 180
+    assert plan.partners.keys() == set(takes.tolist())
+    givers = [plan.partners[place] for place in takes.tolist()]
+    assert len(set(givers)) == len(givers)
+    assert (plan.images[takes] != images[givers]).all()
+    # They stay with their image, in their place.
+    assert (plan.images[takes] == images[plan.caption_source[takes]]).all()
+    moved = plan.images != images[plan.caption_source]
+    assert (moved == (plan.kind == "ncr")).all()
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=60),
+    st.floats(0, 0.5),
+    st.sampled_from(["", "ncr", "ncr_image", "decl", "hard"]),
+    st.integers(0, 9),
+)
+def test_partners_whatever_else_moves(counts, rate, other, seed):
+    images = np.repeat(np.arange(len(counts)), counts)
+    rates = {"foreign_sentence": rate, **({other: rate} if other else {})}
+    plan = plan_noise(len(images), rates, seed, images=images)
+    takes = np.flatnonzero(plan.kind == "foreign_sentence").tolist()
+    assert len(takes) <= int(rate * len(images) + 1e-9)
+    assert sorted(plan.partners) == takes
+    for place, giver in plan.partners.items():
+        own = images[plan.caption_source[place]]
+        assert images[giver] != own
+        assert plan.images[place] == own
+
+
+def test_of_one_image_nothing_is_foreign():
+    for images in (np.zeros(8, int), np.arange(1)):
+        plan = plan_noise(len(images), {"added_detail": 1.0}, 0, images=images)
+        assert not plan.is_noisy.any()
+        assert plan.partners == {}
+
+
+def test_partners_are_seeded():
+    first, again, other = (plan_noise(99, {"foreign_sentence": 0.5}, seed) for seed in (1, 1, 2))
+    assert first.partners == again.partners != other.partners

@@ -56,3 +56,11 @@ def test_another_table_is_refused(tmp_path):
     pq.write_table(pa.table({"uid": ["a"]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="it has no column shard"):
         SelectionReader(str(tmp_path / "t.parquet"))
+
+
+def test_mended_captions_are_read(path, tmp_path):
+    table = pq.read_table(path).append_column("caption", pa.array(["m", None, None, "n", None]))
+    pq.write_table(table, tmp_path / "mended.parquet")
+    samples = SelectionReader(str(tmp_path / "mended.parquet")).samples("s")
+    assert [one.text for one in samples["x"]] == [None, "m"]
+    assert [one.text for one in samples["y"]] == [None, "n"]

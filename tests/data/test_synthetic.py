@@ -1,5 +1,6 @@
 """The rendered world: reproducible, varied, and true to what its json says."""
 
+import dataclasses
 import io
 import json
 import tarfile
@@ -9,6 +10,8 @@ import open_clip
 import pytest
 from PIL import Image
 
+from ncclean.data.caption_parts import parts_of, sentence_starts
+from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import (
     ZEROSHOT_SETS,
     CorpusOptions,
@@ -20,6 +23,7 @@ from ncclean.data.synthetic import (
 from ncclean.data.synthetic.captions import TEMPLATES
 from ncclean.data.synthetic.heldout import zeroshot_sample
 from ncclean.data.synthetic.scene import COLOURS, SHAPES, alter_one_fact, generator
+from ncclean.data.tar import TarSamples
 from ncclean.errors import InputError
 
 OPTIONS = CorpusOptions(
@@ -169,3 +173,51 @@ def test_options_are_checked(tmp_path, shards):
         write_corpus(tmp_path, CorpusOptions(pairs=10, noise={"salt": 0.1}))
     with pytest.raises(InputError, match="exists"):
         write_corpus(shards[0].parent, OPTIONS)
+
+
+def sentences_of(folder):
+    """The caption and the json of every sample."""
+    for shard in resolve_shards([str(folder)]):
+        for sample in TarSamples(shard):
+            yield sample.caption, sample.metadata
+
+
+@pytest.mark.parametrize("kind", ["foreign_sentence", "added_detail"])
+def test_the_truth_of_each_sentence(tmp_path, kind):
+    options = CorpusOptions(pairs=60, shard_size=60, noise={kind: 0.5}, sentences=4, seed=2)
+    write_corpus(tmp_path / "noisy", options, workers=1)
+    clean = dataclasses.replace(options, noise={})
+    write_corpus(tmp_path / "clean", clean, workers=1)
+    every = {
+        part
+        for caption, _ in sentences_of(tmp_path / "clean")
+        for part in parts_of(caption, sentence_starts(caption))
+    }
+    pairs = list(
+        zip(sentences_of(tmp_path / "noisy"), sentences_of(tmp_path / "clean"), strict=True)
+    )
+    assert sum(fields["is_noisy"] for (_, fields), _ in pairs) == 30
+    for (caption, fields), (original, clean_fields) in pairs:
+        assert clean_fields["noisy_part"] is None
+        own = parts_of(original, sentence_starts(original))
+        parts = parts_of(caption, sentence_starts(caption))
+        assert fields["caption"] == caption
+        assert fields["is_noisy"] == (caption != original) == (fields["noisy_part"] is not None)
+        if fields["is_noisy"]:
+            foreign = [part for part in parts if part not in own]
+            assert foreign == [parts[fields["noisy_part"]]]
+            assert any(foreign[0].endswith(part) for part in every)
+            assert len(parts) == len(own) + (kind == "added_detail") or "clip art" in caption
+
+
+def test_a_sentence_that_all_captions_have_is_no_noise(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "ncclean.data.synthetic.corpus.write_sentences", lambda scene, rng, count: ["A dog."] * 2
+    )
+    options = CorpusOptions(
+        pairs=10, shard_size=10, noise={"foreign_sentence": 0.5}, sentences=2, seed=2
+    )
+    write_corpus(tmp_path / "s", options, workers=1)
+    truth = [fields for _, fields in sentences_of(tmp_path / "s")]
+    assert not any(fields["is_noisy"] for fields in truth)
+    assert {fields["noise_kind"] for fields in truth} == {None}

@@ -334,3 +334,39 @@ def test_each_batch_has_its_noise_in_other_places(shards):
     assert moved(0) == first
     assert len({*first, *second}) == 2 * made.steps_per_epoch
     assert all(4 <= sum(batch) <= 8 for batch in (*first, *second))
+
+
+@pytest.mark.parametrize("captions", ["all", "sample"])
+def test_mended_captions_are_trained_on(shards, rows, selection, tmp_path, captions):
+    """Every other one; the rest stay as they are in the shard."""
+    table = pq.read_table(selection)
+    uids = table["uid"].to_pylist()
+    mended = {uid: f"what is left of {uid}" for uid in uids[::2]}
+    texts = pa.array([mended.get(uid) for uid in uids], pa.string())
+    pq.write_table(table.append_column("caption", texts), tmp_path / "m.parquet")
+    original = {uid: caption for _, _, uid, caption in rows}
+    reader = loader(shards, tmp_path / "m.parquet", captions=captions)
+    pairs = [
+        pair for batch in reader.epoch(0) for pair in zip(batch.uids, batch.captions, strict=True)
+    ]
+    assert len(pairs) > 200
+    assert all(caption == mended.get(uid, original[uid]) for uid, caption in pairs)
+
+
+def test_mended_captions_of_an_image_with_several(tmp_path):
+    data = [
+        ("a.jpg", hostile.JPEG),
+        ("a.json", json.dumps({"caption": ["zero", "one", "two"]}).encode()),
+    ]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(data))
+    table = pa.table({
+        "uid": ["a"] * 2, "shard": ["s"] * 2, "key": ["a"] * 2,
+        "weight": pa.array([1.0, 1.0], pa.float32()), "split": pa.nulls(2, pa.string()),
+        "caption": [None, "on"], "caption_number": pa.array([2, 1], pa.int16()),
+        "caption_rank": pa.array([1, 0], pa.int16()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "m.parquet")
+    batches = loader(
+        tmp_path / "s.tar", tmp_path / "m.parquet", batch_size=2, drop_last=False
+    ).epoch(0)
+    assert sorted(caption for batch in batches for caption in batch.captions) == ["on", "two"]

@@ -168,6 +168,23 @@ def test_columns_of_a_module_that_the_nodes_do_not_have(two_nodes, shards, tmp_p
 
 
 @pytest.mark.slow
+def test_parts_of_captions(two_nodes, tmp_path):
+    corpus = CorpusOptions(
+        pairs=300, shard_size=150, noise={"foreign_sentence": 0.3}, sentences=3, seed=1
+    )
+    write_corpus(tmp_path / "shards", corpus, 1)
+    options = ScoreOptions(caption_parts="sentences")
+    out = tmp_path / "local.parquet"
+    local = Score(shards=[str(tmp_path / "shards")], out=str(out), options=options, **MODEL).run()
+    result = on(two_nodes, tmp_path / "shards", tmp_path / "ray.parquet", options=options).run()
+    assert result.summary.part_noise_rate == local.summary.part_noise_rate
+    assert result.summary.captions_cut == local.summary.captions_cut > 0
+    found = read(tmp_path / "ray.parquet")
+    assert_same_rows(found, read(out))
+    assert found["part_noise_probabilities"].null_count < 10
+
+
+@pytest.mark.slow
 def test_a_corpus_grows_on_the_cluster(two_nodes, shards, reference, tmp_path):
     folder, out = tmp_path / "shards", tmp_path / "scores.parquet"
     folder.mkdir()

@@ -41,9 +41,8 @@ def write_scores(
         }
         for number, row in enumerate(rows)
     ]
-    words = [
-        pa.field(*item) for item in schema.WORD_TYPES.items() if any(item[0] in row for row in rows)
-    ]
+    optional = {**schema.WORD_TYPES, **schema.PART_TYPES}
+    words = [pa.field(*item) for item in optional.items() if any(item[0] in row for row in rows)]
     kinds = pa.schema([*schema.SCORES, *words], metadata)
     table = pa.Table.from_pylist(filled, kinds)
     pq.write_table(table, path)

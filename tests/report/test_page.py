@@ -121,3 +121,44 @@ def test_a_table_where_every_pair_failed(tmp_path):
     assert "No pair could be scored" in html
     assert 'id="threshold"' not in html
     assert measure([str(path)]).curves == ()
+
+
+def test_wrong_sentences_are_struck_through_and_escaped(tmp_path):
+    """A caption cannot end the line through it, nor begin one."""
+    rows = graded(4)
+    for row, text in zip(rows[2:], ("</s><s>A</s>. ", '<script>x</script>"></s>. '), strict=True):
+        row |= {
+            "text": text + "\u202e<b>cat</b>.", "part_starts": [0, len(text)],
+            "part_noise_probabilities": [0.9, 0.1], "part_noise_probability": 0.9,
+            "noise_probability": 0.1,
+        }  # fmt: skip
+    page = page_of(write_scores(tmp_path / "s.parquet", rows))
+    elements = Elements(page)
+    struck = [attributes for tag, attributes in elements.tags if tag == "s"]
+    assert struck == [{"title": "probably wrong"}] * 2
+    assert page.count("</s>") == 2
+    assert '<s title="probably wrong">&lt;/s&gt;&lt;s&gt;A&lt;/s&gt;.</s> ' in page
+    assert "⟨U+202E⟩&lt;b&gt;cat&lt;/b&gt;." in page
+    assert [tag for tag, _ in elements.tags].count("script") == 2
+    assert "those with a wrong sentence" in page
+    assert 'data-group="wrong sentence"' in page
+
+
+def test_without_parts_the_page_says_nothing_of_them(tmp_path):
+    page = page_of(write_scores(tmp_path / "s.parquet", graded(10)))
+    assert "those with a wrong sentence" not in page
+    assert 'data-group="wrong sentence"' not in page
+    assert "wrong sentences" not in page
+
+
+def test_the_rate_of_wrong_sentences_and_the_captions_cut(tmp_path):
+    metadata = {
+        "part_noise_rate": "0.125", "part_noise_rate_low": "0.1", "part_noise_rate_high": "0.15",
+        "captions_cut": "1234", "context_length": "77",
+    }  # fmt: skip
+    page = page_of(write_scores(tmp_path / "s.parquet", graded(10), metadata))
+    assert "<dt>wrong sentences</dt><dd>12.5" in page
+    assert "1,234, at 77 tokens" in page
+    for lie in ("-1", "x", "9" * 30, "", "1.5", "²"):
+        path = write_scores(tmp_path / "s.parquet", graded(10), {**metadata, "context_length": lie})
+        assert " tokens<" not in page_of(path)

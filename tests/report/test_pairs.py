@@ -1,5 +1,6 @@
 """Which pairs are shown."""
 
+import duckdb
 import pytest
 
 from ncclean.report.pairs import GROUPS, choose_pairs
@@ -33,7 +34,8 @@ def test_groups_and_their_order(tmp_path):
 def test_few_pairs_are_shown_once_each(tmp_path):
     keys, pairs = chosen(tmp_path, graded(3), 24)
     assert keys == {
-        "worst": ["k0", "k1"], "borderline": [], "almost right": [], "best": ["k2"], "failed": [],
+        "worst": ["k0", "k1"], "borderline": [], "wrong sentence": [], "almost right": [],
+        "best": ["k2"], "failed": [],
     }  # fmt: skip
     assert len(pairs) == 3
 
@@ -83,3 +85,88 @@ def test_same_rows_in_other_shards_do_not_mix(tmp_path):
     keys, pairs = chosen(tmp_path, rows, 1)
     assert keys["worst"] == ["a-0"]
     assert all(pair.key == f"{pair.shard}-{pair.row}" for pair in pairs)
+
+
+def with_parts(text, starts, noise, **columns):
+    """A matched pair whose caption has these parts."""
+    fields = {"part_noise_probability": 0.9, "noise_probability": 0.1, "similarity": 0.4}
+    names = {"text": text, "part_starts": starts, "part_noise_probabilities": noise}
+    return {**fields, **names, **columns}
+
+
+def pieces(tmp_path, text, starts, noise):
+    _, pairs = chosen(tmp_path, [with_parts(text, starts, noise)], 5)
+    return pairs[0].pieces, pairs[0].caption_left_out
+
+
+def test_matched_pairs_with_a_wrong_sentence_are_a_group(tmp_path):
+    rows = graded()
+    wrong = with_parts("A dog. A cat.", [0, 7], [0.1, 0.9])
+    rows[2] |= {**wrong, "noise_probability": 0.95}  # mismatched altogether
+    rows[30] |= wrong
+    rows[31] |= {**wrong, "part_noise_probability": 0.5}
+    rows[32] |= {**wrong, "part_noise_probability": 0.49}
+    rows[33] |= with_parts("A dog.", [0], [0.9])  # one sentence is the pair
+    keys, pairs = chosen(tmp_path, rows, 3)
+    assert keys["wrong sentence"] == ["k30", "k31"]
+    by_key = {pair.key: pair for pair in pairs}
+    assert by_key["k30"].pieces == (("A dog.", False), ("A cat.", True))
+    assert by_key["k30"].caption == "A dog. A cat."
+    assert by_key["k30"].scores["part_noise_probability"] == pytest.approx(0.9)
+    assert by_key["k39"].pieces == (("caption 39", False),)
+
+
+def test_a_part_is_wrong_from_one_half_on(tmp_path):
+    noise = [0.5, 0.4999, None, float("nan"), 0.9]
+    found, left_out = pieces(tmp_path, "ab cd ef gh ij", [0, 3, 6, 9, 12], noise)
+    assert found == (
+        ("ab", True), ("cd", False), ("ef", False), ("gh", False), ("ij", True)
+    )  # fmt: skip
+    assert left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("starts", "noise"),
+    [
+        ([-5, 0, 3], [0.9, 0.9, 0.9]),
+        ([-5, 3], [0.9, 0.9]),
+        ([-3, -2, 0], [0.9, 0.9, 0.9]),
+        ([3, 6], [0.9, 0.9]),
+        ([0, 6, 3], [0.9, 0.9, 0.9]),
+        ([0, 3, 3], [0.9, 0.9, 0.9]),
+        ([0, None], [0.9, 0.9]),
+        ([0, 3], [0.9]),
+        ([0, 3], [0.9, 0.9, 0.9]),
+        ([0, 3], None),
+        (None, [0.9, 0.9]),
+        ([], []),
+    ],
+)
+def test_parts_that_do_not_fit_the_caption_are_one_piece(tmp_path, starts, noise):
+    assert pieces(tmp_path, "ab cd ef", starts, noise) == ((("ab cd ef", False),), 0)
+
+
+def test_parts_beyond_the_caption_are_not_shown(tmp_path):
+    found = pieces(tmp_path, "ab cd ef", [0, 3, 100, 2**31 - 1], [0.1, 0.9, 0.9, 0.9])
+    assert found == ((("ab", False), ("cd ef", True)), 0)
+
+
+@pytest.mark.parametrize("kind", ["VARCHAR[]", "DOUBLE[]", "VARCHAR"])
+def test_parts_that_are_no_numbers(tmp_path, kind):
+    path = write_scores(tmp_path / "s.parquet", [with_parts("ab cd ef", [0, 3], [0.1, 0.9])])
+    duckdb.execute(
+        f"COPY (SELECT * REPLACE (part_starts::{kind} AS part_starts, "
+        f"part_noise_probabilities::{kind} AS part_noise_probabilities) FROM '{path}') "
+        f"TO '{tmp_path / 't.parquet'}'"
+    )
+    (pair,) = choose_pairs(ScoreTable.open([str(tmp_path / "t.parquet")]), 5)
+    assert pair.caption == "ab cd ef"
+
+
+def test_long_captions_of_many_parts_are_cut_with_the_true_count(tmp_path):
+    text = "dog. " * 2_000
+    starts = list(range(0, len(text), 100))
+    found, left_out = pieces(tmp_path, text, starts, [0.9] * len(starts))
+    size = sum(len(piece) for piece, _ in found)
+    assert 1_900 < size <= 2_000
+    assert left_out == pytest.approx(10_000 - size, abs=60)  # blanks at the ends of pieces

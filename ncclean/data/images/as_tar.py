@@ -84,6 +84,7 @@ def write_tar(
                 captions = kept.of_sample(sample.key, sample.captions, fields)
                 if captions is None:
                     continue
+                kept.mend_in(sample.key, fields)
                 caption, fields = captions["caption"], {**fields, **captions}
             _add(tar, sample, name, caption or "", fields)
 

@@ -94,15 +94,15 @@ def render_sample(
     original = _original(options, int(plan.image_source[index]))
     scene = _scene(options, original)
     extension, image = encode(draw_scene(scene, rng), rng)
-    caption, noisy_part = _caption(options, plan, index)
+    caption, kind, noisy_part = _caption(options, plan, index)
     uid = pair_uid(options.seed, index)
     record = {
         "uid": uid,
         "key": key,
         "url": f"https://example.org/{uid[:8]}.{extension}",
         "caption": caption.text,
-        "is_noisy": bool(plan.kind[index]),
-        "noise_kind": str(plan.kind[index]) or None,
+        "is_noisy": kind is not None,
+        "noise_kind": kind,
         **({"noisy_part": noisy_part} if options.sentences > 1 else {}),
         "duplicate_of": pair_uid(options.seed, original)
         if original != plan.image_source[index]
@@ -139,11 +139,13 @@ def _scene(options: CorpusOptions, index: int) -> Scene:
     return sample_scene(generator("scene", options.seed, index))
 
 
-def _caption(options: CorpusOptions, plan: NoisePlan, index: int) -> tuple[Caption, int | None]:
-    """The caption of a pair, and which of its sentences is foreign."""
-    kind = plan.kind[index]
+def _caption(
+    options: CorpusOptions, plan: NoisePlan, index: int
+) -> tuple[Caption, str | None, int | None]:
+    """The caption of a pair, the kind of its noise, and which of its sentences is foreign."""
+    kind = str(plan.kind[index]) or None
     if kind == "junk":
-        return Caption(junk_caption(generator("junk", options.seed, index)), ()), None
+        return Caption(junk_caption(generator("junk", options.seed, index)), ()), kind, None
     source = int(plan.caption_source[index])
     scene = _scene(options, _original(options, source))
     caption = _words(options, scene, source)
@@ -152,15 +154,16 @@ def _caption(options: CorpusOptions, plan: NoisePlan, index: int) -> tuple[Capti
         other = _words(options, _scene(options, _original(options, giver)), giver).text
         change = with_foreign_sentence if kind == "foreign_sentence" else with_added_detail
         text, part = change(caption.text, other, generator("part", options.seed, index))
-        return Caption(text, caption.text_only), part
+        is_same = text == caption.text  # there is no other sentence to take
+        return Caption(text, caption.text_only), None if is_same else kind, part
     if kind != "hard":
-        return caption, None
+        return caption, kind, None
     # Some facts are not mentioned: alter until the words change.
     rng = generator("hard", options.seed, index)
     for _ in range(_HARD_TRIES):
         altered = _words(options, alter_one_fact(scene, rng), source)
         if altered.text != caption.text:
-            return altered, None
+            return altered, kind, None
     raise AssertionError(f"no altered fact of pair {index} shows in its caption")
 
 
