@@ -14,7 +14,10 @@ from upath import UPath
 from ncclean import stores
 from ncclean.data.parquet_footer import Chunk, read_beginning
 
-_UNPACKED, _PACKED = 2, 3  # of a PageHeader: parquet.thrift
+# Numbers of fields of a PageHeader: parquet.thrift.
+_UNPACKED, _PACKED = 2, 3
+_DATA_PAGES, _VALUES = (5, 8), 1
+_VALUE_BYTES = 4  # at least, once it is read: a run of equal ones takes next to nothing in a page
 _USUAL_HEADER, _LONGEST_HEADER = 1 << 10, 16 << 20  # Arrow reads no longer one
 
 
@@ -32,13 +35,13 @@ def with_page_sizes(path: UPath, chunks: Sequence[Chunk]) -> list[Chunk]:
 
 def _with_page_sizes(stream: IO[bytes], chunk: Chunk) -> Chunk:
     total = largest = 0
-    for size in _page_sizes(stream, chunk.begin, chunk.begin + chunk.packed):
-        total, largest = total + size, max(largest, size)
+    for size, values in _pages(stream, chunk.begin, chunk.begin + chunk.packed):
+        total, largest = total + max(size, values * _VALUE_BYTES), max(largest, size)
     return replace(chunk, unpacked=max(chunk.unpacked, total), largest=largest)
 
 
-def _page_sizes(stream: IO[bytes], begin: int, end: int) -> Iterator[int]:
-    """Bytes that each page unpacks to, up to one whose header Arrow cannot read either."""
+def _pages(stream: IO[bytes], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Bytes that each page unpacks to and its values, up to a header Arrow cannot read either."""
     while 0 <= begin < end:
         header = None
         for most in (_USUAL_HEADER, _LONGEST_HEADER):
@@ -55,5 +58,7 @@ def _page_sizes(stream: IO[bytes], begin: int, end: int) -> Iterator[int]:
         size, packed = header.get(_UNPACKED), header.get(_PACKED)
         if not isinstance(size, int) or not isinstance(packed, int) or packed < 0:
             return
-        yield size
+        kinds = [header[number] for number in _DATA_PAGES if isinstance(header.get(number), dict)]
+        counts = [kind.get(_VALUES) for kind in kinds]
+        yield size, max((count for count in counts if isinstance(count, int)), default=0)
         begin += length + packed
