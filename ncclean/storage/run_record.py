@@ -297,7 +297,8 @@ class RunRecord:
         if left:
             raise InputError(
                 f"{self.base} is half removed: its record is to remove {left[0]} and "
-                f"{len(left) - 1:,} other files. Use --overwrite to remove them, or choose another --out"
+                f"{len(left) - 1:,} other files. Use --overwrite to remove them, or choose "
+                "another --out"
             )
 
     def _check_free(
