@@ -1,9 +1,12 @@
-"""Names of files: those made from the names of others, and the endings of figures."""
+"""Names of files and folders: fixed ones, those made from others, and endings of figures."""
 
 from __future__ import annotations
 
 import hashlib
 
+# In an output folder, for all that is not data. Loaders of whole folders, such as Hugging Face's
+# `load_dataset`, take every file for data unless a name on its way begins with a dot.
+WORKING_FOLDER = ".ncclean"
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 _MOST_BYTES = 200  # of the 255 that file systems allow, for endings and numbers to be added
 

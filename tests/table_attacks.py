@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tests import hostile
 from tests.attacks import Attack
-from tests.footers import lengthen_histograms, rewrite_footer
+from tests.footers import UNPACKED, lengthen_histograms, rewrite_footer, set_field
 
 _ROWS = 20
 _HALF = _ROWS // 2
@@ -124,6 +124,12 @@ def one_huge_text() -> pa.Array:
     return pa.DictionaryArray.from_arrays(numbers, pa.array(["x" * 100_000_000]))
 
 
+def _footer_that_lies(folder: Path) -> None:
+    """Two columns that nobody asks for unpack to 100 MB each, and the footer says to nothing."""
+    parquet(one=one_huge_text(), two=one_huge_text())(folder)
+    rewrite_footer(folder / "t.parquet", set_field(UNPACKED, 1000))
+
+
 def _row_group_overwritten(folder: Path) -> None:
     """The images of the second half of the rows are bytes of nothing."""
     parquet()(folder)
@@ -160,10 +166,13 @@ TABLE_ATTACKS = (
     Attack("jsonl with lines that are cut, deep and no objects",
            json_lines('{"file_name": "a.', "[" * 100_000, "[1]", "null"),
            {"ok": 20, "row_broken": 4}),
+    Attack("jsonl with 100,000 empty objects", json_lines(*["{}"] * 100_000),
+           {"ok": 20, "image_missing": 100_000}),
     Attack("Parquet with a text of 100 MB nobody asks for", parquet(other=one_huge_text()),
            {"ok": 40}),
     Attack("Parquet with a caption of 100 MB for all rows", parquet(caption=one_huge_text()),
            {"ok": 20, "row_broken": 20}),
+    Attack("Parquet whose footer says nothing of 200 MB", _footer_that_lies, {"ok": 40}),
     Attack("Parquet with a row group that is overwritten", _row_group_overwritten,
            {"ok": 30, "row_broken": 10}, ("t",)),
     Attack("Parquet with 20 million rows of nulls", nulls, {"ok": 20}, ("t",)),

@@ -10,6 +10,7 @@ from ncclean.errors import ShardError
 # Text and images do not shrink to a two hundredth; a few bytes that stand for gigabytes do.
 LARGEST_RATIO = 200
 WORTH_A_LOOK = 64 << 20
+_PAGES_BYTES = 512 << 20  # of the largest page of each column, which are unpacked at one time
 _BATCH_BYTES = 256 << 20
 _ROWS_OF_A_SMALL_FILE = 100_000
 
@@ -24,18 +25,30 @@ def check_rows(rows: int, size: int) -> None:
 
 
 def inflated_columns(chunks: Sequence[Chunk]) -> dict[str, str]:
-    """The columns of a row group that unpack to far more than they take, each with a sentence."""
-    return {
-        chunk.column: f"column {chunk.column} unpacks from {chunk.packed:,} to "
-        f"{chunk.unpacked:,} bytes"
-        for chunk in chunks
-        if chunk.unpacked > max(WORTH_A_LOOK, LARGEST_RATIO * chunk.packed)
-    }
+    """The columns of a row group that unpack to far more than they take, each with a sentence.
+
+    So are those whose largest pages do not fit into memory together with the other columns'.
+    """
+    inflated: dict[str, str] = {}
+    pages = 0
+    for chunk in sorted(chunks, key=lambda chunk: chunk.largest):
+        pages += chunk.largest
+        if chunk.unpacked > max(WORTH_A_LOOK, LARGEST_RATIO * chunk.packed):
+            size = chunk.unpacked
+        elif pages > _PAGES_BYTES:
+            size = chunk.largest
+        else:
+            continue
+        pages -= chunk.largest
+        inflated[chunk.column] = (
+            f"column {chunk.column} unpacks from {chunk.packed:,} to {size:,} bytes"
+        )
+    return inflated
 
 
 def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
     """The number of rows to read at a time: fewer where one value may be many megabytes.
 
-    A dictionary has each value once, so a batch may be as many times as large as its rows.
+    A value may be all of its page, and with a dictionary every row may have the same one.
     """
-    return max(1, min(most, _BATCH_BYTES // max(1, *(chunk.dictionary for chunk in chunks), 1)))
+    return max(1, min(most, _BATCH_BYTES // max(1, *(chunk.largest for chunk in chunks), 1)))

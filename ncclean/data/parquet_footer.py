@@ -16,7 +16,7 @@ from ncclean import stores
 from ncclean.errors import ShardError
 
 _MAGIC = b"PAR1"
-_DEEPEST = 32
+_DEEPEST = 64  # as Thrift itself
 # Numbers of fields, by the struct that has them.
 _ROW_GROUPS = 4
 _COLUMNS, _META_DATA = 1, 3
@@ -25,12 +25,17 @@ _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column of a row group: `column` is its top-level name, `dictionary` the bytes of that."""
+    """A column of a row group, from the byte `begin` on: `column` is its top-level name.
+
+    `largest` is what its largest page unpacks to. A footer does not tell that, but the packed size
+    of its dictionary, which is one.
+    """
 
     column: str
+    begin: int
     packed: int
     unpacked: int
-    dictionary: int
+    largest: int
 
 
 def read_chunks(path: UPath) -> list[list[Chunk]]:
@@ -52,7 +57,13 @@ def read_struct(data: bytes) -> dict[int, Any]:
 
     Raises `IndexError` or `ValueError` for what is none.
     """
-    return _Compact(data).value(12, 0)  # type: ignore[no-any-return]
+    return read_beginning(data)[0]
+
+
+def read_beginning(data: bytes) -> tuple[dict[int, Any], int]:
+    """The struct that data begin with, as `read_struct` has it, and the bytes that it takes."""
+    compact = _Compact(data)
+    return compact.value(12, 0), compact.place
 
 
 def _footer(stream: IO[bytes]) -> bytes:
@@ -67,12 +78,14 @@ def _footer(stream: IO[bytes]) -> bytes:
 
 
 def _chunk(fields: dict[int, Any]) -> Chunk:
-    begin = fields.get(_DICTIONARY_PAGE)
+    data_begin = fields[_DATA_PAGE]
+    begin = fields.get(_DICTIONARY_PAGE) or data_begin
     return Chunk(
         column=fields[_PATH][0].decode("utf-8", "replace"),
+        begin=min(begin, data_begin),
         packed=fields[_PACKED],
         unpacked=fields[_UNPACKED],
-        dictionary=0 if begin is None else fields[_DATA_PAGE] - begin,
+        largest=max(0, data_begin - begin),
     )
 
 
@@ -80,7 +93,7 @@ class _Compact:
     """Values of Thrift's compact protocol, one after the other."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._place = data, 0
+        self._data, self.place = data, 0
 
     def value(self, kind: int, depth: int) -> Any:
         if depth > _DEEPEST:
@@ -98,18 +111,30 @@ class _Compact:
             return self._take(self._varint())
         if kind in (9, 10):
             return self._list(depth)
+        if kind == 11:
+            return self._map(depth)
         if kind == 12:
             return self._struct(depth)
-        raise ValueError(f"type {kind}")  # maps, of which Parquet has none
+        raise ValueError(f"type {kind}")
 
     def _list(self, depth: int) -> list[Any]:
         head = self._take(1)[0]
         count = self._varint() if head >> 4 == 15 else head >> 4
-        if count > len(self._data) - self._place:  # each takes a byte
+        if count > len(self._data) - self.place:  # each takes a byte
             raise ValueError("a list longer than the footer")
         if head & 15 in (1, 2):
             return [byte == 1 for byte in self._take(count)]
         return [self.value(head & 15, depth + 1) for _ in range(count)]
+
+    def _map(self, depth: int) -> list[Any]:
+        """Keys and values in turn; Parquet has no maps, but readers pass over them."""
+        count = self._varint()
+        if count > len(self._data) - self.place:
+            raise ValueError("a map longer than the footer")
+        kinds = self._take(1)[0] if count else 0
+        return [
+            self.value(kind, depth + 1) for _ in range(count) for kind in (kinds >> 4, kinds & 15)
+        ]
 
     def _struct(self, depth: int) -> dict[int, Any]:
         fields: dict[int, Any] = {}
@@ -120,10 +145,10 @@ class _Compact:
         return fields
 
     def _take(self, count: int) -> bytes:
-        begin, self._place = self._place, self._place + count
-        if self._place > len(self._data):
+        begin, self.place = self.place, self.place + count
+        if self.place > len(self._data):
             raise ValueError("the footer ends too early")
-        return self._data[begin : self._place]
+        return self._data[begin : self.place]
 
     def _varint(self) -> int:
         number = shift = 0

@@ -10,6 +10,7 @@ import pyarrow as pa
 from ncclean import stores
 from ncclean.data.parquet_bounds import inflated_columns
 from ncclean.data.parquet_footer import read_chunks
+from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.errors import ShardError, one_line
 from ncclean.stores import open_parquet
 
@@ -25,7 +26,8 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
         with open_parquet(stores.location(url)) as file:
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
-            groups = read_chunks(stores.location(url))
+            place = stores.location(url)
+            groups = [with_page_sizes(place, chunks) for chunks in read_chunks(place)]
             inflated = {k: v for chunks in groups for k, v in inflated_columns(chunks).items()}
             if refused := [what for name, what in inflated.items() if name in wanted]:
                 raise ShardError(f"{url}: {refused[0]}, so it is not read")

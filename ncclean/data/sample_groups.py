@@ -214,7 +214,7 @@ def usual_caption(fields: Mapping[str, Any], names: Sequence[str]) -> object:
 
     Without a text an empty one or a list of them, if only for the rows of its entries; else None.
     """
-    values = [fields.get(name) for name in names]
+    values = [value for name in names if (value := fields.get(name)) is not None]
     captions = [value for value in values if may_be_caption(value)]
     lists = [value for value in values if isinstance(value, list) and value]
     return next(filter(None, captions), next(iter([*captions, *lists]), None))

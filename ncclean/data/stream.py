@@ -25,7 +25,8 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.errors import ShardError
 from ncclean.stores import is_url
 
-_CHUNK_SAMPLES = 16
+_CHUNK_IMAGES = 16
+_CHUNK_SAMPLES = 256  # with those that lack an image
 _CHUNK_BYTES = 4 << 20
 _WAITING_BYTES = 256 << 20  # of encoded images that wait for a decoder
 _JOIN_SECONDS = 10.0  # a read from a store that does not answer is not waited for longer
@@ -95,7 +96,7 @@ class StreamReader:
         self._keep = keep
         self._decoder = decoder
         self._caption_key = caption_key
-        depth = max(2 * threads, prefetch // _CHUNK_SAMPLES)
+        depth = max(2 * threads, prefetch // _CHUNK_IMAGES)
         self._slots = threading.Semaphore(depth)
         self._waiting = Gate(_WAITING_BYTES)
         self._streams: queue.Queue[ShardStream | BaseException | None] = queue.Queue()
@@ -147,16 +148,18 @@ class StreamReader:
         failure: ShardError | None = None
         try:
             chunk: list[Sample] = []
-            size = 0
+            size = images = 0
             for sample in samples:
                 if self._keep is not None and not self._keep(shard, sample):
                     continue
                 chunk.append(sample)
-                size += len(sample.image or b"")
-                if len(chunk) == _CHUNK_SAMPLES or size > _CHUNK_BYTES:
+                if sample.image is not None:
+                    images, size = images + 1, size + len(sample.image)
+                is_full = images == _CHUNK_IMAGES or len(chunk) == _CHUNK_SAMPLES
+                if is_full or size > _CHUNK_BYTES:
                     if not self._submit(chunk, chunks):
                         return
-                    chunk, size = [], 0
+                    chunk, size, images = [], 0, 0
         except ShardError as error:
             failure = error
         except Exception as error:

@@ -15,6 +15,7 @@ from ncclean.data.synthetic.heldout import write_heldout
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.run_folder import finished, written_aside
 from ncclean.storage.run_record import Identity, RunRecord
+from ncclean.storage.work_folder import work_folder
 
 HELD_OUT = "heldout"
 RECORD = "_synth.jsonl"
@@ -79,4 +80,5 @@ def _open(out: str, run: Identity, overwrite: bool) -> RunRecord:
         count = -(-options["pairs"] // options["shard_size"])
         return (folder / f"{number:05d}.tar" for number in range(count))
 
-    return RunRecord.open(folder / RECORD, "synth", run, overwrite=overwrite, files=shards)
+    record = work_folder(folder, RECORD, folder) / RECORD
+    return RunRecord.open(record, "synth", run, overwrite=overwrite, base=folder, files=shards)

@@ -31,9 +31,11 @@ from ncclean.selection.export_plan import (
     plan_selection,
 )
 from ncclean.selection.export_shard import (
+    RECORD,
     ExportOptions,
     export_shard,
     stats_path,
+    working_folder,
 )
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
@@ -42,7 +44,6 @@ from ncclean.storage.run_record import RunRecord
 from ncclean.storage.tables import listed
 
 _COMMAND = "export"
-_RECORD = "_export.jsonl"
 _SIZES = "sizes.json"
 _SCORES = "_scores.parquet"  # joined, for the workers of a cluster
 _DERIVED = ("written_shards", "digits")
@@ -85,7 +86,9 @@ def export_shards(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> ExportSummary:
-    """Write the selected samples as shards `00000.tar`, ... with `_stats.json` and `sizes.json`.
+    """Write the selected samples as shards `00000.tar`, ...
+
+    In the working folder are `00000_stats.json`, ... of img2dataset, and `sizes.json` of DataComp.
 
     Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`,
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
@@ -99,9 +102,11 @@ def export_shards(
     out = stores.location(str(out))  # the caller's may cache its listings
     tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
     digits = digits_of(tasks)
+    work = working_folder(out)
     options = ExportOptions(
         selection=selection,
         out=str(out),
+        work=str(work),
         digits=digits,
         scores=tuple(scores),
         columns=tuple(columns),
@@ -113,38 +118,39 @@ def export_shards(
         names = _names(table, columns) if table is not None else []
         stack.enter_context(
             RunRecord.open(
-                out / _RECORD,
+                work / RECORD,
                 _COMMAND,
                 _identity(options, join, tasks, samples_per_shard),
                 overwrite=overwrite,
-                files=functools.partial(_files, out),
+                base=out,
+                files=functools.partial(_files, out, work),
                 taken=lambda: next(iter(stores.ask("list", out, listed, out, "*.tar")), None),
                 compare=_compare,
             )
         )
-        done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
-        pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+        done = {path.name for path in stores.ask("list", work, listed, work, "*_stats.json")}
+        pending = [t for t in tasks if stats_path(work, t.number, digits).name not in done]
         runner = runner or InProcess()
         if table is not None and pending:
             files = table.prepare(["shard", "key", "row", "caption_number", *names])
             if runner.is_remote and join:
-                files = [_shared(out, files[0])]
+                files = [_shared(work, files[0])]
             options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
         for written, (_, report) in enumerate(runner.map(export_shard, calls), 1):
-            _check_visible(stats_path(out, report.number, digits))
+            _check_visible(stats_path(work, report.number, digits))
             samples, size = samples + report.samples, size + report.bytes
             facts = {"shards": f"{written:,}", "bytes": file_size(size)}
             progress.advance(samples, 0, "samples", **facts)
-        return _finish(out, tasks, digits)
+        return _finish(out, work, tasks, digits)
 
 
-def _shared(out: UPath, file: str) -> str:
+def _shared(work: UPath, file: str) -> str:
     """The joined scores where workers see them: beside what they write."""
-    with published(out / _SCORES) as aside:
+    with published(work / _SCORES) as aside:
         shutil.copyfile(file, aside)
-    return str(out / _SCORES)
+    return str(work / _SCORES)
 
 
 def _check_visible(path: UPath) -> None:
@@ -234,25 +240,25 @@ def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return differences(earlier, later, _LABELS)
 
 
-def _files(out: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
+def _files(out: UPath, work: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
     """Every file that an export with this identity may write, but for its record."""
     for number in range(identity["written_shards"]):
         yield out / f"{number:0{identity['digits']}d}.tar"
-        yield stats_path(out, number, identity["digits"])
-    yield out / _SIZES
-    yield out / _SCORES
+        yield stats_path(work, number, identity["digits"])
+    yield work / _SIZES
+    yield work / _SCORES
 
 
 def _digest(values: object) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
-def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
+def _finish(out: UPath, work: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
     """Write `sizes.json`, and sum up the statistics of all shards."""
     summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(out))
     sizes: dict[str, int] = {}
     for task in tasks:
-        path = stats_path(out, task.number, digits)
+        path = stats_path(work, task.number, digits)
         stats = json.loads(stores.read_bytes(path))
         sizes[path.name.replace("_stats.json", ".tar")] = stats["successes"]
         summary.samples += stats["successes"]
@@ -260,8 +266,9 @@ def _finish(out: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
         summary.errors |= stats["errors"]
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
-    remove_leftovers(out, {*sizes, *(name.replace(".tar", "_stats.json") for name in sizes)})
-    stores.remove_files([out / _SCORES])
-    with published(out / _SIZES) as aside:
+    remove_leftovers(out, sizes)
+    remove_leftovers(work, {name.replace(".tar", "_stats.json") for name in sizes})
+    stores.remove_files([work / _SCORES])
+    with published(work / _SIZES) as aside:
         aside.write_text(json.dumps(sizes, indent=2) + "\n")
     return summary

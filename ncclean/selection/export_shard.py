@@ -39,7 +39,9 @@ from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
 from ncclean.storage.catalog import columns_of, connect
 from ncclean.storage.quoting import identifier
+from ncclean.storage.work_folder import work_folder
 
+RECORD = "_export.jsonl"
 _COPY_BYTES = 1 << 20
 _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes
 
@@ -48,13 +50,15 @@ _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attribute
 class ExportOptions:
     """Options that every task of an export shares. Paths may be URLs.
 
-    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
+    `work` is the folder of the statistics. `scores` and `columns`: score files and the columns to
+    add to each sample's json. `repeats`
     is the factor of the weights that says how often a sample is written; None is once.
     `caption_key` are the names of the captions, where the selection tells several apart.
     """
 
     selection: str
     out: str
+    work: str
     digits: int = 5
     scores: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -67,6 +71,7 @@ class ExportOptions:
             self,
             selection=stores.absolute(self.selection),
             out=stores.absolute(self.out),
+            work=stores.absolute(self.work),
             scores=tuple(map(stores.absolute, self.scores)),
         )
 
@@ -111,9 +116,8 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
     """
     begin = time.time()
     report = ShardReport(task.number)
-    folder = stores.location(options.out)
-    name = f"{task.number:0{options.digits}d}"
-    with published(folder / f"{name}.tar") as aside, open(aside, "wb", buffering=0) as out:
+    tar = stores.location(options.out) / f"{task.number:0{options.digits}d}.tar"
+    with published(tar) as aside, open(aside, "wb", buffering=0) as out:
         for segment in task.segments:
             try:
                 _copy_segment(segment, options, out, report)
@@ -122,14 +126,20 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
         out.write(END_OF_ARCHIVE)
         report.bytes = out.tell()
     report.seconds = time.time() - begin
-    with published(folder / f"{name}_stats.json") as aside:
+    stats = stats_path(stores.location(options.work), task.number, options.digits)
+    with published(stats) as aside:
         aside.write_text(json.dumps(_stats(task, report, begin), indent=2) + "\n")
     return report
 
 
-def stats_path(out: UPath, number: int, digits: int) -> UPath:
+def working_folder(out: UPath) -> UPath:
+    """The folder of an export's record and statistics."""
+    return work_folder(out, RECORD, out)
+
+
+def stats_path(work: UPath, number: int, digits: int) -> UPath:
     """The path of an exported shard's statistics, which are published after the shard."""
-    return out / f"{number:0{digits}d}_stats.json"
+    return work / f"{number:0{digits}d}_stats.json"
 
 
 def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any]:

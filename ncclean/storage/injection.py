@@ -1,6 +1,6 @@
 """The state of a noise injection: its run record, and files that only an unfinished run needs.
 
-The working folder `_work` of the output holds the record, which gains an entry for each finished
+The working folder of the output holds the record, which gains an entry for each finished
 shard, and, until all are finished, the indexes of the input's shards, the moving images of
 compressed ones and the captions of donors.
 """
@@ -8,6 +8,7 @@ compressed ones and the captions of donors.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ from ncclean.data.shard_index import ShardIndex
 from ncclean.data.shards import SUFFIXES, ShardRef
 from ncclean.storage.differences import differences
 from ncclean.storage.run_record import RunRecord
+from ncclean.storage.work_folder import work_folder
 
 T = TypeVar("T")
 
 COMMAND = "inject-noise"
-_WORK = "_work"
+_RECORD = "manifest.jsonl"
 _LABELS = {"rates": "--noise"}
 
 
@@ -93,7 +95,7 @@ class Injection:
         """
         run = cls(out, identity)
         run._record = RunRecord.open(
-            out / _WORK / "manifest.jsonl",
+            run.work / _RECORD,
             COMMAND,
             identity.to_json(),
             overwrite=overwrite,
@@ -104,6 +106,11 @@ class Injection:
         for entry in run._record.entries:
             run._take(entry)
         return run
+
+    @functools.cached_property
+    def work(self) -> UPath:
+        """The working folder."""
+        return work_folder(self.out, _RECORD, self.out / "_work")
 
     def shard(self, shard: ShardRef) -> UPath:
         """Path of a written shard, which keeps its name."""
@@ -137,7 +144,7 @@ class Injection:
 
     def images(self, number: int) -> UPath:
         """Path of the file with the moved images of a compressed shard."""
-        return self.out / _WORK / f"images-{number:06d}.bin"
+        return self.work / f"images-{number:06d}.bin"
 
     def record_plan(self, planned: dict[str, int]) -> None:
         if self.planned is None:
@@ -164,10 +171,10 @@ class Injection:
             self._record = None
 
     def _index(self, number: int) -> UPath:
-        return self.out / _WORK / f"index-{number:06d}.npz"
+        return self.work / f"index-{number:06d}.npz"
 
     def _captions(self, number: int) -> UPath:
-        return self.out / _WORK / f"donors-{number:06d}.npz"
+        return self.work / f"donors-{number:06d}.npz"
 
     @staticmethod
     def _left(path: UPath, parse: Callable[[bytes], T]) -> T | None:

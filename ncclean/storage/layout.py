@@ -1,13 +1,13 @@
 """The places of a score table and its working files.
 
 `--out scores.parquet` is one file with its working folder `scores.parquet.work` beside it; any
-other path is a folder of one part per shard with the working folder `_work` inside. Working
-folders hold the manifest and the parts that are not final yet; readers of the table never look
-into them.
+other path is a folder of one part per shard with a working folder inside. Working folders hold the
+manifest and the parts that are not final yet; readers of the table never look into them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from ncclean.errors import InputError
 from ncclean.storage.log import exists
 from ncclean.storage.run_record import refusal
 from ncclean.storage.tables import tables_at
+from ncclean.storage.work_folder import work_folder
 
 COMMAND = "score"
 MANIFEST = "manifest.jsonl"
@@ -33,11 +34,12 @@ class ScoreLayout:
     def is_single_file(self) -> bool:
         return self.out.suffix == ".parquet"
 
-    @property
+    @functools.cached_property
     def work(self) -> UPath:
+        """The working folder, which is where it was when the layout was first asked."""
         if self.is_single_file:
             return self.out.with_name(self.out.name + ".work")
-        return self.out / "_work"
+        return work_folder(self.out, MANIFEST, self.out / "_work")
 
     @property
     def manifest(self) -> UPath:

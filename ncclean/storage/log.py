@@ -90,6 +90,9 @@ class _File:
             raise InputError(
                 f"another run is writing to {path.parent}: wait for it, or use another --out"
             ) from error
+        except (FileExistsError, NotADirectoryError) as error:
+            file = next((place for place in path.parents if place.is_file()), path.parent)
+            raise InputError(f"{file} is a file: choose another --out") from error
         except OSError as error:
             if error.errno == errno.ELOOP:  # to write to it is to change a file elsewhere
                 raise InputError(

@@ -296,8 +296,9 @@ class RunRecord:
         left = stores.present_files(self._listed(before))
         if left:
             raise InputError(
-                f"{self.base} is half removed: {left[0]} is among {len(left):,} files that its "
-                "record is to remove. Use --overwrite to remove them, or choose another --out"
+                f"{self.base} is half removed: its record is to remove {left[0]} and "
+                f"{len(left) - 1:,} other files. Use --overwrite to remove them, or choose "
+                "another --out"
             )
 
     def _check_free(

@@ -9,6 +9,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.file_names import WORKING_FOLDER
 from ncclean.text_files import LARGEST_TEXT
 
 
@@ -76,7 +77,7 @@ def table_metadata(file: str) -> dict[str, str]:
 
 
 def _missing(path: UPath) -> str:
-    if (path / "_work").is_dir():
+    if any((path / name).is_dir() for name in (WORKING_FOLDER, "_work")):
         return f"{path} holds an unfinished run: run the same `ncclean score` command again"
     if path.is_dir():
         return f"{path} holds no Parquet files"

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 _KEYS = ("shard", "row", "caption_number", "uid", "key")
 _CONTENTS = (".parquet", ".tar", ".npy", ".safetensors", "results.jsonl")
 # Working folders: what is in them at the end is a matter of the command.
-_RECORDS = ("_work", ".work")
+_RECORDS = (".ncclean", ".work")
 
 
 @dataclass

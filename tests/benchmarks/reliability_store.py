@@ -140,7 +140,9 @@ def _fetch(folder: Path) -> None:
     folder.mkdir(parents=True)
     system = object_store.filesystem(fresh=True)
     for path in system.find("corpus/out"):
-        if "/_work/" in path or ".work/" in path:  # a log is in as many pieces as it took seconds
+        if (
+            "/.ncclean/" in path or ".work/" in path
+        ):  # a log is in as many pieces as it took seconds
             continue
         target = folder / path.removeprefix("corpus/out/")
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import ShardError
-from tests.footers import lengthen_histograms, rewrite_footer
+from tests.footers import UNPACKED, lengthen_histograms, rewrite_footer, set_field
 
 ROWS = 500
 # Reads a source in a process of its own, which tells its statuses and what it took.
@@ -42,11 +42,14 @@ def write_dictionary(path, large, text):
     pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
 
 
+@pytest.mark.parametrize("lies", [False, True], ids=["true footer", "footer that lies"])
 @pytest.mark.parametrize(("large", "status"), [("other", "ok"), ("caption", "row_broken")])
-def test_a_dictionary_with_one_huge_text(tmp_path, large, status):
+def test_a_dictionary_with_one_huge_text(tmp_path, large, status, lies):
     path = tmp_path / "t.parquet"
     write_dictionary(path, large, "x" * 100_000_000)
     assert path.stat().st_size < 200_000
+    if lies:
+        rewrite_footer(path, set_field(UNPACKED, 1000))
     done = subprocess.run(
         [sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60, check=True
     )

@@ -23,7 +23,7 @@ def test_what_pyarrow_reads(tmp_path):
     assert len(groups) == metadata.num_row_groups == 4
     for number, chunks in enumerate(groups):
         group = metadata.row_group(number)
-        assert [(one.column, one.packed, one.unpacked, one.dictionary) for one in chunks] == [
+        assert [(one.column, one.packed, one.unpacked, one.largest) for one in chunks] == [
             (
                 column.path_in_schema.split(".")[0],
                 column.total_compressed_size,
@@ -34,7 +34,7 @@ def test_what_pyarrow_reads(tmp_path):
             )
             for column in map(group.column, range(group.num_columns))
         ]
-        assert chunks[0].dictionary > 0
+        assert chunks[0].largest > 0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_has_no_footer(tmp_path, data):
         b"\x1c" * 100,  # structs in structs
         b"\x19\xf5\xff\xff\xff\x7f\x00",  # a list of a billion
         b"\x15" + b"\xff" * 20 + b"\x00",  # a number without an end
-        b"\x1b\x00\x00",  # a map
+        b"\x1b\xff\xff\x7f\x55\x00",  # a map of two millions
         b"\x18\x7fabc\x00",  # a text that is longer than the rest
     ],
 )

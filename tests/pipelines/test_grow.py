@@ -214,7 +214,7 @@ def test_processes_killed_while_growing_dropping_and_merging(shards, once, piece
     killed_and_done(1, work, "score", *shards[3:6], "--out", file, *MODEL, "--drop-missing")
     assert_same(read(file), once(shards[3:6]))
     words = ["merge", *pieces["strided"], "--out", tmp_path / "s", "--shift", "shuffled"]
-    killed_and_done(1, tmp_path / "s" / "_work", *words)
+    killed_and_done(1, tmp_path / "s" / ".ncclean", *words)
     assert_same(read(tmp_path / "s"), once(shards, "s"))
 
 

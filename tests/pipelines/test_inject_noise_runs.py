@@ -61,10 +61,10 @@ def test_finished_shards_are_kept_and_others_refused(clean, tmp_path):
     inject(clean, out)
     assert digests(out) == before
     (out / "mine.tar").write_bytes(b"mine")
-    (out / "_work" / "mine.npz").write_bytes(b"mine")
+    (out / ".ncclean" / "mine.npz").write_bytes(b"mine")
     assert inject(clean / "00000.tar", out, {"ncr": 0.3}, overwrite=True).shards == 1
     assert list(digests(out)) == ["00000.tar", "mine.tar"]
-    assert (out / "_work" / "mine.npz").read_bytes() == b"mine"
+    assert (out / ".ncclean" / "mine.npz").read_bytes() == b"mine"
 
 
 def test_a_changed_input_is_refused(clean, tmp_path):
@@ -128,7 +128,7 @@ def test_interrupted_with_donors_and_resumed(clean, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "read_captions", read)
     with pytest.raises(ResumeError, match="donor 00001 is missing now"):
         inject(clean, tmp_path / "noisy", {"donor": 0.3}, donors=[f"{tmp_path}/donors/00000.tar"])
-    left = {path.name for path in (tmp_path / "noisy" / "_work").iterdir()}
+    left = {path.name for path in (tmp_path / "noisy" / ".ncclean").iterdir()}
     assert left == {"manifest.jsonl"}
 
 
@@ -163,7 +163,7 @@ def test_compressed_shards(clean, tmp_path):
     for path in clean.glob("*.tar"):
         packed = tmp_path / "packed" / f"{path.name}.gz"
         assert gzip.decompress(packed.read_bytes()) == (tmp_path / "plain" / path.name).read_bytes()
-    assert [p.name for p in (tmp_path / "packed" / "_work").iterdir()] == ["manifest.jsonl"]
+    assert [p.name for p in (tmp_path / "packed" / ".ncclean").iterdir()] == ["manifest.jsonl"]
 
 
 def test_a_shard_that_is_packed_in_another_way_is_named(clean, tmp_path):

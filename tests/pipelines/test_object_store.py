@@ -66,7 +66,7 @@ def test_in_and_out(store, reference, tmp_path, name):
     assert counted[1] == pytest.approx(reference["similarity"].to_pandas().sum(), rel=1e-5)
     written = object_store.filesystem().find("corpus")
     assert sum("img_emb" in path for path in written) == 6
-    assert not [path for path in written if "part-" in path and "_work" in path]  # cleaned up
+    assert not [path for path in written if "part-" in path and ".ncclean" in path]  # cleaned up
     # Each shard is fetched once, and three of them are looked at to estimate their samples.
     gets = [path for method, path in store.requests if method == "GET" and path.endswith(".tar")]
     assert len(gets) == 6 + 3

@@ -69,7 +69,7 @@ def test_overwrite_starts_again_and_foreign_files_are_safe(corpus, scored_here, 
 def test_overwriting_a_folder_keeps_a_users_files(corpus, tmp_path):
     out = tmp_path / "s"
     command([str(corpus / "{00000..00001}.tar")], out).run()
-    mine = [out / "notes.txt", out / "part-mine.txt", out / "_work" / "part-mine.parquet"]
+    mine = [out / "notes.txt", out / "part-mine.txt", out / ".ncclean" / "part-mine.parquet"]
     for path in mine:
         path.write_text("mine")
     assert (

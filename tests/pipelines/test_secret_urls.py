@@ -139,7 +139,7 @@ def test_a_run_resumes_with_urls_that_are_signed_anew(host, tmp_path):
     code, printed = ends("score", signed(host, 2), *words)
     assert code == 0
     assert "nothing left to score" in printed
-    record = (out / "_work" / "manifest.jsonl").read_text()
+    record = (out / ".ncclean" / "manifest.jsonl").read_text()
     shard = json.loads(record.partition("\n")[0])["identity"]["shards"][0]
     assert shard["name"] == "00000"
     assert shard["url"] == f"http://{host}/00000.tar?X-Amz-Expires=***&X-Amz-Signature=***"

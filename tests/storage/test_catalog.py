@@ -20,8 +20,8 @@ def scores(tmp_path):
     for number in range(2):
         table = pa.table({"uid": [f"{number}a", f"{number}b"], "similarity": [0.1, 0.2 + number]})
         pq.write_table(table, folder / f"part-{number}.parquet")
-    (folder / "_work").mkdir()
-    pq.write_table(pa.table({"uid": ["hidden"]}), folder / "_work" / "part-9.parquet")
+    (folder / ".ncclean").mkdir()
+    pq.write_table(pa.table({"uid": ["hidden"]}), folder / ".ncclean" / "part-9.parquet")
     return folder
 
 
@@ -74,7 +74,7 @@ def test_missing_unfinished_and_foreign_files(tmp_path):
     (tmp_path / "s.parquet.work").mkdir()
     with pytest.raises(InputError, match="not finished yet"):
         query("SELECT 1", [str(tmp_path / "s.parquet")])
-    (tmp_path / "run" / "_work").mkdir(parents=True)
+    (tmp_path / "run" / ".ncclean").mkdir(parents=True)
     with pytest.raises(InputError, match="unfinished run"):
         query("SELECT 1", [str(tmp_path / "run")])
     (tmp_path / "text.parquet").write_text("no parquet")

@@ -71,7 +71,7 @@ def test_a_shard_whose_line_was_cut_is_pending_though_it_is_in_place(tmp_path):
     write(run, 0)
     run.commit(SHARDS[0], RECORD)
     run.close()
-    record = tmp_path / "_work" / "manifest.jsonl"
+    record = tmp_path / ".ncclean" / "manifest.jsonl"
     record.write_bytes(record.read_bytes()[:-3])
     assert reopen(tmp_path).pending() == [0, 1, 2]
 
@@ -101,13 +101,13 @@ def test_overwrite_removes_shards_indexes_and_images_of_the_run_and_nothing_else
     for number in range(3):
         write(run, number)
         run.images(number).write_text("images")
-    mine = [tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", "_work/index-mine.npz")]
+    mine = [tmp_path / name for name in ("mine.tar", "x/mine.tar.gz", ".ncclean/index-mine.npz")]
     for path in mine:
         path.write_text("mine")
     fewer = dataclasses.replace(IDENTITY, shards=SHARDS[:1], seed=3)
     assert reopen(tmp_path, fewer, overwrite=True).pending() == [0]
     files = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {*mine, tmp_path / "_work" / "manifest.jsonl"}
+    assert files == {*mine, tmp_path / ".ncclean" / "manifest.jsonl"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -126,11 +126,11 @@ def test_indexes_are_kept_and_removed_at_the_end(tmp_path):
     run.keep_index(1, index)
     run.images(2).write_text("images")
     assert np.array_equal(run.index(1).members, index.members)
-    torn = tmp_path / "out" / "_work" / "index-000000.npz"
+    torn = tmp_path / "out" / ".ncclean" / "index-000000.npz"
     torn.write_bytes(index.to_bytes()[:40])
     assert run.index(0) is None
     run.remove_indexes()
-    assert [path.name for path in (tmp_path / "out" / "_work").iterdir()] == ["manifest.jsonl"]
+    assert [path.name for path in (tmp_path / "out" / ".ncclean").iterdir()] == ["manifest.jsonl"]
     run.close()
     with pytest.raises(RuntimeError, match="closed"):
         run.record_plan({})

@@ -31,11 +31,11 @@ def test_a_file_has_its_working_folder_beside_it():
 
 def test_a_folder_has_it_inside():
     layout = ScoreLayout(UPath("/d/s"))
-    assert str(layout.manifest) == "/d/s/_work/manifest.jsonl"
+    assert str(layout.manifest) == "/d/s/.ncclean/manifest.jsonl"
     assert list(map(str, layout.files(NAMES))) == [
-        "/d/s/_work/part-00000.parquet",
+        "/d/s/.ncclean/part-00000.parquet",
         "/d/s/part-00000.parquet",
-        "/d/s/_work/part-x__00001.parquet",
+        "/d/s/.ncclean/part-x__00001.parquet",
         "/d/s/part-x__00001.parquet",
     ]
 

@@ -5,9 +5,10 @@ Rows of one image, which has a path and no key of its own, are one sample with s
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ncclean.data.images.text_rows import BrokenRow, Row
 from ncclean.data.sample_groups import utf8
@@ -17,6 +18,9 @@ from ncclean.errors import ShardError
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "bytes")
 STRUCT_FIELDS = {"bytes", "path"}  # of Hugging Face's images, whatever their column is called
 PATH_COLUMNS = ("file_name", "filepath", "image_path", "img_path", "path", "filename", "file")
+_STRUCTS = len(IMAGE_COLUMNS)  # their place among the columns
+_PLACES = dict(zip((*IMAGE_COLUMNS, "", *PATH_COLUMNS), itertools.count()))
+_LAST = len(_PLACES)
 CAPTION_COLUMNS = ("caption", "text", "title", "txt", "captions", "text_content")
 KEY_COLUMNS = ("key", "__key__")
 MOST_ROWS = 1000  # of one image, as many as it may have captions
@@ -25,21 +29,24 @@ _VALUE_BYTES = 64  # of a value, beside the text in it
 
 
 def image_of(row: Row) -> tuple[bytes | None, str | None]:
-    """The image of a row, and its path: Hugging Face's struct, of any name, may have both."""
-    structs = (
-        name
-        for name, value in row.items()
-        if isinstance(value, Mapping) and value.keys() >= STRUCT_FIELDS
-    )
-    for name in (*IMAGE_COLUMNS, *structs, *PATH_COLUMNS):
-        value = row.get(name)
+    """The image of a row, and its path: Hugging Face's struct, of any name, may have both.
+
+    Of several columns the first in the order of `IMAGE_COLUMNS`, structs, `PATH_COLUMNS` counts.
+    """
+    first = _LAST
+    chosen: tuple[bytes | None, str | None] = None, None
+    for name, value in row.items():
+        place = _PLACES.get(name, _LAST)
         image, path = value, value
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             image, path = value.get("bytes"), value.get("path")
+            if place > _STRUCTS and value.keys() >= STRUCT_FIELDS:
+                place = _STRUCTS
         is_path = isinstance(path, str) and path != ""
-        if isinstance(image, bytes) or is_path:
-            return image if isinstance(image, bytes) else None, path if is_path else None
-    return None, None
+        if place < first and (is_path or isinstance(image, bytes)):
+            first = place
+            chosen = image if isinstance(image, bytes) else None, path if is_path else None
+    return chosen
 
 
 def key_of(row: Row, path: str | None) -> str | None:
@@ -52,10 +59,12 @@ def key_of(row: Row, path: str | None) -> str | None:
 
 def shared_path(row: Row | BrokenRow) -> str | None:
     """The path that tells that rows are of one image; None for a row that stands for itself."""
-    if isinstance(row, BrokenRow) or any(row.get(name) not in (None, "") for name in KEY_COLUMNS):
+    if isinstance(row, BrokenRow):
         return None
     image, path = image_of(row)
-    return path if image is None else None
+    if image is not None or path is None:
+        return None
+    return None if any(row.get(name) not in (None, "") for name in KEY_COLUMNS) else path
 
 
 def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]:
@@ -110,7 +119,7 @@ def _size(row: Row | BrokenRow | None) -> int:
         size += _VALUE_BYTES
         if isinstance(value, str | bytes):
             size += len(value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)

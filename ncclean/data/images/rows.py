@@ -17,6 +17,7 @@ from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
+from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.data.parquet_table import vector_columns
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
@@ -86,9 +87,10 @@ def _text_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
 def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     first, last = shard.rows or (0, 1 << 62)
     failure = ""
+    place = stores.location(shard.url)
     try:
-        chunks = read_chunks(stores.location(shard.url))
-        file = stores.open_parquet(stores.location(shard.url))
+        chunks = read_chunks(place)
+        file = stores.open_parquet(place)
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
     with file:
@@ -101,12 +103,13 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
             if end <= first or begin >= last:
                 continue
             done = begin
-            inflated = inflated_columns(chunks[group])
-            left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
-            kept = [name for name in columns if name not in inflated]
             try:
+                sizes = with_page_sizes(place, chunks[group])
+                inflated = inflated_columns(sizes)
+                left_out = {name.lower(): LeftOut(what) for name, what in inflated.items()}
+                kept = [name for name in columns if name not in inflated]
                 for batch in file.iter_batches(
-                    rows_at_once(chunks[group], _BATCH_ROWS),
+                    rows_at_once([one for one in sizes if one.column in kept], _BATCH_ROWS),
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):

@@ -42,6 +42,8 @@ class TableSamples:
         self.samples = 0
         self.late_metadata: dict[int, dict[str, Any]] = {}
         self._caption_keys = caption_keys(caption_key)
+        captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
+        self._used = {*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS, *captions}
         self._files = files
         self._keys: set[str] = set()
 
@@ -58,10 +60,8 @@ class TableSamples:
         row = rows[0]
         if isinstance(row, BrokenRow):
             return _broken(number, place, row.what), None
-        used = (*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS)
-        captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
-        for name in (*used, *captions):
-            if isinstance(value := row.get(name), LeftOut):
+        for name, value in row.items():
+            if isinstance(value, LeftOut) and name in self._used:
                 return _broken(number, place, value.what), None
         image, path = image_of(row)
         whole = cast(list[Row], rows)  # a broken one is alone
@@ -161,6 +161,8 @@ def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
         for name, value in rows[0].items()
         if not isinstance(value, unfit) or (name in TRUTH and isinstance(value, list))
     }
+    if len(rows) == 1:
+        return fields
     places = [itertools.count() for _ in rows]
     entries = [
         (row, next(place))
@@ -168,8 +170,7 @@ def _metadata(rows: list[Row], captions: list[list[object]]) -> dict[str, Any]:
         for row, place, value in zip(rows, places, values, strict=True)
         for _ in _entries(value)
     ]
-    names = dict.fromkeys((*fields, *TRUTH)) if len(rows) > 1 and entries else ()
-    for name in names:
+    for name in dict.fromkeys((*fields, *TRUTH)) if entries else ():
         values = [
             of_caption(row, name, number) if name in TRUTH else row.get(name)
             for row, number in entries

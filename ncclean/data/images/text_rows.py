@@ -219,7 +219,8 @@ class _Lines:
     def take(self, count: int) -> None:
         """Be done with the first lines of those read; the others come again."""
         for line in self.read[:count]:
-            self.offset += len(line.encode("utf-8", "surrogateescape"))
+            is_short = line.isascii()
+            self.offset += len(line if is_short else line.encode("utf-8", "surrogateescape"))
         self._waiting.extendleft(reversed(self.read[count:]))
         self.read, self._characters = [], 0
 
