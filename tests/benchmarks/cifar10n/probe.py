@@ -7,7 +7,7 @@ FOLDER is as `corpora.py` says. The estimator of `study.py` scores photographs t
 has not seen, captioned by people's labels. A probe on its embeddings is trained on these labels,
 each image counting alike, by what the scores say, less those that score lowest, and less those that
 are wrong in truth, and measured on photographs that nobody has learnt. What lies in --out is not
-made again; half an hour on two idle cores, most of it the training.
+made again; half an hour on two idle cores with 8 passes, most of it the training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import torch
 from ncclean_pipelines.evaluate_models import EvaluateLinearProbe
 from ncclean_pipelines.score import Score
 from noise.weak_estimators import CLASS_NAMES
@@ -27,18 +27,22 @@ from records import make_record, write_record
 
 from cifar10n.corpora import LABELS, Row, reader, write_corpus
 from cifar10n.estimator import Beginning, parser
+from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
 from ncclean.errors import InputError
 from ncclean.evaluation.bootstrap import Metric, paired_differences
-from ncclean.evaluation.options import ProbeOptions
-from ncclean.evaluation.outcomes import LINEAR_PROBE, metrics_of
-from ncclean.evaluation.sample_weights import read_sample_weights
+from ncclean.evaluation.embedding import embed_classes
+from ncclean.evaluation.linear_probe import fit_probe
+from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
+from ncclean.evaluation.outcomes import LINEAR_PROBE, classification_outcomes, metrics_of
+from ncclean.evaluation.sample_weights import SampleWeights
+from ncclean.models.estimator import Estimator
 
+_NAMES = list(CLASS_NAMES)
 PROBE = ProbeOptions(solver="adamw", learning_rate=5e-3)
 
 
 def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) -> Path:
     """A set in CyCLIP's layout: the training images with a column of labels, the test's true."""
-    names = list(CLASS_NAMES)
     read = reader(data)
     for split, images in rows.items():
         place = folder / split
@@ -51,8 +55,10 @@ def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) 
                 if not (place / name).exists():
                     (place / name).write_bytes(read(row["file"]))
                 column = label if split == "train" else "clean"
-                writer.writerow([name, names.index(row[column])])
-    (folder / "classes.py").write_text(f"classes = {names!r}\ntemplates = ['a photo of a {{}}.']\n")
+                writer.writerow([name, _NAMES.index(row[column])])
+    (folder / "classes.py").write_text(
+        f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
+    )
     return folder
 
 
@@ -74,62 +80,96 @@ def _highest(dropped: float) -> str:
     return f"(rank(similarity) >= {dropped:.6f})::INT"
 
 
-def arms(
-    label: str, folder: Path, table: str, model: str, estimated: float
-) -> Iterator[dict[str, Any]]:
-    """The accuracy of a probe by each kind of weights, and what it adds to equal ones.
+class Probes:
+    """Probes on the embeddings of one set of photographs, which are taken once for all labels."""
 
-    `kept` is the share of the images that count, `wrong` that of wrong labels by weight. An arm of
-    weights that are all 0 is `refused`, with the reason.
-    """
-    rows = pq.read_table(table, columns=["shard", "key", "is_noisy"]).to_pydict()
-    keys = [f"{shard}/{key}" for shard, key in zip(rows["shard"], rows["key"], strict=True)]
-    is_wrong = np.array(rows["is_noisy"], dtype=bool)
-    equal: list[Metric] = []
-    for name, sql in weightings(estimated, float(is_wrong.mean())).items():
-        arm: dict[str, Any] = {"labels": label, "weights": name}
-        try:
-            weights = read_sample_weights([table], sql or "1", keys, keys)
-        except InputError as error:
-            yield {**arm, "refused": str(error)}
-            continue
-        command = EvaluateLinearProbe(
-            model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
-            scores=[table] if sql else (), weights=sql,
-        )  # fmt: skip
-        (result,) = command.run().summary
-        metrics = metrics_of(LINEAR_PROBE, result.outcomes, result.classes)[:1]
-        equal = equal or metrics
-        (gain,) = paired_differences(equal, metrics)
-        yield {
-            **arm,
-            "kept": float((weights > 0).mean()),
-            "wrong": float(np.average(is_wrong, weights=np.nan_to_num(weights))),
-            "accuracy": result.metrics["lp_acc1"],
-            "gain": gain.difference,
-            "gain_low": gain.low,
-            "gain_high": gain.high,
+    def __init__(self, folder: Path, model: str, images: list[Row]) -> None:
+        one = next(iter(find_sets([str(folder)], CLASSIFICATION, ("train", "test"))))
+        estimator = Estimator.load(model, None, precision="fp32")
+        self._train, self._test = (
+            embed_classes(estimator, one.shards(split), len(_NAMES), EmbeddingOptions(), one.label)
+            for split in ("train", "test")
+        )
+        by_key = {Path(row["file"]).stem: row for row in images}
+        self._rows = [by_key[Path(key).stem] for key in self._train.sample_keys]
+
+    def accuracy(
+        self, label: str, weighting: SampleWeights | None
+    ) -> tuple[Metric, dict[str, float]]:
+        """The top-1 accuracy of a probe, and which share of the images counts and is wrong.
+
+        As `evaluate linear-probe` does it. Raises `InputError` for weights that are all 0.
+        """
+        train, test = self._train, self._test
+        weights = torch.ones(len(self._rows))
+        if weighting is not None:
+            weights = weighting.of(train.keys, train.sample_keys)
+        there = ~torch.isnan(weights)
+        labels = torch.tensor([_NAMES.index(row[label]) for row in self._rows])
+        probe = fit_probe(train.image[there], labels[there], len(_NAMES), PROBE, weights[there])
+        depth = probe.depth(test.image, test.labels).cpu().numpy()
+        metric = metrics_of(LINEAR_PROBE, classification_outcomes(test, depth), len(_NAMES))[0]
+        is_wrong = np.array([row[label] != row["clean"] for row in self._rows])
+        return metric, {
+            "kept": float((weights > 0).float().mean()),
+            "wrong": float(np.average(is_wrong, weights=weights.nan_to_num().numpy())),
+            "accuracy": float(metric.value()[0]),
         }
+
+    def arms(self, label: str, table: str, estimated: float) -> Iterator[dict[str, Any]]:
+        """Each kind of weights, and what it adds to equal ones, with a 95 % interval.
+
+        An arm of weights that are all 0 is `refused`, with the reason.
+        """
+        true = np.mean([row[label] != row["clean"] for row in self._rows])
+        equal: Metric | None = None
+        for name, sql in weightings(estimated, float(true)).items():
+            arm: dict[str, Any] = {"labels": label, "weights": name}
+            weighting = None if sql is None else SampleWeights((table,), sql)
+            try:
+                metric, facts = self.accuracy(label, weighting)
+            except InputError as error:
+                yield {**arm, "refused": str(error)}
+                continue
+            equal = equal or metric
+            (gain,) = paired_differences([equal], [metric])
+            gains = {"gain": gain.difference, "gain_low": gain.low, "gain_high": gain.high}
+            yield {**arm, **facts, **gains}
+
+
+def by_command(folder: Path, model: str, table: str) -> float:
+    """The accuracy that `evaluate linear-probe --weights osa_weight` prints."""
+    command = EvaluateLinearProbe(
+        model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
+        scores=[table], weights="osa_weight",
+    )  # fmt: skip
+    accuracy = command.run().summary[0].metrics["lp_acc1"]
+    assert accuracy is not None
+    return accuracy
 
 
 def main() -> None:
     arguments = parser(__doc__).parse_args()
     begun, out, data = Beginning.of(arguments), arguments.out, arguments.data
-    found = []
+    splits = {"train": begun.scored, "test": begun.held_out}
+    folder = write_set(out / "set", data, splits, LABELS[0])
+    probes = Probes(folder, begun.model, begun.scored)
+    rows: list[dict[str, Any]] = []
     for label in LABELS:
         write_corpus(begun.scored, label, data, out / label, arguments.seed)
         table = str(out / f"{label}.parquet")
         score = Score(shards=[str(out / label)], out=table, model=begun.model, precision="fp32")
         estimated = score.run().summary.noise_rate.value
-        splits = {"train": begun.scored, "test": begun.held_out}
-        folder = write_set(out / "sets" / label, data, splits, label)
-        for row in arms(label, folder, table, begun.model, estimated):
+        for row in probes.arms(label, table, estimated):
             print(json.dumps(row), flush=True)
-            found.append(row)
+            rows.append(row)
+    printed = by_command(folder, begun.model, str(out / f"{LABELS[0]}.parquet"))
+    print(f"the command: {printed}")
     if arguments.record is not None:
         settings = {**begun.settings(), "passes": arguments.passes}
         seeds = [arguments.seed]
-        write_record(arguments.record, make_record(found, settings=settings, seeds=seeds))
+        record = make_record(rows, settings=settings, seeds=seeds, by_command=printed)
+        write_record(arguments.record, record)
 
 
 if __name__ == "__main__":
