@@ -100,7 +100,7 @@ def runs(
     table: Table, setting: Setting, noises: list[dict[str, float]], corpora: int, made: Corpora
 ) -> Iterator[Run]:
     """All runs of a table, corpus by corpus."""
-    for seed in range(corpora):
+    for seed in range(table.first_seed, table.first_seed + corpora):
         for noise in noises:
             for arm in table.arms:
                 yield Run(
@@ -294,7 +294,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of corpora and results")
     parser.add_argument("--table", choices=list(TABLES), default="repair")
-    parser.add_argument("--corpora", type=int, default=3, help="seeds from 0 on")
+    parser.add_argument("--corpora", type=int, default=3, help="seeds, mostly from 0 on")
     parser.add_argument("--corpus", type=int, help="this seed alone")
     parser.add_argument(
         "--noise",
