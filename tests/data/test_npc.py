@@ -7,6 +7,7 @@ from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError, ShardError
+from tests import object_store
 
 
 def dataset(folder, below="annotations/scan_split", *, repeats=1, name="{}.jpg"):
@@ -135,3 +136,26 @@ def test_a_list_of_names_is_bounded(tmp_path, monkeypatch):
     (shard,) = resolve_sources([str(place / "train_caps.txt")])
     with pytest.raises(ShardError, match="more than 50 characters"):
         list(read_samples(shard))
+
+
+@pytest.mark.parametrize("below", ["annotations/scan_split", "annotations"])
+@pytest.mark.parametrize("name", ["{}.jpg", "COCO_val2014_{:0>12}.jpg"])
+def test_in_an_object_store(tmp_path, below, name):
+    """The rows of the same files on a disk; one that they depend on makes the units new."""
+    place = dataset(tmp_path, below, name=name)
+    noisy = f"{below}/0.2_noise_train_caps.txt"
+    with object_store.s3():
+        for folder in ("images", below):
+            object_store.upload(tmp_path / folder, f"s3://corpus/f30k/{folder}")
+        for source, options in (("", {"split": ["train"]}), (f"/{noisy}", {})):
+            found = samples(f"s3://corpus/f30k{source}", **options)
+            local = samples(f"{tmp_path}{source}", **options)
+            assert [sample.status.value for sample in found] == ["ok", "image_missing", "ok"]
+            for one, other in zip(found, local, strict=True):
+                assert (one.key, one.image) == (other.key, other.image)
+                assert (one.captions, one.metadata) == (other.captions, other.metadata)
+        (before,) = resolve_sources([f"s3://corpus/f30k/{noisy}"])
+        (place / "train_caps.txt").write_text("x\n" * 6)
+        object_store.upload(place, f"s3://corpus/f30k/{below}")
+        (after,) = resolve_sources([f"s3://corpus/f30k/{noisy}"])
+    assert before.version != after.version
