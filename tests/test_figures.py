@@ -177,6 +177,33 @@ def test_repair_tables_compare_corpus_by_corpus() -> None:
     assert made[4] == "| ncu | 124.5 ± 17.7 | 50.0 ± 0.0 | +4.5 ± 3.5 |"
 
 
+def test_differences_are_over_the_published_variant_of_their_method() -> None:
+    rows = [
+        *(row("osa, published", corpus, 90.0) for corpus in (1, 2, 3)),
+        *(row("ncu, published", corpus, 100.0 + corpus) for corpus in (1, 2, 3)),
+        *(row("ncu: half", corpus, 110.0 + 2 * corpus) for corpus in (1, 2, 3)),
+        *(row("ncu: stop", corpus, 102.0 + 2 * (corpus == 1)) for corpus in (1, 2, 3)),
+    ]
+    # Gains of 11, 12, 13: half of the interval is 4.303 / sqrt(3) = 2.5 times their deviation.
+    assert list(FIGURES.repair_tables.released_table(rows))[3:] == [
+        "| ncu, published | 102.0 ± 1.0 |  |  |  |",
+        "| ncu: half | 114.0 ± 2.0 | +12.0 ± 1.0 | +9.5 to +14.5 | yes |",
+        "| ncu: stop | 102.7 ± 1.2 | +0.7 ± 2.1 | -4.5 to +5.8 | no |",
+    ]
+
+
+def test_an_arm_without_weights_is_said() -> None:
+    arm = {"labels": "worse", "weights": "equal", "kept": 1.0, "wrong": 0.4, "accuracy": 0.5,
+           "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}  # fmt: skip
+    better = {**arm, "weights": "some", "gain": 0.02, "gain_low": 0.01, "gain_high": 0.03}
+    rows = [arm, better, {"labels": "worse", "weights": "`osa_weight`", "refused": "all 0"}]
+    assert list(FIGURES.audit_tables.human_probe_table({"rows": rows}))[2:] == [
+        "| `worse` | equal | 100.0 % | 40.0 % | 50.0 % |  |  |",
+        "| `worse` | some | 100.0 % | 40.0 % | 50.0 % | +2.0 | +1.0 to +3.0 |",
+        "| `worse` | `osa_weight` | none |  | refused: all weights are 0 |  |  |",
+    ]
+
+
 def test_tables_over_noise_have_a_column_for_each() -> None:
     rows = [row("left alone", 0, 100.0, 0.2), row("left alone", 0, 90.0), row("clip", 0, 80.0)]
     assert list(FIGURES.repair_tables.noise_table(rows, "rsum")) == [

@@ -2,11 +2,13 @@
 
 import pytest
 
+from ncclean.data.images import npc
 from ncclean.data.images.npc import npc_rows
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.errors import InputError, ShardError
+from tests import object_store
 
 
 def dataset(folder, below="annotations/scan_split", *, repeats=1, name="{}.jpg"):
@@ -74,7 +76,7 @@ def test_an_image_of_too_many_captions_holds_no_more_than_one_may_have(tmp_path)
     place = dataset(tmp_path)
     (place / "train_ids.txt").write_text("7\n" * 2000 + "9\n")
     (place / "train_caps.txt").write_text("one\n" * 2000 + "of nine\n")
-    (row, last) = npc_rows(str(place / "train_caps.txt"), str(tmp_path / "images"), 0, None)
+    (row, last) = npc_rows(*resolve_sources([str(place / "train_caps.txt")]))
     assert len(row["captions"]) == 1001
     assert last["captions"] == ["of nine"]
     assert samples(tmp_path, split=["train"])[0].status.value == "caption_too_large"
@@ -128,6 +130,28 @@ def test_units_and_what_makes_them_new(tmp_path, monkeypatch):
     assert resolve_sources([source])[0].version != first.version
 
 
+@pytest.mark.parametrize("file", ["train_ids.txt", "train_caps.txt", "0.2_noise_train_caps.txt"])
+def test_a_file_that_changes_in_a_run_fails_its_units(tmp_path, monkeypatch, file):
+    place = dataset(tmp_path)
+    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 2)
+    first, second = resolve_sources([str(place / "0.2_noise_train_caps.txt")])
+    assert len(list(read_samples(first))) == 2
+    (place / file).write_text((place / file).read_text().replace("9", "10"))
+    with pytest.raises(ShardError, match="have changed since the run began"):
+        list(read_samples(second))
+
+
+def test_lines_are_counted_once_for_all_units(tmp_path, monkeypatch):
+    place = dataset(tmp_path)
+    monkeypatch.setattr("ncclean.data.images.units._UNIT_ROWS", 1)
+    counted = []
+    count = npc._count
+    monkeypatch.setattr(npc, "_count", lambda url: counted.append(url) or count(url))
+    units = resolve_sources([str(place / "0.2_noise_train_caps.txt")])
+    assert [sample.key for unit in units for sample in read_samples(unit)] == ["7", "8", "9"]
+    assert len(counted) == len(set(counted)) == 3
+
+
 def test_a_list_of_names_is_bounded(tmp_path, monkeypatch):
     place = dataset(tmp_path)
     (place / "image_name.txt").write_text("7.jpg\n" * 20)
@@ -135,3 +159,26 @@ def test_a_list_of_names_is_bounded(tmp_path, monkeypatch):
     (shard,) = resolve_sources([str(place / "train_caps.txt")])
     with pytest.raises(ShardError, match="more than 50 characters"):
         list(read_samples(shard))
+
+
+@pytest.mark.parametrize("below", ["annotations/scan_split", "annotations"])
+@pytest.mark.parametrize("name", ["{}.jpg", "COCO_val2014_{:0>12}.jpg"])
+def test_in_an_object_store(tmp_path, below, name):
+    """The rows of the same files on a disk; one that they depend on makes the units new."""
+    place = dataset(tmp_path, below, name=name)
+    noisy = f"{below}/0.2_noise_train_caps.txt"
+    with object_store.s3():
+        for folder in ("images", below):
+            object_store.upload(tmp_path / folder, f"s3://corpus/f30k/{folder}")
+        for source, options in (("", {"split": ["train"]}), (f"/{noisy}", {})):
+            found = samples(f"s3://corpus/f30k{source}", **options)
+            local = samples(f"{tmp_path}{source}", **options)
+            assert [sample.status.value for sample in found] == ["ok", "image_missing", "ok"]
+            for one, other in zip(found, local, strict=True):
+                assert (one.key, one.image) == (other.key, other.image)
+                assert (one.captions, one.metadata) == (other.captions, other.metadata)
+        (before,) = resolve_sources([f"s3://corpus/f30k/{noisy}"])
+        (place / "train_caps.txt").write_text("x\n" * 6)
+        object_store.upload(place, f"s3://corpus/f30k/{below}")
+        (after,) = resolve_sources([f"s3://corpus/f30k/{noisy}"])
+    assert before.version != after.version

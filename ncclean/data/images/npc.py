@@ -13,6 +13,7 @@ to be noisy.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import posixpath
 import re
@@ -23,6 +24,7 @@ from ncclean import stores
 from ncclean.data.images.columns import MOST_ROWS
 from ncclean.data.images.text_rows import Row, open_text
 from ncclean.data.noise import FROM_FILE
+from ncclean.data.shards import ShardRef, sizes_and_versions
 from ncclean.errors import ShardError, one_line
 
 ENDING = "_caps.txt"
@@ -71,25 +73,29 @@ def images_of(url: str) -> str:
     return next(found, above[-1] if folder.endswith("scan_split") else above[1])
 
 
-def files_of(url: str) -> list[str]:
-    """The files that the rows of a file of captions depend on, with that file."""
-    return [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
+def version_of(url: str) -> str:
+    """A version of the files that the rows of a file of captions depend on, with that file."""
+    files = [url, *(file for file in (_ids_of(url), _plain_of(url)) if _has(file))]
+    return ":".join(version for _, version in sizes_and_versions(files))
 
 
-def npc_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
+def npc_units(url: str, unit_rows: int, version: str) -> list[tuple[int, int, int]]:
     """First image, image after the last, 0 of each unit. Raises `ShardError` as `npc_rows`."""
-    count = sum(1 for _ in _images(url))
+    count = sum(1 for _ in _images(url, version))
     firsts = range(0, count, unit_rows)
     return [(first, min(first + unit_rows, count), 0) for first in firsts]
 
 
-def npc_rows(url: str, root: str, first: int, last: int | None) -> Iterator[Row]:
-    """Images from number `first` to before `last` as rows: path, captions, and which are noisy.
+def npc_rows(shard: ShardRef) -> Iterator[Row]:
+    """The images of a unit as rows: path, captions, and which are noisy.
 
-    Raises `ShardError` for files that do not go together or cannot be read.
+    Raises `ShardError` for files that do not go together, cannot be read or have changed since.
     """
-    names = _Names(url, root)
-    for number, captions, clean in itertools.islice(_images(url), first, last):
+    if version_of(shard.url) != shard.version:
+        raise ShardError("captions or image numbers have changed since the run began")
+    names = _Names(shard.url, shard.files[0])
+    images = _images(shard.url, shard.version)
+    for number, captions, clean in itertools.islice(images, *(shard.rows or (0, None))):
         row: Row = {"file_name": names.of(number), "captions": captions, "imgid": number}
         if clean is not None:
             own = set(clean)  # one in another's place is still of the image
@@ -99,11 +105,24 @@ def npc_rows(url: str, root: str, first: int, last: int | None) -> Iterator[Row]
         yield row
 
 
-def _images(url: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
+def _images(url: str, version: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
     """The number, captions and captions without noise of each image.
 
     Equal numbers on successive lines are one image.
     """
+    each, has_plain = _counted(url, version)
+    texts = _lines(url)
+    before = _lines(_plain_of(url)) if has_plain else None
+    for number, lines in itertools.groupby(_lines(_ids_of(url))):
+        size = each * sum(1 for _ in lines)
+        clean = _taken(before, size) if before is not None else None
+        yield number, _taken(texts, size), clean
+
+
+@functools.lru_cache(maxsize=16)  # the files of all splits; not counted again for every unit
+def _counted(url: str, version: str) -> tuple[int, bool]:
+    """Captions for each line of image numbers, and whether there are captions without noise."""
+    del version  # other files
     ids, plain = _ids_of(url), _plain_of(url)
     numbers, captions = _count(ids), _count(url)
     if not numbers or captions % numbers:
@@ -111,16 +130,10 @@ def _images(url: str) -> Iterator[tuple[str, list[str], list[str] | None]]:
             f"{url} has {captions:,} captions and {posixpath.basename(ids)} {numbers:,} images: "
             "each image must have as many"
         )
-    each = captions // numbers
     has_plain = posixpath.normpath(plain) != posixpath.normpath(url) and _has(plain)
     if has_plain and _count(plain) != captions:
         raise ShardError(f"{plain} and {url} have different numbers of lines")
-    texts = _lines(url)
-    before = _lines(plain) if has_plain else None
-    for number, lines in itertools.groupby(_lines(ids)):
-        size = each * sum(1 for _ in lines)
-        clean = _taken(before, size) if before is not None else None
-        yield number, _taken(texts, size), clean
+    return captions // numbers, has_plain
 
 
 def _taken(lines: Iterator[str], count: int) -> list[str]:

@@ -36,7 +36,7 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     if layout == "classes":
         return class_rows(shard)
     if layout == "npc":
-        return npc_rows(shard.url, shard.files[0], *(shard.rows or (0, None)))
+        return npc_rows(shard)
     if layout == "karpathy":
         count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
         return karpathy_rows(shard.url, splits, shard.offset, count)

@@ -261,8 +261,8 @@ def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[Shar
     layout = source.layout
     try:
         if layout == NPC:
-            cuts = npc.npc_units(source.url, _UNIT_ROWS)
-            version = ":".join(facts[1] for facts in sizes_and_versions(npc.files_of(source.url)))
+            version = npc.version_of(source.url)
+            cuts = npc.npc_units(source.url, _UNIT_ROWS, version)
         elif layout == KARPATHY:
             # Other layouts have none. The rows of other splits are another version of the unit.
             named = [split for split in karpathy.SPLITS if split in splits]

@@ -135,3 +135,20 @@ def human_repair_table(record: Record) -> Iterator[str]:
             if row["gain_low"] != row["gain_high"]
             else "",
         )
+
+
+def human_probe_table(record: Record) -> Iterator[str]:
+    """`cifar10n.probe`: the accuracy of a probe on people's labels by the weights of its images."""
+    yield from heading(
+        "labels", "weights", "images that count", "wrong, by weight", "accuracy",
+        "over equal weights", "95 % interval",
+    )  # fmt: skip
+    for row in record["rows"]:
+        if "refused" in row:
+            cells = ["none", "", "refused: all weights are 0", "", ""]
+        else:
+            cells = [percent(row[name]) for name in ("kept", "wrong", "accuracy")]
+            is_other = row["gain_low"] != row["gain_high"]
+            gains = [f"{100 * row[name]:+.1f}" for name in ("gain", "gain_low", "gain_high")]
+            cells += [gains[0], " to ".join(gains[1:])] if is_other else ["", ""]
+        yield line(f"`{row['labels']}`", row["weights"], *cells)

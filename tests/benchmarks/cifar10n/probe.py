@@ -5,44 +5,44 @@
 
 FOLDER is as `corpora.py` says. The estimator of `study.py` scores photographs that it
 has not seen, captioned by people's labels. A probe on its embeddings is trained on these labels,
-each image counting alike, by what the scores say, and by the truth, and measured on photographs
-that nobody has learnt. What lies in --out is not made again; 20 minutes on two idle cores, nearly
-all of them the training.
+each image counting alike, by what the scores say, less those that score lowest, and less those that
+are wrong in truth, and measured on photographs that nobody has learnt. What lies in --out is not
+made again; half an hour on two idle cores with 8 passes, most of it the training.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from ncclean_pipelines.evaluate_models import EvaluateLinearProbe
 from ncclean_pipelines.score import Score
 from noise.weak_estimators import CLASS_NAMES
 from records import make_record, write_record
 
-from cifar10n.corpora import LABELS, Row, parts, reader, write_corpus
-from cifar10n.study import train
+from cifar10n.corpora import LABELS, Row, reader, write_corpus
+from cifar10n.estimator import Beginning, parser
+from ncclean.data.benchmark_sets import CLASSIFICATION, find_sets
+from ncclean.errors import InputError
 from ncclean.evaluation.bootstrap import Metric, paired_differences
-from ncclean.evaluation.options import ProbeOptions
-from ncclean.evaluation.outcomes import LINEAR_PROBE, metrics_of
+from ncclean.evaluation.embedding import embed_classes
+from ncclean.evaluation.linear_probe import fit_probe
+from ncclean.evaluation.options import EmbeddingOptions, ProbeOptions
+from ncclean.evaluation.outcomes import LINEAR_PROBE, classification_outcomes, metrics_of
+from ncclean.evaluation.sample_weights import SampleWeights
+from ncclean.models.estimator import Estimator
 
-WEIGHTS = {
-    "equal": None,
-    "osa_weight": "osa_weight",
-    "1 - noise_probability": "1 - noise_probability",
-    "noise_probability < 0.5": "(noise_probability < 0.5)::INT",
-    "truth": "(NOT is_noisy)::INT",
-}
+_NAMES = list(CLASS_NAMES)
 PROBE = ProbeOptions(solver="adamw", learning_rate=5e-3)
 
 
 def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) -> Path:
     """A set in CyCLIP's layout: the training images with a column of labels, the test's true."""
-    names = list(CLASS_NAMES)
     read = reader(data)
     for split, images in rows.items():
         place = folder / split
@@ -55,65 +55,121 @@ def write_set(folder: Path, data: Path, rows: dict[str, list[Row]], label: str) 
                 if not (place / name).exists():
                     (place / name).write_bytes(read(row["file"]))
                 column = label if split == "train" else "clean"
-                writer.writerow([name, names.index(row[column])])
-    (folder / "classes.py").write_text(f"classes = {names!r}\ntemplates = ['a photo of a {{}}.']\n")
+                writer.writerow([name, _NAMES.index(row[column])])
+    (folder / "classes.py").write_text(
+        f"classes = {_NAMES!r}\ntemplates = ['a photo of a {{}}.']\n"
+    )
     return folder
 
 
-def arms(label: str, folder: Path, table: str, model: str) -> Iterator[dict[str, Any]]:
-    """The accuracy of a probe by each kind of weights, and what it adds to equal ones."""
-    equal: list[Metric] = []
-    for name, weights in WEIGHTS.items():
-        command = EvaluateLinearProbe(
-            model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
-            scores=[table] if weights else (), weights=weights,
-        )  # fmt: skip
-        (result,) = command.run().summary
-        metrics = metrics_of(LINEAR_PROBE, result.outcomes, result.classes)[:1]
-        equal = equal or metrics
-        (gain,) = paired_differences(equal, metrics)
-        yield {
-            "labels": label,
-            "weights": name,
-            "accuracy": result.metrics["lp_acc1"],
-            "gain": gain.difference,
-            "gain_low": gain.low,
-            "gain_high": gain.high,
-            "train_images": result.settings["train_images"],
+def weightings(estimated: float, true: float) -> dict[str, str | None]:
+    """The SQL of each arm's weights; the shares are of pairs that are wrong."""
+    return {
+        "equal": None,
+        "`osa_weight`": "osa_weight",
+        "1 - `noise_probability`": "1 - noise_probability",
+        "`clean_posterior`": "clean_posterior",
+        "drop `noise_probability` >= 0.5": "(noise_probability < 0.5)::INT",
+        "drop the lowest cosines, as many as estimated": _highest(estimated),
+        "drop the lowest cosines, as many as are wrong": _highest(true),
+        "drop what is wrong": "(NOT is_noisy)::INT",
+    }
+
+
+def _highest(dropped: float) -> str:
+    return f"(rank(similarity) >= {dropped:.6f})::INT"
+
+
+class Probes:
+    """Probes on the embeddings of one set of photographs, which are taken once for all labels."""
+
+    def __init__(self, folder: Path, model: str, images: list[Row]) -> None:
+        one = next(iter(find_sets([str(folder)], CLASSIFICATION, ("train", "test"))))
+        estimator = Estimator.load(model, None, precision="fp32")
+        self._train, self._test = (
+            embed_classes(estimator, one.shards(split), len(_NAMES), EmbeddingOptions(), one.label)
+            for split in ("train", "test")
+        )
+        by_key = {Path(row["file"]).stem: row for row in images}
+        self._rows = [by_key[Path(key).stem] for key in self._train.sample_keys]
+
+    def accuracy(
+        self, label: str, weighting: SampleWeights | None
+    ) -> tuple[Metric, dict[str, float]]:
+        """The top-1 accuracy of a probe, and which share of the images counts and is wrong.
+
+        As `evaluate linear-probe` does it. Raises `InputError` for weights that are all 0.
+        """
+        train, test = self._train, self._test
+        weights = torch.ones(len(self._rows))
+        if weighting is not None:
+            weights = weighting.of(train.keys, train.sample_keys)
+        there = ~torch.isnan(weights)
+        labels = torch.tensor([_NAMES.index(row[label]) for row in self._rows])
+        probe = fit_probe(train.image[there], labels[there], len(_NAMES), PROBE, weights[there])
+        depth = probe.depth(test.image, test.labels).cpu().numpy()
+        metric = metrics_of(LINEAR_PROBE, classification_outcomes(test, depth), len(_NAMES))[0]
+        is_wrong = np.array([row[label] != row["clean"] for row in self._rows])
+        return metric, {
+            "kept": float((weights > 0).float().mean()),
+            "wrong": float(np.average(is_wrong, weights=weights.nan_to_num().numpy())),
+            "accuracy": float(metric.value()[0]),
         }
+
+    def arms(self, label: str, table: str, estimated: float) -> Iterator[dict[str, Any]]:
+        """Each kind of weights, and what it adds to equal ones, with a 95 % interval.
+
+        An arm of weights that are all 0 is `refused`, with the reason.
+        """
+        true = np.mean([row[label] != row["clean"] for row in self._rows])
+        equal: Metric | None = None
+        for name, sql in weightings(estimated, float(true)).items():
+            arm: dict[str, Any] = {"labels": label, "weights": name}
+            weighting = None if sql is None else SampleWeights((table,), sql)
+            try:
+                metric, facts = self.accuracy(label, weighting)
+            except InputError as error:
+                yield {**arm, "refused": str(error)}
+                continue
+            equal = equal or metric
+            (gain,) = paired_differences([equal], [metric])
+            gains = {"gain": gain.difference, "gain_low": gain.low, "gain_high": gain.high}
+            yield {**arm, **facts, **gains}
+
+
+def by_command(folder: Path, model: str, table: str) -> float:
+    """The accuracy that `evaluate linear-probe --weights osa_weight` prints."""
+    command = EvaluateLinearProbe(
+        model=[model], data=[str(folder)], probe=PROBE, precision="fp32",
+        scores=[table], weights="osa_weight",
+    )  # fmt: skip
+    accuracy = command.run().summary[0].metrics["lp_acc1"]
+    assert accuracy is not None
+    return accuracy
 
 
 def main() -> None:
-    arguments = _parse()
-    out, seed = arguments.out, arguments.seed
-    out.mkdir(parents=True, exist_ok=True)
-    learnt, rows, held_out = parts(arguments.data, seed)
-    write_corpus(learnt, "clean", arguments.data, out / "learnt", seed)
-    model = train(out / "learnt", arguments.passes, out / "est", seed)
-    found = []
+    arguments = parser(__doc__).parse_args()
+    begun, out, data = Beginning.of(arguments), arguments.out, arguments.data
+    splits = {"train": begun.scored, "test": begun.held_out}
+    folder = write_set(out / "set", data, splits, LABELS[0])
+    probes = Probes(folder, begun.model, begun.scored)
+    rows: list[dict[str, Any]] = []
     for label in LABELS:
-        write_corpus(rows, label, arguments.data, out / label, seed)
+        write_corpus(begun.scored, label, data, out / label, arguments.seed)
         table = str(out / f"{label}.parquet")
-        Score(shards=[str(out / label)], out=table, model=model, precision="fp32").run()
-        splits = {"train": rows, "test": held_out}
-        folder = write_set(out / "sets" / label, arguments.data, splits, label)
-        for row in arms(label, folder, table, model):
+        score = Score(shards=[str(out / label)], out=table, model=begun.model, precision="fp32")
+        estimated = score.run().summary.noise_rate.value
+        for row in probes.arms(label, table, estimated):
             print(json.dumps(row), flush=True)
-            found.append(row)
+            rows.append(row)
+    printed = by_command(folder, begun.model, str(out / f"{LABELS[0]}.parquet"))
+    print(f"the command: {printed}")
     if arguments.record is not None:
-        settings = {"learnt": len(learnt), "scored": len(rows), "held_out": len(held_out),
-                    "passes": arguments.passes}  # fmt: skip
-        write_record(arguments.record, make_record(found, settings=settings, seeds=[seed]))
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--passes", type=int, default=8, help="of the estimator's training")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path)
-    return parser.parse_args()
+        settings = {**begun.settings(), "passes": arguments.passes}
+        seeds = [arguments.seed]
+        record = make_record(rows, settings=settings, seeds=seeds, by_command=printed)
+        write_record(arguments.record, record)
 
 
 if __name__ == "__main__":

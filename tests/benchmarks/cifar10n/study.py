@@ -3,7 +3,7 @@
     python tests/benchmarks cifar10n.study --data FOLDER --out runs/cifar10n
         [--record docs/records/cifar10n.json]
 
-FOLDER is as `cifar10n_corpora.py` says. A small CLIP, the estimator, is trained from random weights
+FOLDER is as `corpora.py` says. A small CLIP, the estimator, is trained from random weights
 on half of the training images and half of the test images, with captions of the true classes. The
 other training images, which it never sees, are captioned by what people said and scored. A second
 CLIP learns these captions as they are and is repaired; the other test images, which no model sees,
@@ -15,57 +15,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-# OpenMP's workers spin while they wait, which takes the cores from others; `ncclean` sets it too.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.score import Score
 from records import make_record, write_record
 
-from cifar10n.corpora import (
-    LABELS,
-    MODEL_CONFIG,
-    Row,
-    parts,
-    write_corpus,
-    write_word_classes,
-)
+from cifar10n.corpora import LABELS, Row, write_corpus, write_word_classes
+from cifar10n.estimator import Beginning, parser, train
 from cifar10n.figures import audited, detection, near_misses, rates
 from cifar10n.repair import LABEL, HeldOut, learnt_by_heart, repair, scored_by_patient
 from ncclean.config import ScoreOptions
-from ncclean.data.options import LoaderOptions
 from ncclean.storage.summary import ScoreSummary
-from ncclean.training.objectives.options import ObjectiveOptions
-from ncclean.training.options import TrainOptions
 
 ANSWERS = (300, 1_000)
 CALIBRATED_ON = ("similarity", "neg_clip_loss")
 Tables = dict[str, list[dict[str, Any]]]
-
-
-def train(shards: Path, epochs: int, out: Path, seed: int) -> str:
-    """Train from random weights, as anybody would; the model's name."""
-    config = out.parent / "model.json"
-    if not config.exists():  # its time is part of what the training goes on from
-        config.write_text(json.dumps(MODEL_CONFIG))
-    Finetune(
-        method="clip",
-        shards=[str(shards)],
-        out=str(out),
-        model=str(config),
-        init="random",
-        batch_size=128,
-        objective=ObjectiveOptions(epochs=epochs, learning_rate=1e-3),
-        training=TrainOptions(weight_decay=0.05),
-        loader=LoaderOptions(augment=False, decode_threads=1),
-        precision="fp32",
-        seed=seed,
-    ).run()
-    return f"local-dir:{out}"
 
 
 def scored(shards: Path, model: str, words: Path, out: Path) -> dict[str, tuple[str, ScoreSummary]]:
@@ -128,10 +93,8 @@ def of_label(
 def main() -> None:
     arguments = _parse()
     out, seed = arguments.out, arguments.seed
-    out.mkdir(parents=True, exist_ok=True)
-    learnt, rows, held_out = parts(arguments.data, seed)
-    write_corpus(learnt, "clean", arguments.data, out / "learnt", seed)
-    model = train(out / "learnt", arguments.passes, out / "est", seed)
+    begun = Beginning.of(arguments)
+    rows, model = begun.scored, begun.model
     tables: Tables = {}
     score_tables = {}
     for label in LABELS:
@@ -144,7 +107,7 @@ def main() -> None:
     heart = learnt_by_heart(patient, embeddings, rows)
     print(json.dumps(heart), flush=True)
     judges = {"estimator": score_tables[LABEL], "itself": by_itself}
-    photographs = HeldOut(arguments.data, held_out)
+    photographs = HeldOut(arguments.data, begun.held_out)
     tables["repair"] = []
     for row in repair(
         judges, patient, out / LABEL, photographs, out, arguments.steps, arguments.repeats
@@ -152,10 +115,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         tables["repair"].append(row)
     if arguments.record is not None:
-        settings = {
-            "learnt": len(learnt), "scored": len(rows), "held_out": len(held_out),
-            **{name: getattr(arguments, name) for name in _COUNTS},
-        }  # fmt: skip
+        counts = {name: getattr(arguments, name) for name in ("passes", *_COUNTS)}
+        settings = {**begun.settings(), **counts}
         more: dict[str, Any] = {
             "estimator_accuracy": float(photographs.correct(model).mean()),
             "patient": heart,
@@ -166,7 +127,6 @@ def main() -> None:
 
 _COUNTS = {
     "draws": (500, "simulated audits"),
-    "passes": (8, "of the estimator's training"),
     "patient_passes": (5, "of the patient's training"),
     "steps": (50, "of each arm"),
     "repeats": (1, "of each arm, with other seeds"),
@@ -174,15 +134,11 @@ _COUNTS = {
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    options = parser(__doc__)
     for name, (count, help_text) in _COUNTS.items():
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=int, default=count, help=help_text)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path)
-    return parser.parse_args()
+        options.add_argument(flag, type=int, default=count, help=help_text)
+    return options.parse_args()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ncclean.training.objectives.disncl import DisnclOptions
 from repair.forgetting import Forgetting
 
 LEFT_ALONE, CLIP_ON_ALL, ORACLE = "left alone", "clip on all", "oracle"
-Choice = Literal["all", "told", "clean", "repaired", "selected", "weighted", "split"]
+Start = Literal["noisy", "clean", "bundled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class Arm:
     `start` itself, or `halves` of it, see `repair_halves`. `forget` is the percentage that NCU and
     gradient ascent forget: a number, the share that is noisy in truth, or what the score table of
     `judge` estimates. `first_share` is the first phase's share of the steps where a method has
-    two, by default the setting's. `forgetting` takes the place of NCU's way of forgetting.
+    two, by default the setting's. `forgetting` takes the place of NCU's way of forgetting. Of the
+    differences of `repair.released`, an arm that has `released` has these alone.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Arm:
     options: dict[str, Any] = field(default_factory=dict)
     ncu: dict[str, Any] = field(default_factory=dict)
     forgetting: Forgetting | None = None
+    released: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,13 @@ class Table:
     """The rows; the noise of its corpora, each a mapping of kinds to shares; where all start.
 
     `noisy` starts have learnt the corpus as it is, `clean` ones another corpus without noise.
+    `bundled` is `demo-noisy`, which has learnt the noisy corpus 0: seeds begin with `first_seed`.
     """
 
     arms: tuple[Arm, ...]
     noises: tuple[dict[str, float], ...] = ({"ncr": 0.4},)
-    start: Literal["noisy", "clean"] = "noisy"
+    start: Start = "noisy"
+    first_seed: int = 0
     setting: Setting = field(default_factory=Setting)
 
 
@@ -210,11 +214,55 @@ DISNCL = (
 )
 # One pass over the pairs.
 _NOVICE = Setting(start_samples=100_000, batch_size=128)
+_NCU_DIFFERENCES = {
+    "confidence of the images alone": "confidence",
+    "relation within captions": "relation",
+    "targets not brought to mass 1 again": "mass",
+    "a second plan for captions": "plans",
+    "half of both divergences": "half",
+    "transport stops by its potentials": "stop",
+    "one cosine over both phases": "cosine",
+    "100 steps of warm-up": "warm-up",
+    "the scale trains in phase HN": "scale",
+    "embeddings and one of two text blocks frozen": "frozen",
+}
+_OSA_DIFFERENCES = {
+    "x^2 (1 - x^2), x over the largest of the batch": "weight",
+    "noise of token ids below 100": "threshold",
+}
+_VARIANT = {"variant": "released"}
+RELEASED = (
+    *CONTROLS,
+    Arm(name="ncu, published", method="ncu"),
+    *(
+        Arm(name=f"ncu: {name}", method="ncu", released=(difference,))
+        for name, difference in _NCU_DIFFERENCES.items()
+    ),
+    Arm(
+        name="ncu: all but the warm-up",
+        method="ncu",
+        released=tuple(name for name in _NCU_DIFFERENCES.values() if name != "warm-up"),
+    ),
+    Arm(name="ncu, released", method="ncu", ncu=_VARIANT),
+    Arm(name="osa, published", method="osa", pairs="weighted", judge="itself"),
+    Arm(name="osa: the bundled estimator", method="osa", pairs="weighted"),
+    *(
+        Arm(name=f"osa: {name}", method="osa", released=(difference,))
+        for name, difference in _OSA_DIFFERENCES.items()
+    ),
+    Arm(name="osa, released", method="osa", ncu=_VARIANT),
+)
 TABLES = {
     "cost": Table(arms=CONTROLS, noises=_NOISES[1:]),
     "repair": Table(arms=REPAIR),
     "variants": Table(arms=VARIANTS),
     "forgetting": Table(arms=FORGETTING, setting=Setting(steps=62)),  # one pass
+    "released": Table(
+        arms=RELEASED,
+        start="bundled",
+        first_seed=1,
+        setting=Setting(pairs=4_000, steps=60, batch_size=128, first_share=0.2, held_out=500),
+    ),
     "robust": Table(arms=ROBUST, noises=_NOISES, start="clean", setting=_NOVICE),
     "prior": Table(arms=PRIOR, noises=_NOISES[2:3], start="clean", setting=_NOVICE),
     "disncl": Table(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import open_clip
 import pyarrow.parquet as pq
@@ -36,7 +36,7 @@ from ncclean.models.text_tower import token_lengths
 from ncclean.selection.policy import Policy
 from repair import halves as repair_halves
 from repair import train_demo
-from repair.arms import Arm, Setting
+from repair.arms import Arm, Setting, Start
 
 # 16 px patches: a quarter of the cost of the bundled models, which have 8 px.
 MODEL_CONFIG: dict[str, Any] = {
@@ -61,6 +61,7 @@ PREPROCESSING = Preprocessing((64, 64), (0.5,) * 3, (0.5,) * 3)
 START_TRAINING = {"batch_size": 128, "learning_rate": 2e-3, "muon_rate": 5e-3}
 # Corpora of other seeds than those that are repaired: the scenes that clean starts have seen.
 _OTHER_SCENES = 1000
+_BUNDLED = "demo-noisy"
 _POLICIES = {
     "selected": Policy(method="noise-probability"),
     "weighted": Policy(weights="osa_weight"),
@@ -149,10 +150,10 @@ class Corpora:
             "renderer": _RENDERER,
         }
 
-    def start_facts(
-        self, start: Literal["noisy", "clean"], noise: Mapping[str, float], seed: int
-    ) -> dict[str, Any]:
+    def start_facts(self, start: Start, noise: Mapping[str, float], seed: int) -> dict[str, Any]:
         """What determines a model to start from."""
+        if start == "bundled":
+            return {"bundled": judge_facts(_BUNDLED, {})}
         return {
             "corpus": self.corpus_facts(noise, seed)
             if start == "noisy"
@@ -186,6 +187,8 @@ class Corpora:
 
     def start(self, facts: Mapping[str, Any]) -> Path:
         """The folder of a CLIP that has learnt from its corpus as it is, in open_clip's layout."""
+        if "bundled" in facts:
+            return _folder(_BUNDLED)
 
         def make(folder: Path) -> None:
             save_model(self._trained(facts), folder)
@@ -335,10 +338,14 @@ def judge_facts(judge: str, start: Mapping[str, Any]) -> dict[str, Any]:
         return dict(start)
     if judge == "halves":
         return {**start, "halves": repair_halves.FACTS}
-    folder = resolve(judge, None).folder
-    assert folder is not None
-    weights = hashlib.sha256((folder / WEIGHTS_NAME).read_bytes()).hexdigest()
+    weights = hashlib.sha256((_folder(judge) / WEIGHTS_NAME).read_bytes()).hexdigest()
     return {"model": judge, "weights": weights[:10]}
+
+
+def _folder(bundled: str) -> Path:
+    folder = resolve(bundled, None).folder
+    assert folder is not None
+    return folder
 
 
 def _decode(shards: Sequence[Path]) -> Pairs:

@@ -8,7 +8,8 @@ random weights: the model to repair. Every arm of `repair.arms` goes on from tha
 same number of optimiser steps, and all are measured on held-out scenes. Tables `robust`, `prior`
 and `disncl` ask what noise does to a model that has none yet: they start from one that has learnt
 from other, clean pairs. Seed r also belongs to both trainings, so that corpora, models and
-orders of the pairs vary together.
+orders of the pairs vary together. Table `released` has what single differences between papers and
+released code do.
 
 What is made on the way lies in `--out` under names with a hash of all that determines it. The
 images are decoded once and kept in memory; all else is what `ncclean finetune` does. Runs that are
@@ -48,9 +49,7 @@ from ncclean.errors import InputError
 from ncclean.models.heads import headed
 from ncclean.models.text_tower import token_lengths
 from ncclean.training.feature_cache import CachedFeatures
-from ncclean.training.objectives.base import Phase
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
-from ncclean.training.objectives.registry import make_objective
 from ncclean.training.options import TrainOptions
 from ncclean.training.trainer import Trainer
 from repair import halves as repair_halves
@@ -65,8 +64,8 @@ from repair.corpora import (
     judge_facts,
     load_model,
 )
-from repair.forgetting import SearchedNcu
 from repair.heldout import HeldOut
+from repair.objectives import objective_of, shared_out
 from repair.tables import metrics_table, noise_name
 
 _TRAIN = TrainOptions(tensorboard=False, save_minutes=1e6)
@@ -101,7 +100,7 @@ def runs(
     table: Table, setting: Setting, noises: list[dict[str, float]], corpora: int, made: Corpora
 ) -> Iterator[Run]:
     """All runs of a table, corpus by corpus."""
-    for seed in range(corpora):
+    for seed in range(table.first_seed, table.first_seed + corpora):
         for noise in noises:
             for arm in table.arms:
                 yield Run(
@@ -127,11 +126,7 @@ def treat(run: Run, made: Corpora, folder: Path) -> tuple[nn.Module, dict[str, A
         ncu=NcuOptions(**{"forget_percent": forget, **arm.ncu}),
         **arm.options,
     )
-    if arm.forgetting is None:
-        objective = make_objective(arm.method, options, estimator.tokenize)
-    else:
-        rate = options.learning_rate or setting.learning_rate
-        objective = SearchedNcu(arm.forgetting, options.ncu, rate)
+    objective = objective_of(arm, options, estimator)
     objective.phases = shared_out(  # type: ignore[misc]
         objective.phases[:1] if arm.first_phase_alone else objective.phases,
         setting.steps - _steps_of_judge(arm),
@@ -154,18 +149,6 @@ def treat(run: Run, made: Corpora, folder: Path) -> tuple[nn.Module, dict[str, A
         return estimator.model, facts
     objective.save(folder)
     return headed(estimator.model, folder, "invariant"), facts
-
-
-def shared_out(
-    phases: tuple[Phase, ...], steps: int, first_share: float, steps_per_epoch: int
-) -> tuple[Phase, ...]:
-    """The phases with `steps` steps in all, of which the first of two has its share."""
-    first = round(first_share * steps)
-    counts = (steps,) if len(phases) == 1 else (first, steps - first)
-    return tuple(
-        dataclasses.replace(phase, steps=count, epochs=-(-count // steps_per_epoch))
-        for phase, count in zip(phases, counts, strict=True)
-    )
 
 
 def _steps_of_judge(arm: Arm) -> int:
@@ -311,7 +294,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of corpora and results")
     parser.add_argument("--table", choices=list(TABLES), default="repair")
-    parser.add_argument("--corpora", type=int, default=3, help="seeds from 0 on")
+    parser.add_argument("--corpora", type=int, default=3, help="seeds, mostly from 0 on")
     parser.add_argument("--corpus", type=int, help="this seed alone")
     parser.add_argument(
         "--noise",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from record_tables import heading, line
+from scipy.stats import t
 
 METRICS = ("retrieval", "rsum", "shape", "colour", "texture", "count")
 BASELINE = "clip on all"
@@ -44,15 +46,35 @@ def noise_table(rows: Sequence[Row], metric: str) -> Iterator[str]:
         yield line(arm, *cells)
 
 
-def differences(rows: Sequence[Row], arm: str, metric: str) -> list[float]:
-    """What an arm has over `clip` on all, corpus by corpus, in percent; none for that arm."""
-    if arm == BASELINE:
+def released_table(rows: Sequence[Row]) -> Iterator[str]:
+    """What single differences of released code add to the published variant of their method.
+
+    The interval is Student's, of the mean over the corpora.
+    """
+    yield from heading("arm", "rsum", "over as published", "95 % interval", "more than chance")
+    for arm in _in_order(row["arm"] for row in rows):
+        gains = differences(rows, arm, "rsum", f"{re.split('[:,]', arm)[0]}, published")
+        cells = ["", "", ""]
+        if gains:
+            mean, deviation = statistics.mean(gains), statistics.stdev(gains)
+            half = float(t.ppf(0.975, len(gains) - 1)) * deviation / len(gains) ** 0.5
+            interval = f"{mean - half:+.1f} to {mean + half:+.1f}"
+            cells = [spread(gains, signed=True), interval, "yes" if abs(mean) > half else "no"]
+        values = spread(percent(row, "rsum") for row in rows if row["arm"] == arm)
+        yield line(arm, values, *cells)
+
+
+def differences(
+    rows: Sequence[Row], arm: str, metric: str, baseline: str = BASELINE
+) -> list[float]:
+    """What an arm has over the baseline, corpus by corpus, in percent; none for that arm."""
+    if arm == baseline:
         return []
-    baseline = {row["corpus"]: percent(row, metric) for row in rows if row["arm"] == BASELINE}
+    before = {row["corpus"]: percent(row, metric) for row in rows if row["arm"] == baseline}
     return [
-        percent(row, metric) - baseline[row["corpus"]]
+        percent(row, metric) - before[row["corpus"]]
         for row in rows
-        if row["arm"] == arm and row["corpus"] in baseline
+        if row["arm"] == arm and row["corpus"] in before
     ]
 
 

@@ -48,6 +48,14 @@ def test_ncu_recipes_have_the_settings_of_the_supplement(name, percent, gamma, t
     assert (request.batch_size, request.objective.learning_rate) == (2048, 5e-5)
 
 
+def test_an_epoch_of_every_arm_of_the_benchmark_shows_every_caption(tmp_path):
+    """Without a selection one caption of each image would do, a fifth of the steps."""
+    stages = load_recipe(find_recipe("nc_benchmark"), tmp_path).stages.values()
+    arms = [one.command for one in stages if one.command.name == "finetune"]
+    assert len(arms) == 90
+    assert all(arm.selection is not None for arm in arms)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bundled_recipe_can_start_where_its_data_are(name, corpus, scored, tmp_path):
     weights = tmp_path / "weights.pt"
