@@ -13,15 +13,13 @@ from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar_index import LocatedSample, locate_samples
 from ncclean.data.unpacking import is_packed
 from ncclean.errors import InputError, ShardError
-from ncclean.file_names import WORKING_FOLDER
 from ncclean.text_files import parse_json, read_text
 
 
 def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
     """Usable samples of each shard by name.
 
-    From the `sizes.json` beside it, which DataComp writes, or in the working folder, where
-    `ncclean export` writes it; else from the
+    From the `sizes.json` beside it, which `ncclean export` and DataComp write; else from the
     headers of an uncompressed local tar (pairs of image and caption, decodable or not); else by
     reading it.
     """
@@ -37,11 +35,9 @@ def count_samples(shards: Sequence[ShardRef]) -> dict[str, int]:
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    here = stores.location(folder or ".")
-    present = stores.present_files([here / "sizes.json", here / WORKING_FOLDER / "sizes.json"])
-    if not present:
+    place = stores.location(folder or ".") / "sizes.json"
+    if not stores.ask("read", place, place.exists):
         return {}
-    place = present[0]
     try:
         sizes = parse_json(read_text(str(place)), place)
     except InputError:

@@ -86,9 +86,7 @@ def export_shards(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> ExportSummary:
-    """Write the selected samples as shards `00000.tar`, ...
-
-    In the working folder are `00000_stats.json`, ... of img2dataset, and `sizes.json` of DataComp.
+    """Write the selected samples as shards `00000.tar`, ... with `_stats.json` and `sizes.json`.
 
     Members are copied byte for byte; keys and order stay. `columns` of the score files `scores`,
     and of the tables `join` joined to them, are added to each sample's json; `repeat` writes a
@@ -106,7 +104,6 @@ def export_shards(
     options = ExportOptions(
         selection=selection,
         out=str(out),
-        work=str(work),
         digits=digits,
         scores=tuple(scores),
         columns=tuple(columns),
@@ -128,8 +125,8 @@ def export_shards(
                 compare=_compare,
             )
         )
-        done = {path.name for path in stores.ask("list", work, listed, work, "*_stats.json")}
-        pending = [t for t in tasks if stats_path(work, t.number, digits).name not in done]
+        done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
+        pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
         runner = runner or InProcess()
         if table is not None and pending:
             files = table.prepare(["shard", "key", "row", "caption_number", *names])
@@ -139,7 +136,7 @@ def export_shards(
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
         for written, (_, report) in enumerate(runner.map(export_shard, calls), 1):
-            _check_visible(stats_path(work, report.number, digits))
+            _check_visible(stats_path(out, report.number, digits))
             samples, size = samples + report.samples, size + report.bytes
             facts = {"shards": f"{written:,}", "bytes": file_size(size)}
             progress.advance(samples, 0, "samples", **facts)
@@ -244,8 +241,8 @@ def _files(out: UPath, work: UPath, identity: Mapping[str, Any]) -> Iterator[UPa
     """Every file that an export with this identity may write, but for its record."""
     for number in range(identity["written_shards"]):
         yield out / f"{number:0{identity['digits']}d}.tar"
-        yield stats_path(work, number, identity["digits"])
-    yield work / _SIZES
+        yield stats_path(out, number, identity["digits"])
+    yield out / _SIZES
     yield work / _SCORES
 
 
@@ -258,7 +255,7 @@ def _finish(out: UPath, work: UPath, tasks: list[ExportTask], digits: int) -> Ex
     summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(out))
     sizes: dict[str, int] = {}
     for task in tasks:
-        path = stats_path(work, task.number, digits)
+        path = stats_path(out, task.number, digits)
         stats = json.loads(stores.read_bytes(path))
         sizes[path.name.replace("_stats.json", ".tar")] = stats["successes"]
         summary.samples += stats["successes"]
@@ -266,9 +263,8 @@ def _finish(out: UPath, work: UPath, tasks: list[ExportTask], digits: int) -> Ex
         summary.errors |= stats["errors"]
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
-    remove_leftovers(out, sizes)
-    remove_leftovers(work, {name.replace(".tar", "_stats.json") for name in sizes})
+    remove_leftovers(out, {*sizes, *(name.replace(".tar", "_stats.json") for name in sizes)})
     stores.remove_files([work / _SCORES])
-    with published(work / _SIZES) as aside:
+    with published(out / _SIZES) as aside:
         aside.write_text(json.dumps(sizes, indent=2) + "\n")
     return summary

@@ -22,7 +22,6 @@ from ncclean.selection.export_shard import (
     ShardReport,
     export_shard,
     stats_path,
-    working_folder,
 )
 from ncclean.storage.tables import listed
 
@@ -76,7 +75,6 @@ def plan(
     options = ExportOptions(
         selection=selection,
         out=out,
-        work="",  # named where it writes
         scores=tuple(scores),
         columns=tuple(columns) if scores else (),
         repeats=repeats,
@@ -112,7 +110,7 @@ def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport,
     """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
     task = ExportTask(0, task.segments[:1])
     with scratch_folder() as folder:
-        options = dataclasses.replace(options, out=str(folder), work=str(folder))
+        options = dataclasses.replace(options, out=str(folder))
         begin, processor = time.perf_counter(), time.process_time()
         report = export_shard(task.absolute(), options.absolute())
         return report, time.perf_counter() - begin, time.process_time() - processor
@@ -120,7 +118,7 @@ def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport,
 
 def _done(out: str, tasks: Sequence[ExportTask]) -> int:
     """Count the shards that an interrupted export has written."""
-    folder, digits = working_folder(stores.location(out)), digits_of(tasks)
+    folder, digits = stores.location(out), digits_of(tasks)
     if not stores.is_url(folder) and not folder.is_dir():
         return 0
     names = {path.name for path in stores.ask("list", folder, listed, folder, "*_stats.json")}

@@ -50,15 +50,13 @@ _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attribute
 class ExportOptions:
     """Options that every task of an export shares. Paths may be URLs.
 
-    `work` is the folder of the statistics. `scores` and `columns`: score files and the columns to
-    add to each sample's json. `repeats`
+    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
     is the factor of the weights that says how often a sample is written; None is once.
     `caption_key` are the names of the captions, where the selection tells several apart.
     """
 
     selection: str
     out: str
-    work: str
     digits: int = 5
     scores: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -71,7 +69,6 @@ class ExportOptions:
             self,
             selection=stores.absolute(self.selection),
             out=stores.absolute(self.out),
-            work=stores.absolute(self.work),
             scores=tuple(map(stores.absolute, self.scores)),
         )
 
@@ -126,20 +123,20 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
         out.write(END_OF_ARCHIVE)
         report.bytes = out.tell()
     report.seconds = time.time() - begin
-    stats = stats_path(stores.location(options.work), task.number, options.digits)
+    stats = stats_path(stores.location(options.out), task.number, options.digits)
     with published(stats) as aside:
         aside.write_text(json.dumps(_stats(task, report, begin), indent=2) + "\n")
     return report
 
 
 def working_folder(out: UPath) -> UPath:
-    """The folder of an export's record and statistics."""
+    """The folder of an export's record."""
     return work_folder(out, RECORD, out)
 
 
-def stats_path(work: UPath, number: int, digits: int) -> UPath:
+def stats_path(out: UPath, number: int, digits: int) -> UPath:
     """The path of an exported shard's statistics, which are published after the shard."""
-    return work / f"{number:0{digits}d}_stats.json"
+    return out / f"{number:0{digits}d}_stats.json"
 
 
 def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any]:

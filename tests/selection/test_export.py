@@ -90,11 +90,11 @@ def test_members_are_those_of_the_input_byte_for_byte(corpus, selected, exported
 
 def test_shards_are_rolled_and_counted(exported):
     out, summary = exported
-    sizes = json.loads((out / ".ncclean" / "sizes.json").read_text())
+    sizes = json.loads((out / "sizes.json").read_text())
     assert list(sizes) == [f"{n:05d}.tar" for n in range(summary.shards)]
     assert set(list(sizes.values())[:-1]) == {160}
     assert sum(sizes.values()) == summary.samples
-    stats = json.loads((out / ".ncclean" / "00000_stats.json").read_text())
+    stats = json.loads((out / "00000_stats.json").read_text())
     assert (stats["count"], stats["successes"]) == (160, 160)
     assert stats["status_dict"] == {"success": 160}
 
@@ -184,11 +184,11 @@ def test_killed_and_started_again(corpus, selected, exported, tmp_path):
         "--samples-per-shard", "8", "--workers", "1", "--quiet",
     ]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", START, *command])
-    while process.poll() is None and len(list(out.glob(".ncclean/*_stats.json"))) < 5:
+    while process.poll() is None and len(list(out.glob("*_stats.json"))) < 5:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    written = {path: path.stat().st_mtime_ns for path in out.glob(".ncclean/*_stats.json")}
+    written = {path: path.stat().st_mtime_ns for path in out.glob("*_stats.json")}
     assert run(*command).returncode == 0
     assert all(path.stat().st_mtime_ns == before for path, before in written.items())
     assert members(out) == members(exported[0])
@@ -206,14 +206,14 @@ def test_another_export_in_the_same_place_is_refused(corpus, selected, exported,
 def test_overwrite_leaves_a_users_files_alone(corpus, selected, exported, tmp_path):
     out = tmp_path / "over"
     export(corpus, selected / "clean.parquet", out, samples_per_shard=40)
-    mine = [out / "mine.tar", out / ".ncclean" / "mine_stats.json", out / ".mine.tar.7.tmp"]
+    mine = [out / "mine.tar", out / "mine_stats.json", out / ".mine.tar.7.tmp"]
     for path in mine:
         path.write_bytes(b"mine")
     export(corpus, selected / "clean.parquet", out, samples_per_shard=320, overwrite=True)
     assert all(path.read_bytes() == b"mine" for path in mine)
     mine[0].unlink()
     assert members(out) == members(exported[0])
-    assert {path.name for path in out.glob(".ncclean/*_stats.json")} == {
+    assert {path.name for path in out.glob("*_stats.json")} == {
         *("00000_stats.json", "00001_stats.json", "mine_stats.json")
     }
 
@@ -295,7 +295,7 @@ def test_to_and_from_an_object_store(corpus, selected, exported):
         local = selected / "copy"
         system.get("corpus/out", str(local), recursive=True)
     assert members(local) == members(exported[0])
-    assert os.path.exists(local / ".ncclean" / "sizes.json")
+    assert os.path.exists(local / "sizes.json")
 
 
 def _selected(tmp_path, keys):

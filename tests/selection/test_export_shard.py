@@ -55,7 +55,7 @@ def test_a_sample_that_lacks_is_counted_once(tmp_path, samples_per_shard):
     out = tmp_path / "out"
     summary = export_shards(chosen, shards, UPath(out), samples_per_shard=samples_per_shard)
     assert (summary.samples, summary.missing) == (3, {"0": 2})
-    sizes = json.loads((out / ".ncclean" / "sizes.json").read_text())
+    sizes = json.loads((out / "sizes.json").read_text())
     assert sum(sizes.values()) == 3
 
 

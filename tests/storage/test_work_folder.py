@@ -34,9 +34,14 @@ def outputs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["synth", "noisy", "export"])
+@pytest.mark.parametrize("name", ["synth", "noisy"])
 def test_a_folder_of_shards_has_shards_alone(outputs, name):
     assert visible(outputs / name) == ["00000.tar", "00001.tar"]
+
+
+def test_an_export_has_the_statistics_of_img2dataset_and_datacomp_beside_its_shards(outputs):
+    statistics = ["00000_stats.json", "00001_stats.json", "sizes.json"]
+    assert visible(outputs / "export") == sorted(["00000.tar", "00001.tar", *statistics])
 
 
 def test_a_folder_of_a_table_has_tables_alone(outputs):
@@ -50,6 +55,7 @@ def test_a_run_that_began_in_plain_view_goes_on_there(outputs, tmp_path):
         path.rename(old / path.name)
     work.rmdir()
     os.remove(old / "00001_stats.json")
+    os.remove(old / "00001.tar")
     before = visible(old)
     again = ncclean.export(
         str(outputs / "all.parquet"),
@@ -61,7 +67,7 @@ def test_a_run_that_began_in_plain_view_goes_on_there(outputs, tmp_path):
         workers=1,
     )
     assert again.summary.samples == 40
-    assert visible(old) == sorted([*before, "00001_stats.json"])
+    assert visible(old) == sorted([*before, "00001.tar", "00001_stats.json"])
 
 
 def test_a_table_that_began_in_plain_view_goes_on_there(outputs, tmp_path):
