@@ -52,9 +52,9 @@ class Break:
     tests: tuple[str, ...] = ()
 
     @property
-    def name(self) -> tuple[str, str]:
-        """What it is told apart by when its text is mended."""
-        return self.file, self.means
+    def name(self) -> str:
+        """What it is told apart by when its text is mended, or the code has moved."""
+        return self.means
 
     @property
     def applies(self) -> bool:
@@ -98,12 +98,12 @@ def read_breaks() -> list[Break]:
     return [Break(**{**entry, "tests": tuple(entry.get("tests", ()))}) for entry in entries]
 
 
-def earlier_outcomes(record: Path | None) -> dict[tuple[str, str], dict[str, Any]]:
+def earlier_outcomes(record: Path | None) -> dict[str, dict[str, Any]]:
     """The rows of an earlier record by the name of the break."""
     if record is None or not record.exists():
         return {}
     rows = json.loads(record.read_text("utf-8"))["rows"]
-    return {(row["file"], row["means"]): row for row in rows}
+    return {row["means"]: row for row in rows}
 
 
 def try_break(one: Break, tree: Path, before: str, seconds: float) -> Outcome:
@@ -149,7 +149,7 @@ def _run(tree: Path, words: Sequence[str], seconds: float) -> int | None:
 
 
 def try_all(
-    chosen: Iterable[Break], before: dict[tuple[str, str], dict[str, Any]], seconds: float
+    chosen: Iterable[Break], before: dict[str, dict[str, Any]], seconds: float
 ) -> Iterator[dict[str, Any]]:
     """A row for each break, one at a time."""
     load_libraries()
@@ -190,7 +190,7 @@ def main() -> None:
     rows = []
     for row in try_all(filter(is_chosen, everything), before, arguments.seconds):
         rows.append(row)
-        before[row["file"], row["means"]] = row
+        before[row["means"]] = row
         if arguments.record is not None:  # a run takes long, and may be broken off
             joined = [before[one.name] for one in everything if one.name in before]
             write_record(arguments.record, make_record(joined))

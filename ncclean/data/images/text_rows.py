@@ -219,8 +219,8 @@ class _Lines:
     def take(self, count: int) -> None:
         """Be done with the first lines of those read; the others come again."""
         for line in self.read[:count]:
-            is_short = line.isascii()
-            self.offset += len(line if is_short else line.encode("utf-8", "surrogateescape"))
+            is_bytes = line.isascii()  # as many characters as bytes
+            self.offset += len(line if is_bytes else line.encode("utf-8", "surrogateescape"))
         self._waiting.extendleft(reversed(self.read[count:]))
         self.read, self._characters = [], 0
 
