@@ -125,12 +125,11 @@ class Parts:
         return drawn
 
     def _is_foreign(self, drawn: np.ndarray) -> np.ndarray:
-        """(P,) whether the drawn part is of another image, whose captions have no part like it."""
+        """(P,) whether no caption of the image has a part like the drawn one."""
         image = self.images[self.caption]
         texts = self.text.max(initial=0) + 1
-        theirs = image * texts + self.text[drawn]
-        is_theirs = np.isin(theirs, image * texts + self.text)
-        return np.asarray((image[drawn] != image) & ~is_theirs)
+        theirs = image * texts + self.text
+        return ~np.isin(image * texts + self.text[drawn], theirs)
 
     def _features(self, drawn: np.ndarray) -> np.ndarray:
         """(P, 6) features of part `drawn[i]` in the place of part i."""

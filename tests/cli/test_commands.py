@@ -95,7 +95,7 @@ def test_a_failed_shard_is_exit_code_1_and_named(tmp_path):
         (("synth", "--out", "c", "--noise", "0.9", "--hard", "0.5"), "sum to at most 1"),
         (
             ("synth", "--out", "c", "--kind", "salt"),
-            "--kind takes ncr, decl, per_batch, got",
+            "--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got",
         ),
         (("nonsense",), "No such command"),
     ],

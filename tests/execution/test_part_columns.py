@@ -230,6 +230,13 @@ def test_the_wrong_word_of_the_wrong_sentence(demo_estimator):
             assert suspect.as_py() in worst
             right += suspect.as_py() in captions[row].split(". ")[-1]
     assert right > 60
+    # As of captions that are nothing but the worst sentence.
+    alone = shard(demo_estimator, encoded.values["worst_part"].to_pylist(), shows)
+    expected = WordChecks.of(ScoreOptions(words=True)).of_shard(alone, facts, scores_of(encoded))
+    for name in ("suspect_word", "better_word"):
+        assert words[name].equals(expected[name])
+    margins = [one["word_margin"].to_numpy(zero_copy_only=False) for one in (words, expected)]
+    assert margins[0] == pytest.approx(margins[1], abs=1e-5, nan_ok=True)
 
 
 def test_embeddings_are_refused():

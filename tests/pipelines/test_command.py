@@ -111,7 +111,10 @@ def test_numbers_may_be_text():
         ({"pairs": "many"}, "pairs: input should be a valid integer, .*, got 'many'"),
         ({"pairs": 1.5}, "pairs: .*, got 1.5"),
         ({"pairs": [1]}, r"pairs: .*, got \[1\]"),
-        ({"kind": "salt"}, "--kind takes ncr, decl, per_batch, got 'salt'"),
+        (
+            {"kind": "salt"},
+            "--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got 'salt'",
+        ),
         ({"pairs": 0}, "--pairs must be at least 1, got 0"),
         ({"overwrite": "perhaps"}, "overwrite: .*, got 'perhaps'"),
     ],

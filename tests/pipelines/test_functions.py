@@ -131,7 +131,10 @@ def test_wrong_values_are_input_errors_and_wrong_names_are_pythons(tmp_path):
         ncclean.synth(str(tmp_path), pairs="many")
     with pytest.raises(InputError, match="--pairs must be at least 1, got 0"):
         ncclean.synth(str(tmp_path), pairs=0)
-    with pytest.raises(InputError, match="--kind takes ncr, decl, per_batch, got 'salt'"):
+    with pytest.raises(
+        InputError,
+        match="--kind takes ncr, decl, per_batch, foreign_sentence, added_detail, got 'salt'",
+    ):
         ncclean.synth(str(tmp_path), kind="salt")
     with pytest.raises(TypeError, match="pears"):
         ncclean.synth(str(tmp_path), pears=3)

@@ -9,6 +9,7 @@ import pytest
 import webdataset
 from ncclean_pipelines.inject_noise import InjectNoise
 
+from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from tests import hostile
@@ -276,3 +277,36 @@ def test_donors_without_a_caption_are_refused(clean, tmp_path):
     write_shard(tmp_path / "d.tar", [("a.jpg", jpeg(0))])
     with pytest.raises(InputError, match=r"d\.tar holds no captions"):
         inject(clean, tmp_path / "out", {"donor": 0.2}, donors=[str(tmp_path / "d.tar")])
+
+
+@pytest.mark.parametrize("kind", ["foreign_sentence", "added_detail"])
+def test_sentences_of_other_captions(tmp_path, kind):
+    options = CorpusOptions(pairs=120, shard_size=60, sentences=3, broken=0.05, seed=4)
+    write_corpus(tmp_path / "clean", options, workers=1)
+    summary = inject(tmp_path / "clean", tmp_path / "noisy", {kind: 0.5})
+    before, after = (
+        [one for path in sorted((tmp_path / name).glob("*.tar")) for one in samples(path)
+         if one.status == "ok"]
+        for name in ("clean", "noisy")
+    )  # fmt: skip
+    every = [parts_of(one.caption, sentence_starts(one.caption)) for one in before]
+    noisy = 0
+    for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        fields = new.metadata
+        assert fields["caption"] == new.caption
+        assert fields["is_noisy"] == (new.caption != old.caption)
+        if not fields["is_noisy"]:
+            assert "noisy_part" not in fields
+            continue
+        noisy += 1
+        assert fields["noise_kind"] == kind
+        parts = parts_of(new.caption, sentence_starts(new.caption))
+        foreign = parts[fields["noisy_part"]]
+        others = {part for own in every[:number] + every[number + 1 :] for part in own}
+        assert any(foreign.endswith(part) for part in others - {*every[number]})
+        left = [*parts[: fields["noisy_part"]], *parts[fields["noisy_part"] + 1 :]]
+        assert {*left} <= {*every[number]}
+        assert len(left) == len(every[number]) - (kind == "foreign_sentence") or any(
+            one.endswith("art.") for one in (*parts, *every[number])
+        )
+    assert noisy == summary.noisy[kind] == summary.planned[kind] - summary.unchanged[kind] > 50

@@ -236,3 +236,18 @@ def test_requests_that_do_not_fit(corpus):
     ):
         with pytest.raises(InputError, match=message):
             noisy(corpus, "out", **options)
+
+
+def test_sentences_never_come_from_a_caption_of_the_image(corpus):
+    """And the list of truth says which sentence it is, None for the others."""
+    summary = noisy(corpus, "out", kind=["foreign_sentence"], rate=[0.5])
+    seen = 0
+    for path in sorted((corpus / "out").glob("*.tar")):
+        for image, captions in pairs(path).items():
+            assert all((number != image) == is_noisy for number, is_noisy in captions)
+            seen += sum(is_noisy for _, is_noisy in captions)
+        for sample in samples(path):
+            fields = {"is_noisy": [False] * EACH, "noisy_part": [None] * EACH, **sample.metadata}
+            parts = [0 if is_noisy else None for is_noisy in fields["is_noisy"]]
+            assert fields["noisy_part"] == parts
+    assert seen == sum(summary.noisy.values()) > 10

@@ -4,6 +4,8 @@ import pytest
 from ncclean_pipelines.command import build
 from ncclean_pipelines.synth import Synth
 
+from ncclean.data.reader import read_samples
+from ncclean.data.shards import resolve_shards
 from ncclean.errors import InputError, ResumeError
 
 
@@ -73,3 +75,16 @@ def test_a_users_shard_in_the_way_is_refused(tmp_path, overwrite):
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(InputError):
         build(Synth, {"out": "c", **wrong})
+
+
+def test_sentences_and_which_of_them_is_foreign(tmp_path):
+    options = {"sentences": 4, "noise": 0.5, "kind": "foreign_sentence", "seed": 3}
+    assert command(tmp_path / "c", **options).run().summary.shards == 1
+    records = [one.metadata for one in read_samples(resolve_shards([str(tmp_path / "c")])[0])]
+    noisy = [record for record in records if record["is_noisy"]]
+    assert len(noisy) == 10
+    assert {record["noise_kind"] for record in noisy} == {"foreign_sentence"}
+    assert {record["noisy_part"] for record in noisy} <= {0, 1, 2, 3}
+    assert all(record["noisy_part"] is None for record in records if not record["is_noisy"])
+    with pytest.raises(ResumeError, match="--sentences was 4, is 1"):
+        command(tmp_path / "c", **{**options, "sentences": 1}).run()
