@@ -63,11 +63,13 @@ class Parts:
         """Log-odds that each part is foreign rather than one of its caption, and of known ones.
 
         (P,) and (K,) float32, the second of K known foreign parts. NaN and none where there are too
-        few parts to learn from. Of both halves of the captions each is judged by the other.
+        few parts to learn from. Of both halves of the images each is judged by the other.
         """
         drawn = self._foreign(np.random.default_rng(list(seed)))
         is_foreign = self._is_foreign(drawn)
-        halves = [self.caption % 2 == half for half in (0, 1)]
+        # An image's captions are in one half: the first and the second may be of other kinds.
+        image = np.unique(self.images, return_inverse=True)[1][self.caption]
+        halves = [image % 2 == half for half in (0, 1)]
         if min((is_foreign & half).sum() for half in halves) < _FEWEST // 2:
             return np.full(len(drawn), np.nan, np.float32), np.empty(0, np.float32)
         own, foreign = self._features(np.arange(len(drawn))), self._features(drawn)

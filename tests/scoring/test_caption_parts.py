@@ -92,7 +92,7 @@ def test_features_are_those_of_the_drawn_part_among_the_others(planted):
     assert parts.cosines.numpy() == pytest.approx(loops(parts, own)[:, 0], abs=1e-6)
 
 
-def test_each_half_of_the_captions_is_judged_by_the_other(planted):
+def test_each_half_of_the_images_is_judged_by_the_other(planted):
     """Logistic regression on the same features, the classes weighted alike, in steps of 2^-10."""
     parts, _ = planted
     drawn = parts._foreign(np.random.default_rng([3, 4]))
@@ -100,7 +100,7 @@ def test_each_half_of_the_captions_is_judged_by_the_other(planted):
     own, foreign = loops(parts, np.arange(len(drawn))), loops(parts, drawn)
     expected_own, expected_foreign = np.empty(len(drawn)), np.empty(len(drawn))
     for half in (0, 1):
-        judged = parts.caption % 2 == half
+        judged = parts.images[parts.caption] % 2 == half
         rows = np.concatenate([own[~judged], foreign[~judged & known]])
         labels = np.arange(len(rows)) >= (~judged).sum()
         scaler = StandardScaler().fit(rows)
