@@ -217,6 +217,7 @@ def test_embeddings_have_no_tokens_and_no_parts(embedded, tmp_path):
 def cleaned(shards, tmp_path_factory, rough_shifts):
     out = tmp_path_factory.mktemp("cleaned") / "out"
     options = {"model": "demo", "precision": "fp32", "caption_parts": "sentences"}
+    options["threshold"] = 0.4  # of pairs, and of sentences
     return ncclean.clean(str(shards), str(out), **options), out
 
 
@@ -261,6 +262,11 @@ def test_a_cleaned_corpus_has_mended_captions(cleaned, truth):
     kinds = [by_key[key]["noise_kind"] for key in selection]
     assert kinds.count("ncr") < 6
     assert kinds.count("foreign_sentence") > 100
+
+
+def test_the_threshold_of_clean_is_that_of_sentences_too(cleaned):
+    policy = json.loads(pq.read_schema(cleaned[1] / "clean.parquet").metadata[b"policy"])
+    assert (policy["threshold"], policy["part_threshold"]) == (0.4, 0.4)
 
 
 def test_the_report_of_a_cleaned_corpus_strikes_sentences(cleaned):
