@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ncclean.rules import Method
     from ncclean.schema import ScoreFacts
 
+_PART_THRESHOLD = 0.5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Options):
@@ -121,7 +123,7 @@ class Policy(Options):
     part_threshold: Annotated[
         float,
         Option("With --drop-parts: the noise probability to stay below.", low=0, high=1),
-    ] = 0.5
+    ] = _PART_THRESHOLD
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,6 +152,8 @@ class Policy(Options):
         self._check_range()
         if self.lowest and self.score is None:
             raise InputError("--lowest needs --score")
+        if self.part_threshold != _PART_THRESHOLD and not self.drop_parts:
+            raise InputError("--part-threshold needs --drop-parts")
         if self.with_forget and self.method != "ncu":
             raise InputError("--with-forget needs --method ncu")
         if self.where is not None:

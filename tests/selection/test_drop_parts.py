@@ -229,3 +229,8 @@ def test_the_sql_of_a_policy_without_parts_reads_no_parts():
     assert [float(value) if value else value for value in found.fetchall()[0]] == [
         None, None, None, 0.25,
     ]  # fmt: skip
+
+
+def test_a_threshold_of_parts_that_stay_is_refused():
+    with pytest.raises(InputError, match="--part-threshold needs --drop-parts"):
+        Policy(part_threshold=0.3)
