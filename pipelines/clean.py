@@ -98,7 +98,7 @@ class Clean(Command):
             if options[option] is not None or option == "pretrained"
         ]
         if self.caption_parts is not None:
-            changes.append("select.drop_parts=true")
+            changes += ["select.drop_parts=true", f"select.part_threshold={self.threshold}"]
         flags = {
             target: option if option == "source" else f"--{option.replace('_', '-')}"
             for target, option in _targets()

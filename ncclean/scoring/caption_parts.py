@@ -67,7 +67,9 @@ class Parts:
         """
         drawn = self._foreign(np.random.default_rng(list(seed)))
         is_foreign = self._is_foreign(drawn)
-        halves = [self.images[self.caption] % 2 == half for half in (0, 1)]
+        # An image's captions are in one half: the first and the second may be of other kinds.
+        image = np.unique(self.images, return_inverse=True)[1][self.caption]
+        halves = [image % 2 == half for half in (0, 1)]
         if min((is_foreign & half).sum() for half in halves) < _FEWEST // 2:
             return np.full(len(drawn), np.nan, np.float32), np.empty(0, np.float32)
         own, foreign = self._features(np.arange(len(drawn))), self._features(drawn)

@@ -347,6 +347,8 @@ def _with_fields(record: dict[str, Any], fields: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
     if isinstance(value, float):
         # Columns are float32: their shortest decimal form, not that of the double.
         return float(str(np.float32(value))) if np.isfinite(value) else None

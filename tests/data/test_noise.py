@@ -173,3 +173,11 @@ def test_of_one_image_nothing_is_foreign():
 def test_partners_are_seeded():
     first, again, other = (plan_noise(99, {"foreign_sentence": 0.5}, seed) for seed in (1, 1, 2))
     assert first.partners == again.partners != other.partners
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_one_caption_for_each_image_all_that_are_drawn_are_noisy(seed):
+    """No caption gives a sentence to itself."""
+    plan = plan_noise(200, {"foreign_sentence": 0.3, "added_detail": 0.2}, seed)
+    assert [(plan.kind == kind).sum() for kind in WITH_PARTNER] == [60, 40]
+    assert plan_noise(2, {"added_detail": 1.0}, seed).partners == {0: 1, 1: 0}

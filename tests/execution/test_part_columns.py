@@ -10,13 +10,16 @@ import torch.nn.functional as F
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
+from ncclean.data.caption_parts import parts_of
 from ncclean.errors import InputError
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.part_columns import PartColumns
 from ncclean.execution.word_checks import WordChecks
+from ncclean.models.estimator import Estimator
 from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE
 from ncclean.scoring.columns import score_pairs
+from tests.conftest import write_model
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "brown")
 SHAPES = ("circle", "square", "star", "triangle", "heart", "ring")
@@ -249,3 +252,17 @@ def test_it_is_asked_for():
     assert PartColumns.of(ScoreOptions(caption_parts="sentences", seed=3)) == PartColumns(3)
     with pytest.raises(InputError, match="caption-parts"):
         ScoreOptions(caption_parts="words")
+
+
+@pytest.mark.parametrize(("context", "counts"), [(32, [1, 4]), (77, [1, 2]), (128, [1, 1])])
+def test_parts_fit_the_context_of_the_model(tmp_path, context, counts):
+    """A longer one has whole sentences where a shorter one has pieces."""
+    vision = {"image_size": 32, "layers": 1, "width": 32, "head_width": 32, "patch_size": 16}
+    text = {"context_length": context, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    config = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
+    estimator = Estimator.load(f"local-dir:{write_model(tmp_path / 'm', config)}", None)
+    captions = ["a dog", "a dog and a cat, " * 20]
+    values, _ = columns(estimator, shard(estimator, [caption.strip() for caption in captions]))
+    assert values["part_count"] == counts
+    parts = parts_of(captions[1], values["part_starts"][1])
+    assert max(estimator.count_tokens(parts)) <= context

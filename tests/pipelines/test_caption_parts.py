@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.score import Score
 from sklearn.metrics import roc_auc_score
+from upath import UPath
 
 import ncclean
 from ncclean import schema
@@ -17,7 +18,11 @@ from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
+from ncclean.selection.export import export_shards
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
 from ncclean.storage.run_facts import read_facts
+from tests import hostile
 
 MODEL = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": 0.2}
 
@@ -148,6 +153,46 @@ def test_the_dry_run_says_how_many_captions_are_cut(shards, tmp_path):
     assert "add --caption-parts sentences" in text
 
 
+def test_several_captions_of_an_image(shards, tmp_path):
+    """The first of each image is right; the second ends with what is said of the next image."""
+    clean = [
+        (one.image, parts_of(one.caption, sentence_starts(one.caption)))
+        for shard in resolve_pairs([str(shards)])
+        for one in read_samples(shard)
+        if one.metadata["broken"] is None and not one.metadata["is_noisy"]
+    ]
+    members, foreign = [], {}
+    for number, (image, parts) in enumerate(clean):
+        foreign[f"{number:04d}"] = other = clean[number - 1][1][0]
+        record = {"captions": [" ".join(parts[:2]), " ".join([*parts[2:4], other])]}
+        members += [
+            (f"{number:04d}.jpg", image),
+            (f"{number:04d}.json", json.dumps(record).encode()),
+        ]
+    (tmp_path / "s.tar").write_bytes(hostile.tar_bytes(members))
+    names = {"caption_key": "captions", "batch_size": 64}
+    score(tmp_path / "s.tar", tmp_path / "s.parquet", **names)
+    rows = rows_of(tmp_path / "s.parquet")
+    assert len(rows) == 2 * len(clean) > 700
+    noisy = [row["caption_number"] == 1 for row in rows]
+    assert roc_auc_score(noisy, [row["part_noise_probability"] for row in rows]) > 0.95
+    policy = Policy(drop_parts=True, method="noise-probability")
+    select([str(tmp_path / "s.parquet")], UPath(tmp_path / "o.parquet"), policy)
+    export_shards(
+        str(tmp_path / "o.parquet"), resolve_pairs([str(tmp_path / "s.tar")]),
+        UPath(tmp_path / "clean"), caption_key="captions",
+    )  # fmt: skip
+    samples = exported(tmp_path / "clean")
+    assert len(samples) > 0.9 * len(clean)
+    left = [any(foreign[key] in text for text in fields["captions"])
+            for key, (_, fields) in samples.items()]  # fmt: skip
+    assert np.mean(left) < 0.15
+    mended = [fields for _, fields in samples.values() if "original_captions" in fields]
+    assert len(mended) > 0.8 * len(clean)
+    for key, (text, fields) in samples.items():
+        assert text == fields["caption"] == fields["captions"][0], key
+
+
 @pytest.fixture(scope="module")
 def embedded(shards, tmp_path_factory):
     """Embeddings of one shard."""
@@ -172,6 +217,7 @@ def test_embeddings_have_no_tokens_and_no_parts(embedded, tmp_path):
 def cleaned(shards, tmp_path_factory, rough_shifts):
     out = tmp_path_factory.mktemp("cleaned") / "out"
     options = {"model": "demo", "precision": "fp32", "caption_parts": "sentences"}
+    options["threshold"] = 0.4  # of pairs, and of sentences
     return ncclean.clean(str(shards), str(out), **options), out
 
 
@@ -216,6 +262,11 @@ def test_a_cleaned_corpus_has_mended_captions(cleaned, truth):
     kinds = [by_key[key]["noise_kind"] for key in selection]
     assert kinds.count("ncr") < 6
     assert kinds.count("foreign_sentence") > 100
+
+
+def test_the_threshold_of_clean_is_that_of_sentences_too(cleaned):
+    policy = json.loads(pq.read_schema(cleaned[1] / "clean.parquet").metadata[b"policy"])
+    assert (policy["threshold"], policy["part_threshold"]) == (0.4, 0.4)
 
 
 def test_the_report_of_a_cleaned_corpus_strikes_sentences(cleaned):

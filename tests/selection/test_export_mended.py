@@ -177,3 +177,19 @@ def test_hostile_captions(tmp_path):
     found, _ = exported(tmp_path, write_selection(tmp_path, "s", [("a", text, None)]), shards)
     assert found["a"]["txt"].decode() == found["a"]["json"]["caption"] == text
     assert found["a"]["json"]["original_caption"] == f"{text}. A cat."
+
+
+def test_columns_of_parts_are_exported_as_short_numbers(tmp_path):
+    shards = tar(tmp_path, {"a": {"txt": WHOLE}})
+    table = pa.table({
+        "uid": ["a"], "shard": ["s"], "key": ["a"], "row": pa.array([0], pa.int32()),
+        "part_starts": pa.array([[0, 12]], pa.list_(pa.int32())),
+        "part_noise_probabilities": pa.array([[0.1, None]], pa.list_(pa.float32())),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "scores.parquet")
+    chosen = write_selection(tmp_path, "s", [("a", None, None)])
+    columns = ["part_starts", "part_noise_probabilities"]
+    found, _ = exported(
+        tmp_path, chosen, shards, scores=[str(tmp_path / "scores.parquet")], columns=columns
+    )
+    assert found["a"]["json"] == {"part_starts": [0, 12], "part_noise_probabilities": [0.1, None]}
