@@ -95,6 +95,10 @@ FIGURES = {
     "caption-parts-photographs": Figure(
         ("caption-parts-photographs",), part_tables.photographs_table
     ),
+    "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_table),
+    "caption-parts-alternatives": Figure(
+        ("caption-parts-alternatives",), part_tables.alternatives_table
+    ),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),

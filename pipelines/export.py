@@ -12,7 +12,7 @@ from ncclean.errors import InputError
 from ncclean.options import CaptionKeys, Option, Reads
 
 from .command import Command, Result
-from .display import Shown, counted, file_size, hours
+from .display import Note, Shown, counted, file_size, hours
 from .progress import SILENT, Progress
 from .shared_options import Join, Overwrite, ScoredShards
 
@@ -163,6 +163,11 @@ class Export(Command):
 def _summary(exported: ExportSummary) -> Iterator[Shown]:
     shards = f"{counted(exported.shards, 'shard')}, " if exported.shards else ""
     yield f"{shards}{exported.samples:,} samples, {file_size(exported.bytes)} in {exported.out}"
+    if exported.mended_lost:
+        yield Note(
+            f"uids say nothing of captions: the mended ones of {exported.mended_lost:,} samples "
+            "are not in the file; export shards to have them"
+        )
 
 
 def _plan_lines(plan: ExportPlan) -> Iterator[Shown]:

@@ -60,7 +60,8 @@ class ExportSummary:
     """Counts of what was written: shards, samples and bytes, with those of an earlier run.
 
     `missing` counts selected samples that the input does not have, by input shard; `errors` are
-    input shards that could not be read.
+    input shards that could not be read. `mended_lost` are mended captions that a file of uids
+    cannot hold.
     """
 
     shards: int
@@ -69,6 +70,7 @@ class ExportSummary:
     out: str
     missing: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    mended_lost: int = 0
 
 
 def export_shards(
@@ -203,7 +205,10 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
                 rows["f0"], rows["f1"] = (batch.column(name).to_numpy() for name in ("f0", "f1"))
                 stream.write(rows.tobytes())
         size = aside.stat().st_size
-    return ExportSummary(shards=0, samples=count, bytes=size, out=str(out))
+    (mended,) = connection.execute(
+        "SELECT count(*) FROM scores WHERE list_any_value(mended) IS NOT NULL"
+    ).fetchall()[0]
+    return ExportSummary(shards=0, samples=count, bytes=size, out=str(out), mended_lost=int(mended))
 
 
 def _identity(

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ncclean.errors import InputError
 from ncclean.options import Option, Options
+from ncclean.selection.drop_parts import COLUMNS, HAS_PARTS
 from ncclean.storage.quoting import identifier
 
 if TYPE_CHECKING:
     from ncclean.rules import Method
     from ncclean.schema import ScoreFacts
-# SQL: whether a caption has several parts, with probabilities.
-_HAS_PARTS = "(len(part_starts) > 1 AND list_any_value(part_noise_probabilities) IS NOT NULL)"
+
+_PART_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class Policy(Options):
     part_threshold: Annotated[
         float,
         Option("With --drop-parts: the noise probability to stay below.", low=0, high=1),
-    ] = 0.5
+    ] = _PART_THRESHOLD
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,6 +152,8 @@ class Policy(Options):
         self._check_range()
         if self.lowest and self.score is None:
             raise InputError("--lowest needs --score")
+        if self.part_threshold != _PART_THRESHOLD and not self.drop_parts:
+            raise InputError("--part-threshold needs --drop-parts")
         if self.with_forget and self.method != "ncu":
             raise InputError("--with-forget needs --method ncu")
         if self.where is not None:
@@ -209,8 +212,7 @@ class Policy(Options):
         if self.weights is not None:
             needed[self.weights] = "--weights"
         if self.drop_parts:
-            names = ("text", "part_starts", "part_noise_probabilities")
-            needed |= dict.fromkeys(names, "--drop-parts, for tables scored with --caption-parts")
+            needed |= dict.fromkeys(COLUMNS, "--drop-parts, for tables scored with --caption-parts")
         return needed
 
     def rule(self) -> str | None:
@@ -225,7 +227,7 @@ class Policy(Options):
             keeps = f"{method.column} < {self.threshold!r}"
         if self.by_noise_probability and self.drop_parts:
             # Its parts say more: whether all of them are wrong.
-            keeps = f"({_HAS_PARTS} OR {keeps})"
+            keeps = f"({HAS_PARTS} OR {keeps})"
         return keeps
 
     def goodness(self, value: str | None = None) -> str | None:
@@ -238,26 +240,6 @@ class Policy(Options):
         value = value or identifier(self.score)
         finite = f"CASE WHEN isfinite({value}::DOUBLE) THEN {value} END"
         return f"-({finite})" if self.prefers_low else finite
-
-    def kept_parts(self) -> str:
-        """SQL for the numbers of the parts of a caption that `--drop-parts` keeps, from 1."""
-        if not self.drop_parts:
-            return "NULL::BIGINT[]"
-        # Of what cannot be told, nothing is dropped.
-        noise = "part_noise_probabilities[part]"
-        return (
-            "list_filter(range(1, len(part_starts) + 1), lambda part: "
-            f"coalesce({noise} < {self.part_threshold!r}, true))"
-        )
-
-    def noise(self, value: str) -> str:
-        """SQL for the noise probability of what is kept of a pair; `value` is that of the pair."""
-        if not self.drop_parts:
-            return value
-        kept = "list_transform(kept_parts, lambda part: part_noise_probabilities[part])"
-        return (
-            f"CASE WHEN {_HAS_PARTS} AND len(kept_parts) > 0 THEN list_max({kept}) ELSE {value} END"
-        )
 
     def bound(self) -> float | None:
         """The policy's threshold, turned so that higher is cleaner."""

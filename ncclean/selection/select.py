@@ -30,6 +30,7 @@ from ncclean.selection.chain_steps import (
     find_over_cap,
     find_worse_captions,
 )
+from ncclean.selection.drop_parts import check_parts, count_mended, part_columns
 from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line
 from ncclean.storage.expressions import missing_column
@@ -39,11 +40,6 @@ from ncclean.storage.tables import table_files, table_metadata
 
 # Of the table, where it has them: what the summary counts, and what duplicates are compared by.
 _READ_IF_THERE = ("noise_probability", "ncu_split", "similarity", "caption_number")
-# SQL: the kept parts of a caption put together; null if they are all.
-_MENDED = """CASE WHEN len(kept_parts) < len(part_starts) THEN trim(array_to_string(
-    list_transform(kept_parts, lambda part: substring(text, part_starts[part] + 1,
-    coalesce(part_starts[part + 1], length(text)) - part_starts[part])), ''),
-    chr(9) || chr(10) || chr(13) || ' ') END"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ def select(
             if policy.by_noise_probability and selection.has_scored:
                 _raise_if_unknown(paths)
             if policy.drop_parts:
-                selection.check_parts()
+                check_parts(scores.connection)
             summary = selection.write(aside)
         except duckdb.Error as error:
             raise_if_full(UPath(aside), error)
@@ -181,23 +177,6 @@ class _Selection:
         found = self._connection.execute("SELECT 1 FROM candidates WHERE status = 'ok' LIMIT 1")
         return found.fetchone() is not None
 
-    def check_parts(self) -> None:
-        """Raise `InputError` if the captions are not there, or no part has a probability."""
-        several, texts, told = self._one(
-            "SELECT count(*), count(text), "
-            "count(*) FILTER (list_any_value(part_noise_probabilities) IS NOT NULL) "
-            "FROM scores WHERE status = 'ok' AND len(part_starts) > 1"
-        )
-        if several > texts:
-            raise InputError(
-                "--drop-parts needs the captions, and the table has none: score without --no-text"
-            )
-        if several and not told:
-            raise InputError(
-                "--drop-parts: no part of a caption has a noise probability. The estimator cannot "
-                "tell right sentences from wrong ones, or there are too few captions with several"
-            )
-
     def write(self, aside: Path) -> dict[str, Any]:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
@@ -251,15 +230,12 @@ class _Selection:
             self._connection.execute(
                 "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
                 f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
-                f"{policy.kept_parts()} AS kept_parts, "
-                f"{policy.noise(noise)} AS noise_probability, "
+                f"{part_columns(policy, noise)}, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
                 f"{goodness} AS goodness, "
                 f"{balance} AS balance, "
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
-                f"{'len(part_starts)' if policy.drop_parts else 'NULL::BIGINT'} AS parts, "
-                f"{_MENDED if policy.drop_parts else 'NULL::VARCHAR'} AS caption, "
                 f"{weight} AS weight FROM scores"
             )
             self._connection.execute("SELECT * FROM candidates LIMIT 0")
@@ -344,16 +320,8 @@ class _Selection:
             "forget": forget,
             "joined": self._partners,
             "drawn": self._drawn,
-            **(self._mended() if self._policy.drop_parts else {}),
+            **(count_mended(self._connection, self._chain()) if self._policy.drop_parts else {}),
         }
-
-    def _mended(self) -> dict[str, int]:
-        """The captions of kept pairs that lost parts, the parts that they lost, and all parts."""
-        mended, dropped, parts = self._one(
-            "SELECT count(caption), coalesce(sum(parts - len(kept_parts)), 0), "
-            f"coalesce(sum(parts), 0) FROM ({self._chain()}) WHERE reason IS NULL"
-        )
-        return {"captions_mended": mended, "parts_dropped": dropped, "parts": parts}
 
     def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
         """Move the dropped ties from the kept to the dropped counts.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ncclean.data.caption_parts import sentence_starts
 from ncclean.errors import InputError
+from ncclean.selection.drop_parts import part_columns
 from ncclean.selection.policy import Policy
 from tests.selection.tables import run, table
 
@@ -223,6 +224,13 @@ def test_a_megabyte(tmp_path):
 
 
 def test_the_sql_of_a_policy_without_parts_reads_no_parts():
-    assert Policy().kept_parts() == "NULL::BIGINT[]"
-    assert duckdb.sql(f"SELECT {Policy().kept_parts()}").fetchall() == [(None,)]
-    assert Policy().noise("x") == "x"
+    found = duckdb.sql(f"SELECT {part_columns(Policy(), '0.25')}")
+    assert found.columns == ["kept_parts", "parts", "caption", "noise_probability"]
+    assert [float(value) if value else value for value in found.fetchall()[0]] == [
+        None, None, None, 0.25,
+    ]  # fmt: skip
+
+
+def test_a_threshold_of_parts_that_stay_is_refused():
+    with pytest.raises(InputError, match="--part-threshold needs --drop-parts"):
+        Policy(part_threshold=0.3)

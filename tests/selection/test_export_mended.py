@@ -12,7 +12,7 @@ from upath import UPath
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import resolve_shards
 from ncclean.data.sources import resolve_pairs
-from ncclean.selection.export import export_shards
+from ncclean.selection.export import export_shards, export_uids
 from tests import hostile
 
 WHOLE, LEFT = "A dog runs. A cat sits.", "A dog runs."
@@ -193,3 +193,11 @@ def test_columns_of_parts_are_exported_as_short_numbers(tmp_path):
         tmp_path, chosen, shards, scores=[str(tmp_path / "scores.parquet")], columns=columns
     )
     assert found["a"]["json"] == {"part_starts": [0, 12], "part_noise_probabilities": [0.1, None]}
+
+
+def test_a_file_of_uids_cannot_hold_mended_captions(tmp_path):
+    chosen = write_selection(tmp_path, "00000", [("a", LEFT, None), ("b", None, None)])
+    table = pq.read_table(chosen)
+    uids = pa.array([f"{number:032x}" for number in range(2)])
+    pq.write_table(table.set_column(0, "uid", uids), chosen)
+    assert export_uids(chosen, UPath(tmp_path / "uids.npy")).mended_lost == 1

@@ -95,6 +95,33 @@ def mending_table(record: Record) -> Iterator[str]:
         )  # fmt: skip
 
 
+def speed_table(record: Record) -> Iterator[str]:
+    """Pairs a second with and without parts, and what is added to encoding them."""
+    yield from heading(
+        "sentences", "distinct sentences", "pairs/s, whole", "pairs/s, with sentences",
+        "added seconds", "encoding the sentences alone", "ratio",
+    )  # fmt: skip
+    for row in record["rows"]:
+        seconds = row["seconds"]
+        added = seconds["parts"] - seconds["whole"]
+        ratio = f"{added / seconds['encoding']:.2f}" if row["distinct_parts"] else ""
+        yield line(
+            str(row["sentences"]), f"{row['distinct_parts']:,}",
+            *(f"{row['pairs'] / seconds[name]:,.0f}" for name in ("whole", "parts")),
+            f"{added:.1f}", f"{seconds['encoding']:.1f}", ratio,
+        )  # fmt: skip
+
+
+def alternatives_table(record: Record) -> Iterator[str]:
+    """AUROC of phrases and of edits beside sentences, mean over the seeds."""
+    rows = record["rows"]
+    names = list(rows[0]["auroc"])
+    yield from heading("corpus", "what is wrong", "sentences", *names)
+    for (corpus, kind, sentences), found in _groups(rows, "corpus", "kind", "sentences"):
+        means = (f"{_mean(row['auroc'][name] for row in found):.3f}" for name in names)
+        yield line(corpus, _KINDS[kind], str(sentences), *means)
+
+
 def _recall(row: Mapping[str, Any], depth: int) -> float:
     """The mean of both directions."""
     return float(row[f"image_to_text_R@{depth}"] + row[f"text_to_image_R@{depth}"]) / 2
