@@ -46,6 +46,7 @@ UNMEASURED = {
     ("input.md", "| source | what lies there |"),
     ("input.md", "| status | meaning |"),
     ("input.md", "| code | meaning |"),
+    ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
     ("methods.md", "| you have | use | section | code |"),
     ("models.md", "| `--model` | loads |"),
