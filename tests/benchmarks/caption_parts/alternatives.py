@@ -9,7 +9,8 @@ sentences are. *Edits* (TRACED, ICLR 2026): up to three times the one deletion o
 that raises the cosine most, words from the corpus; the features of the way (cosine before, gains,
 words changed, cosine of both captions) are judged once by the whole gain, and once by logistic
 regression that learns the truth in five folds, which flatters them. *Whole*, the cosine itself, is
-given the same regression.
+given the same regression. *Words*, the length of the caption, is a control: a detail makes it
+longer.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def compared(shards: Path, estimator: Estimator, most: int) -> dict[str, Any]:
         "whole": learnt(whole[:, None]),
         "sentences": by_parts(estimator, image, captions, sentence_starts, whole),
         "phrases": by_parts(estimator, image, captions, phrase_starts, whole),
+        "words": np.array([len(caption.split()) for caption in captions]),
         "edits, gain": way[:, 1],
         "edits, learnt": learnt(way),
     }
