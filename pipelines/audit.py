@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ncclean.auditing.judge_options import JudgeOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads, check_unset, parameters
@@ -17,13 +18,14 @@ from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
+    from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit
     from ncclean.auditing.measure import Audit as Measured
     from ncclean.auditing.measure import RuleAudit
     from ncclean.report.write_audit import WrittenAudit
 
 _estimate = partial(interval, called="")
 _OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
-_OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
+_OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "width", "apply")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +56,20 @@ class Audit(Command):
     seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None
     answers: Annotated[
-        str | None,
+        Sequence[str],
         Option(
-            "Answers to measure by: what the page saved, or any JSON or CSV with `uid` and "
-            "`answer`.",
+            "Answers to measure by: what the page saved, or any JSON, CSV or Parquet with `uid` "
+            "and `answer`. With --out: leave these pairs out of the new sample. Repeatable.",
             reads=Reads.PATH,
+        ),
+    ] = ()
+    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
+    width: Annotated[
+        float | None,
+        Option(
+            "Also say how many answers an interval of this width takes (`.02`: two points).",
+            above=0.0,
+            below=1.0,
         ),
     ] = None
     sample: Annotated[
@@ -89,15 +100,16 @@ class Audit(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.out is None) == (self.answers is None):
+        if self.out is None and not self.answers:
             raise InputError(
                 "audit takes either --out, to draw a sample and write the page, or --answers, to "
                 "measure by them"
             )
-        if self.answers is None:
-            check_unset(self, _OF_ANSWERS, "needs --answers")
+        if self.out is not None:
+            why = "is for measuring: leave it out with --out" if self.answers else "needs --answers"
+            check_unset(self, _OF_ANSWERS, why)
         else:
-            check_unset(self, _OF_PAGE, "is for drawing a sample: leave it out with --answers")
+            check_unset(self, _OF_PAGE, "is for drawing a sample: it needs --out")
         if self.apply and len(self.scores) != 1:
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
@@ -117,6 +129,8 @@ class Audit(Command):
                 shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
                 pairs=self.pairs,
                 seed=self.seed,
+                judge=self.judge_options,
+                answered=self.answers,
                 title=self.title,
                 memory_limit=self.memory_limit,
                 progress=progress,
@@ -140,7 +154,6 @@ class Audit(Command):
         """Measure the table by the answers; with `--apply`, move its calibration to them."""
         from ncclean.auditing.measure import measure
 
-        assert self.answers is not None
         progress.say("measuring")
         audit = measure(
             self.scores,
@@ -149,6 +162,8 @@ class Audit(Command):
             selection=self.selection,
             partly=self.partly,
             cannot_tell=self.cannot_tell,
+            judge=self.judge_options,
+            width=self.width,
             memory_limit=self.memory_limit,
         )
         if self.apply:
@@ -188,6 +203,10 @@ def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
         yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
     rates = (_estimate(audit.noise), _estimate(audit.expected))
     yield Table("", ("", "measured (95 % interval)", "expected"), (("noise rate", *rates),))
+    if audit.judge is not None:
+        yield from _judge_lines(audit.judge)
+    if audit.needed is not None:
+        yield _needed_line(audit.needed)
     rules = [*audit.rules, *([audit.selection] if audit.selection is not None else [])]
     yield Table(
         "Rules",
@@ -209,6 +228,35 @@ def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
         )
     elif audit.disagreements:
         yield "--apply moves the calibration to these answers"
+
+
+def _judge_lines(judge: JudgeAudit) -> Iterator[Shown]:
+    yield (
+        f"the judge, {judge.name}: {judge.answers:,} answers, {judge.compared:,} of them on pairs "
+        f"that people judged; both agree on {_estimate(judge.agreement)}"
+    )
+    yield Table(
+        "The judge",
+        ("people say", *(f"judge: {answer}" for answer in judge.confusion["match"])),
+        tuple(
+            (truth, *map(_estimate, shares.values())) for truth, shares in judge.confusion.items()
+        ),
+    )
+    if judge.helps and judge.alone.is_known:
+        yield f"by people alone, the noise rate is {_estimate(judge.alone)}"
+    elif not judge.helps:
+        yield Note("the judge makes the noise rate hardly more certain: it is by people alone")
+
+
+def _needed_line(needed: AnswersNeeded) -> str:
+    width = f"an interval of {100 * needed.width:.3g} points"
+    alone = f"{needed.alone:,} answers of people" if needed.alone is not None else ""
+    if needed.with_judge is None:
+        return f"{width} takes about {alone} in all"
+    line = f"{width} takes about {needed.with_judge:,} answers of people in all"
+    if needed.of_judge is not None:
+        line += f" and {needed.of_judge:,} of the judge"
+    return line + (f" ({needed.alone:,} without the judge)" if alone else "")
 
 
 def _rule_row(rule: RuleAudit) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.auditing.judge_options import JudgeOptions
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
@@ -51,9 +52,12 @@ class Report(Command):
         ),
     ] = None
     audit: Annotated[
-        str | None,
-        Option("Answers of `ncclean audit`, to show what they measure.", reads=Reads.PATH),
-    ] = None
+        Sequence[str],
+        Option(
+            "Answers of `ncclean audit`, to show what they measure. Repeatable.", reads=Reads.PATH
+        ),
+    ] = ()
+    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -85,6 +89,7 @@ class Report(Command):
             title=self.title,
             figures=self.figures,
             answers=self.audit,
+            judge=self.judge_options,
             join=self.join,
             memory_limit=self.memory_limit,
             progress=progress,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.auditing.judge_options import JudgeOptions
 from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
@@ -48,12 +49,13 @@ class Select(Command):
         ),
     ] = None
     audit: Annotated[
-        str | None,
+        Sequence[str],
         Option(
-            "Answers of `ncclean audit`, to measure the noise among the kept pairs.",
+            "Answers of `ncclean audit`, to measure the noise among the kept pairs. Repeatable.",
             reads=Reads.PATH,
         ),
-    ] = None
+    ] = ()
+    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -83,7 +85,7 @@ class Select(Command):
             join=self.join,
             memory_limit=self.memory_limit,
         )
-        if self.audit is not None and selected.kept:
+        if self.audit and selected.kept:
             progress.say("measuring by the answers")
             selected = self._measured(selected)
         figures = {"kept": f"{selected.kept:,} of {selected.rows:,}"}
@@ -100,8 +102,13 @@ class Select(Command):
     def _measured(self, selected: SelectionSummary) -> SelectionSummary:
         from ncclean.auditing.measure import measure
 
-        assert self.audit is not None
-        audit = measure(self.scores, self.audit, selection=self.out, memory_limit=self.memory_limit)
+        audit = measure(
+            self.scores,
+            self.audit,
+            selection=self.out,
+            judge=self.judge_options,
+            memory_limit=self.memory_limit,
+        )
         assert audit.selection is not None
         return dataclasses.replace(selected, measured_noise_kept=audit.selection.kept)
 

@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import duckdb
 import numpy as np
 
 from ncclean.errors import InputError
+from ncclean.storage.catalog import connect, first_line
+from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json, read_text
 
+DESIGN = "audit_design"  # key of the metadata of Parquet files
 ANSWERS = ("cannot tell", "match", "partly", "mismatch")  # by the keys 0, 1, 2, 3 of the page
 Counts = Literal["match", "mismatch", "leave-out"]
 Pair = tuple[str, int | None]  # uid and number of the caption, None where it is not said
@@ -22,23 +26,43 @@ Pair = tuple[str, int | None]  # uid and number of the caption, None where it is
 
 @dataclass(frozen=True)
 class Design:
-    """The design of a sample: the strata's `bounds`, and the number of `pairs` in each."""
+    """The design of a sample: the strata's `bounds`, and the number of `pairs` in each.
+
+    Of pairs drawn by a judge's answers, `judged` (S, 3) counts these by stratum.
+    """
 
     bounds: np.ndarray
     pairs: np.ndarray
+    judged: np.ndarray | None = None
 
-    def to_json(self) -> dict[str, list[float]]:
-        return {"bounds": self.bounds.tolist(), "pairs": [int(count) for count in self.pairs]}
+    def to_json(self) -> dict[str, Any]:
+        """The design by name, without `judged` if there is none."""
+        design = {"bounds": self.bounds.tolist(), "pairs": [int(count) for count in self.pairs]}
+        if self.judged is not None:
+            design["judged"] = [[int(count) for count in row] for row in self.judged]
+        return design
+
+    def is_same(self, other: Design) -> bool:
+        """Whether samples of both designs are from the same strata."""
+        same = zip((self.bounds, self.pairs), (other.bounds, other.pairs), strict=True)
+        return all(np.array_equal(*pair) for pair in same)
 
     @classmethod
     def of(cls, fields: Any, path: str) -> Design:
         """Read the design of a sample from JSON. Raises `InputError` for other JSON."""
         try:
-            design = cls(np.array(fields["bounds"], float), np.array(fields["pairs"], np.int64))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            judged = fields.get("judged")
+            design = cls(
+                np.array(fields["bounds"], float),
+                np.array(fields["pairs"], np.int64),
+                None if judged is None else np.array(judged, np.int64),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} does not say how the sample was drawn: {error}") from None
         if len(design.pairs) != len(design.bounds) + 1 or not (np.diff(design.bounds) > 0).all():
             raise InputError(f"{path} does not say how the sample was drawn: wrong bounds")
+        if design.judged is not None and design.judged.shape != (len(design.pairs), 3):
+            raise InputError(f"{path} does not say how the sample was drawn: wrong counts")
         return design
 
 
@@ -67,40 +91,62 @@ def is_mismatched(answer: str, partly: Counts, cannot_tell: Counts) -> bool | No
     return None if counts == "leave-out" else counts == "mismatch"
 
 
-def read_answers(path: str) -> Answers:
-    """Read JSON, JSON lines or CSV with `uid` and `answer`, and `caption_number` if there is one.
+def read_answers(*paths: str) -> Answers:
+    """Read answers: JSON, JSON lines, CSV or Parquet, of one file or several.
 
-    JSON is what the page saves, a list of objects, or an object of answers by uid. An answer is
-    one of `ANSWERS`, in any case and with `_` or `-` for the blank, or its number. Raises
-    `InputError` for a file without answers, or with others.
+    Each has `uid` and `answer`, and `caption_number` if there are several. JSON is what the page
+    saves, a list of objects, or an object of answers by uid. An answer is one of `ANSWERS`, in any
+    case and with `_` or `-` for the blank, or its number. Of several designs the last one that
+    counts a judge's answers is taken, else the first.
+
+    Raises `InputError` for a file without answers or with others, and for samples that were drawn
+    from different strata.
     """
-    text = read_text(path)
+    by_pair: dict[Pair, str] = {}
     design = None
-    rows: Iterable[Any]
+    count = 0
+    for path in paths:
+        rows, own = _parquet(path) if path.lower().endswith(".parquet") else _text(path)
+        before = count
+        for number, row in enumerate(rows, start=1):
+            pair, answer = _row(row, f"{path}, answer {number}")
+            if answer is None:
+                continue  # a line that waits for the judge
+            by_pair[pair] = answer
+            count += 1
+        if count == before:
+            raise InputError(f"{path} has no answers: it takes a uid and an answer for each pair")
+        if own is not None and design is not None and not own.is_same(design):
+            raise InputError(f"{path} and {paths[0]} are on samples of different strata")
+        if design is None or (own is not None and own.judged is not None):
+            design = own
+    return Answers(by_pair, design, count - len(by_pair))
+
+
+def _parquet(path: str) -> tuple[Iterable[Any], Design | None]:
+    stated = table_metadata(path).get(DESIGN)
+    with connect([path]) as connection:
+        try:
+            table = connection.sql("SELECT * FROM scores")
+            names = [name for name in ("uid", "caption_number", "answer") if name in table.columns]
+            rows = table.select(*names).to_arrow_table().to_pylist()
+        except duckdb.Error as error:
+            raise InputError(f"{path} cannot be read: {first_line(error)}") from None
+    return rows, Design.of(parse_json(stated, path), path) if stated else None
+
+
+def _text(path: str) -> tuple[Iterable[Any], Design | None]:
+    text = read_text(path)
     if path.lower().endswith((".csv", ".tsv")):
         delimiter = "\t" if path.lower().endswith(".tsv") else ","
-        rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
-    else:
-        value = _parsed(text, path)
-        if isinstance(value, dict) and "answers" in value:
-            design = Design.of(value["design"], path) if value.get("design") else None
-            value = value["answers"]
-        rows = (
-            [{"uid": uid, "answer": answer} for uid, answer in value.items()]
-            if isinstance(value, dict)
-            else value
-        )
-    by_pair: dict[Pair, str] = {}
-    count = 0
-    for number, row in enumerate(rows, start=1):
-        pair, answer = _row(row, f"{path}, answer {number}")
-        if answer is None:
-            continue  # a line that waits for the judge
-        by_pair[pair] = answer
-        count += 1
-    if not by_pair:
-        raise InputError(f"{path} has no answers: it takes a uid and an answer for each pair")
-    return Answers(by_pair, design, count - len(by_pair))
+        return csv.DictReader(io.StringIO(text), delimiter=delimiter), None
+    value, design = _parsed(text, path), None
+    if isinstance(value, dict) and "answers" in value:
+        design = Design.of(value["design"], path) if value.get("design") else None
+        value = value["answers"]
+    if isinstance(value, dict):
+        value = [{"uid": uid, "answer": answer} for uid, answer in value.items()]
+    return value, design
 
 
 def _parsed(text: str, path: str) -> Any:

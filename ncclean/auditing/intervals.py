@@ -22,23 +22,18 @@ Everything is computed for B corpora, rules or samples at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainc, gammaincc, ndtr
 
+from ncclean.auditing.two_phase import Problem, last
 from ncclean.estimates import Estimate
 
 _TAIL = 0.025
-_STEPS, _INNER_STEPS = 32, 44  # bisections
-_SYMMETRIC = 1e-4  # a skewness below this is none
-_LARGEST_SKEWNESS = 2.0
-_TINY = 1e-12
-# Of the half step to the next count that a tail is corrected by for continuity: all of it for a few
-# answers, `_LASTING` of it for any number. Without, intervals of 5 to 50 answers cover down to 90 %
-# of the time; with all of it for any number, they are wider than needed.
-_LASTING, _CORRECTED_ANSWERS = 0.3, 10.0
+_STEPS, _INNER_STEPS = 32, 45  # bisections
+# A judge counts where the variance with it is at most this share of that without. More cells leave
+# more room for what no answer saw, which costs more than a poor judge brings.
+_WORTH_A_JUDGE = 0.8
 
 
 @dataclass(frozen=True)
@@ -58,41 +53,77 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Cells:
-    """(B, C) `pairs`, `answers` and `mismatched`: N_c, n_c and x_c, as float64."""
+    """(B, C) `pairs`, `answers` and `mismatched`: N_c, n_c and x_c, as float64.
+
+    With a judge, `answers`, `mismatched` and `judged`, the judge's answers, are (B, C, 3), by what
+    the judge says: match, mismatch, neither. Pairs that people answered are among the judged. If
+    people's pairs were `drawn_by_judge`, each cell and answer is a sample of its own.
+    """
 
     pairs: np.ndarray
     answers: np.ndarray
     mismatched: np.ndarray
+    judged: np.ndarray | None = None
+    drawn_by_judge: bool = False
 
-    def pooled(self) -> Cells:
-        """Move the pairs of cells without answers to the nearest cell of the row that has some.
+    @property
+    def answered(self) -> np.ndarray:
+        """(B, C) number of people's answers."""
+        return self.answers if self.judged is None else self.answers.sum(axis=2)
+
+    def without_judge(self) -> Cells:
+        """The same cells as people alone know them."""
+        return Cells(self.pairs, self.answers.sum(axis=2), self.mismatched.sum(axis=2))
+
+    def split(self) -> Cells:
+        """Cells of their own for the judge's answers, the first C for the first of them."""
+        assert self.judged is not None
+        of_all = np.maximum(self.judged.sum(axis=2, keepdims=True), 1)
+        pairs = self.pooled()[..., None] * self.judged / of_all
+        parts = (pairs, self.answers, self.mismatched, self.judged)
+        pairs, answers, mismatched, judged = (
+            part.swapaxes(1, 2).reshape(len(part), -1) for part in parts
+        )
+        return Cells(pairs, answers[..., None], mismatched[..., None], judged[..., None])
+
+    def pooled(self) -> np.ndarray:
+        """(B, C) pairs, those of cells without answers moved to the nearest cell that has some.
 
         They are then taken to be like those of their neighbour. Rows without any answers stay.
         """
-        pairs = self.pairs.copy()
-        for row, cell in np.argwhere((self.answers == 0) & (self.pairs > 0)):
-            answered = np.flatnonzero(self.answers[row])
+        pairs, answers = self.pairs.copy(), self.answered
+        for row, cell in np.argwhere((answers == 0) & (pairs > 0)):
+            answered = np.flatnonzero(answers[row])
             if len(answered):
                 nearest = answered[np.abs(answered - cell).argmin()]
                 pairs[row, nearest] += self.pairs[row, cell]
                 pairs[row, cell] = 0.0
-        return Cells(pairs, self.answers, self.mismatched)
+        return pairs
 
 
 def mismatched_share(cells: Cells) -> Estimates:
     """The share of mismatched pairs in all cells of a row, sum N theta / sum N.
 
     Of all pairs it is the noise rate, of those that a rule flags its precision. Unknown without
-    answers or without pairs.
+    answers or without pairs. The judge is left out where it makes the share hardly more certain.
     """
-    problem = _Problem(cells.pooled())
-    judged = cells.answers.sum(axis=1) > 0
+    estimates, variance = _mismatched_share(cells)
+    if cells.judged is None or cells.drawn_by_judge:
+        return estimates
+    return _chosen(estimates, variance, *_mismatched_share(cells.without_judge()))
+
+
+def _mismatched_share(cells: Cells) -> tuple[Estimates, np.ndarray]:
+    """The shares, and their variances."""
+    problem = _problem(cells)
+    judged = cells.answered.sum(axis=1) > 0
     weights = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
-    scale = problem.scale(weights)
+    of_thetas = problem.thetas_weights(weights)
+    scale = problem.scale(of_thetas)
 
     def theta(side: int, angle: np.ndarray) -> np.ndarray:
         """Along the thetas of largest likelihood, the share depends on one multiplier alone."""
-        return problem.at(-side * scale * np.tan(angle)[:, None] * weights)
+        return problem.at(-side * scale * np.tan(angle)[:, None] * of_thetas)
 
     ends = []
     for side in (-1, 1):
@@ -100,11 +131,11 @@ def mismatched_share(cells: Cells) -> Estimates:
         def is_inside(angle: np.ndarray, side: int = side) -> np.ndarray:
             return problem.tail(weights, theta(side, angle), side) > _TAIL
 
-        nothing = np.zeros(len(judged))
-        angle = _last(is_inside, nothing, nothing + math.pi / 2, _INNER_STEPS)
-        ends.append((weights * theta(side, angle)).sum(axis=1))
-    value = (weights * problem.seen).sum(axis=1)
-    return _estimates(np.where(judged, value, np.nan), *ends)
+        quarter = np.full(len(judged), math.pi / 2)
+        angle = last(is_inside, -quarter, quarter, _INNER_STEPS)
+        ends.append((of_thetas * theta(side, angle)).sum(axis=1))
+    value = np.where(judged, (weights * problem.mean).sum(axis=1), np.nan)
+    return _estimates(value, *ends), problem.variance(weights)
 
 
 def found_share(flagged: Cells, others: Cells) -> Estimates:
@@ -114,49 +145,85 @@ def found_share(flagged: Cells, others: Cells) -> Estimates:
     1 - r are as many as the others times r, which is linear in the thetas, so the same test does.
     Unknown if no mismatch was found, or if there are no answers on one of the sides.
     """
-    judged = (flagged.answers.sum(axis=1) > 0) & (others.answers.sum(axis=1) > 0)
-    sides = flagged.pooled(), others.pooled()
-    names = ("pairs", "answers", "mismatched")
-    problem = _Problem(
-        Cells(*(np.concatenate([getattr(side, name) for side in sides], axis=1) for name in names))
-    )
-    is_flagged = np.arange(problem.pairs.shape[1]) < flagged.pairs.shape[1]
+    estimates, variance = _found_share(flagged, others)
+    if flagged.judged is None or flagged.drawn_by_judge:
+        return estimates
+    alone = _found_share(flagged.without_judge(), others.without_judge())
+    return _chosen(estimates, variance, *alone)
+
+
+def _found_share(flagged: Cells, others: Cells) -> tuple[Estimates, np.ndarray]:
+    """The recalls, and the variances of what is 0 at them."""
+    judged = (flagged.answered.sum(axis=1) > 0) & (others.answered.sum(axis=1) > 0)
+    problem = _problem(flagged, others)
+    is_flagged = problem.side == 0
     pairs = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
 
     def recall(of_flagged: np.ndarray, of_others: np.ndarray) -> np.ndarray:
-        caught = (pairs * of_flagged)[:, is_flagged].sum(axis=1)
-        missed = (pairs * of_others)[:, ~is_flagged].sum(axis=1)
+        caught = np.maximum((pairs * of_flagged)[:, is_flagged].sum(axis=1), 0.0)
+        missed = np.maximum((pairs * of_others)[:, ~is_flagged].sum(axis=1), 0.0)
         share = np.full(len(caught), np.nan)
         np.divide(caught, caught + missed, out=share, where=caught + missed > 0)
         return share
 
-    value = recall(problem.seen, problem.seen)
+    def weights(share: np.ndarray) -> np.ndarray:
+        of_sides: np.ndarray = np.where(is_flagged, 1 - share[:, None], -share[:, None]) * pairs
+        return of_sides
+
+    value = recall(problem.mean, problem.mean)
     judged &= ~np.isnan(value)
-    start = np.where(judged, value, 0.5)
+    least, most = problem.of_cells(problem.least), problem.of_cells(problem.most)
+    lowest = np.nan_to_num(recall(least, most), nan=0.0)
+    highest = np.nan_to_num(recall(most, least), nan=1.0)
     ends = []
-    for side, extreme in (
-        (-1, recall(problem.least, problem.most)),
-        (1, recall(problem.most, problem.least)),
-    ):
+    for side, near, far in ((-1, highest, lowest), (1, lowest, highest)):
 
         def is_inside(share: np.ndarray, side: int = side) -> np.ndarray:
-            weights = np.where(is_flagged, 1 - share[:, None], -share[:, None]) * pairs
-            return problem.tail(weights, problem.balanced(weights), side) > _TAIL
+            return problem.tail(weights(share), problem.balanced(weights(share)), side) > _TAIL
 
-        ends.append(_last(is_inside, start, np.where(judged, extreme, start), _STEPS))
-    return _estimates(np.where(judged, value, np.nan), *ends)
+        ends.append(last(is_inside, near, far, _STEPS))
+    middle = np.where(judged, value, 0.5)
+    return _estimates(np.where(judged, value, np.nan), *ends), problem.variance(weights(middle))
 
 
-def _last(
-    is_inside: Callable[[np.ndarray], np.ndarray], near: np.ndarray, far: np.ndarray, steps: int
-) -> np.ndarray:
-    """(B,) the farthest points from `near` towards `far` that are inside, by bisection."""
-    inside, outside = near, far
-    for _ in range(steps):
-        middle = (inside + outside) / 2
-        holds = is_inside(middle)
-        inside, outside = np.where(holds, middle, inside), np.where(holds, outside, middle)
-    return outside
+def _chosen(
+    judged: Estimates, variance: np.ndarray, alone: Estimates, variance_alone: np.ndarray
+) -> Estimates:
+    """The estimates with a judge where it makes the variance clearly less, else those without."""
+    helps = variance < _WORTH_A_JUDGE * variance_alone
+    names = ("value", "low", "high")
+    return Estimates(*(np.where(helps, getattr(judged, n), getattr(alone, n)) for n in names))
+
+
+def variances(cells: Cells) -> tuple[float, float]:
+    """The variances that people's answers and the judge's leave in the share of the first row."""
+    problem = _problem(cells)
+    weights = problem.pairs / np.maximum(problem.pairs.sum(axis=1, keepdims=True), 1)
+    people, judge = problem.variances(weights)
+    return float(people[0]), float(judge[0])
+
+
+def _problem(*sides: Cells) -> Problem:
+    """Build the problem of these cells, each of the sides with a lambda of its own."""
+    whole = [cells.split() if cells.drawn_by_judge else cells for cells in sides]
+    pairs = [cells.pooled() for cells in whole]
+    parts = []
+    for cells, mine in zip(whole, pairs, strict=True):
+        counts = (cells.answers, cells.mismatched, mine if cells.judged is None else cells.judged)
+        parts.append([c[..., None] if cells.judged is None else c for c in counts])
+    sizes = [cells.pairs.shape[1] for cells in sides]
+    firsts = np.cumsum([0, *sizes[:-1]])
+    strata = [
+        first + np.arange(mine.shape[1]) % size
+        for first, size, mine in zip(firsts, sizes, pairs, strict=True)
+    ]
+    answers, mismatched, judged = (
+        np.concatenate(of_sides, axis=1) for of_sides in zip(*parts, strict=True)
+    )
+    side = np.repeat(np.arange(len(sides)), [mine.shape[1] for mine in pairs])
+    return Problem(
+        np.concatenate(pairs, axis=1), answers, mismatched, judged, side, np.concatenate(strata)
+    )
 
 
 def _estimates(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimates:
@@ -165,106 +232,3 @@ def _estimates(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate
     value = np.clip(value, 0.0, 1.0)
     low = np.where(defined, np.clip(np.fmin(low, value), 0.0, 1.0), 0.0)
     return Estimates(value, low, np.where(defined, np.clip(np.fmax(high, value), 0.0, 1.0), 1.0))
-
-
-class _Problem:
-    """Cells, and what is known of their thetas without any doubt.
-
-    `seen` (B, C) are the shares among the answers, `least` and `most` (B, C) those if all pairs
-    without an answer were matched, or mismatched. In cells without answers all are 0.
-    """
-
-    def __init__(self, cells: Cells) -> None:
-        self.pairs = np.where(cells.answers > 0, cells.pairs, 0.0)
-        self.answers = np.where(self.pairs > 0, cells.answers, 0.0)
-        pairs, answers = np.maximum(self.pairs, 1), np.maximum(self.answers, 1)
-        there = self.pairs > 0
-        self.seen = np.where(there, cells.mismatched / answers, 0.0)
-        self.least = np.where(there, cells.mismatched / pairs, 0.0)
-        self.most = np.where(there, 1 - (self.answers - cells.mismatched) / pairs, 0.0)
-        # Without replacement n answers are worth n / (1 - n / N); of all of them no doubt is left.
-        rate = self.answers / pairs
-        self._worth = np.where(rate < 1, self.answers / np.where(rate < 1, 1 - rate, 1), 0.0)
-        self._worth_mismatched = self._worth * self.seen
-        # Cumulants of hypergeometric counts, of sums in units of N / n.
-        left = (self.pairs - self.answers) / np.maximum(self.pairs - 1, 1)
-        skewed = left * (self.pairs - 2 * self.answers) / np.maximum(self.pairs - 2, 1)
-        self._variance, self._third = left / answers, skewed / answers**2
-
-    def tail(self, weights: np.ndarray, theta: np.ndarray, side: int) -> np.ndarray:
-        """(B,) how likely sum w x / n is at most (`side` 1) or at least (-1) what was seen.
-
-        With these thetas. Of the probability of what was seen itself, half counts, and more of it
-        the fewer answers there are: see `_LASTING`.
-        """
-        spread = theta * (1 - theta)
-        variances = weights**2 * self._variance * spread
-        variance = variances.sum(axis=1)
-        third = (weights**3 * self._third * spread * (1 - 2 * theta)).sum(axis=1)
-        difference = side * (weights * (self.seen - theta)).sum(axis=1)
-        doubtful = variance > _TINY**2
-        deviation = np.sqrt(np.where(doubtful, variance, 1.0))
-        # One more mismatch among the answers of a cell changes the sum by a step. Cells count by
-        # how much of the doubt is theirs, and so do their answers (Satterthwaite).
-        answers = np.maximum(self.answers, 1)
-        parts = variances / np.where(doubtful, variance, 1.0)[:, None]
-        step = (np.abs(weights) / answers * parts).sum(axis=1)
-        per_answer = (parts**2 / answers).sum(axis=1)
-        correction = np.minimum(_LASTING + _CORRECTED_ANSWERS * per_answer, 1.0)
-        without = np.where(np.abs(difference) < _TINY, 0.5, (difference > 0).astype(float))
-        z = (difference + correction * step / 2) / deviation
-        return np.where(doubtful, _pearson(z, side * third / deviation**3), without)
-
-    def balanced(self, weights: np.ndarray) -> np.ndarray:
-        """(B, C) thetas of the largest likelihood with sum w theta = 0; weights have both signs."""
-        scale = self.scale(weights)
-
-        def theta(angle: np.ndarray) -> np.ndarray:
-            return self.at(scale * np.tan(angle)[:, None] * weights)
-
-        def is_above(angle: np.ndarray) -> np.ndarray:
-            above: np.ndarray = (weights * theta(angle)).sum(axis=1) > 0
-            return above
-
-        quarter = np.full(len(weights), math.pi / 2)
-        return theta(_last(is_above, -quarter, quarter, _INNER_STEPS))
-
-    def scale(self, weights: np.ndarray) -> np.ndarray:
-        """(B, 1) the largest of Lagrange's multipliers that matters to a cell by itself."""
-        size = np.abs(weights)
-        worth = np.divide(self._worth, size, out=np.zeros_like(size), where=size > 0)
-        largest: np.ndarray = np.maximum(worth.max(axis=1, keepdims=True), 1.0)
-        return largest
-
-    def at(self, slope: np.ndarray) -> np.ndarray:
-        """(B, C) thetas with x / theta - (n - x) / (1 - theta) = slope, within their bounds.
-
-        With Lagrange's multiplier m and slope = m w they are those of the largest likelihood for
-        some sum w theta. The solution of the quadratic equation falls where the slope rises.
-        """
-        n, x = self._worth, self._worth_mismatched
-        linear = slope + n
-        root = np.sqrt(np.maximum(linear**2 - 4 * slope * x, 0.0))
-        # Of the two forms of the root, the one that does not subtract alike numbers.
-        upper, lower = (
-            np.where(linear > 0, 2 * x, linear - root),
-            np.where(linear > 0, linear + root, 2 * slope),
-        )
-        theta = np.divide(upper, lower, out=self.seen.copy(), where=lower != 0)
-        clipped: np.ndarray = np.clip(theta, self.least, self.most)
-        return clipped
-
-
-def _pearson(z: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """(B,) P(Z <= z) of Pearson's type III with mean 0, variance 1 and this skewness.
-
-    Up to that of an exponential distribution: beyond, hardly anything lies on one side of the mean.
-    """
-    skewness = np.clip(skewness, -_LARGEST_SKEWNESS, _LARGEST_SKEWNESS)
-    is_skewed = np.abs(skewness) > _SYMMETRIC
-    skew = np.where(is_skewed, skewness, 1.0)
-    shape = 4 / skew**2
-    at = np.maximum(shape + 2 * z / skew, 0.0)
-    gamma = np.where(skew > 0, gammainc(shape, at), gammaincc(shape, at))
-    tail: np.ndarray = np.where(is_skewed, gamma, ndtr(z))
-    return tail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +13,14 @@ from upath import UPath
 
 from ncclean import __version__
 from ncclean.atomic import published
-from ncclean.auditing.answers import Design
+from ncclean.auditing.answers import DESIGN, Design, Pair
+from ncclean.auditing.strata import by_answer
 from ncclean.auditing.table import AuditTable
 from ncclean.errors import InputError
 from ncclean.output_mark import mark
 from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json
 
-_DESIGN = "audit_design"  # key of the file's metadata
 # Of sample.parquet, in this order.
 COLUMNS = (
     "uid", "stratum", "weight", "shard", "key", "row", "caption_number", "noise_probability",
@@ -41,7 +42,7 @@ class Sample:
     def write(self, out: UPath, seed: int) -> None:
         """Write `sample.parquet`, for judges that do not use the page."""
         metadata = {
-            _DESIGN: json.dumps(self.design.to_json()),
+            DESIGN: json.dumps(self.design.to_json()),
             "seed": str(seed),
             "ncclean_version": __version__,
             "made_by": mark("audit"),
@@ -51,27 +52,58 @@ class Sample:
             pq.write_table(table, aside, compression="zstd")
 
 
-def draw_sample(table: AuditTable, answers: int, seed: int) -> Sample:
+def draw_sample(
+    table: AuditTable, answers: int, seed: int, answered: Iterable[Pair] = ()
+) -> Sample:
     """Draw about `answers` pairs to judge from the strata of a score table; all if there are fewer.
 
     Each stratum is a simple random sample by a hash of seed and uid. Pairs are ordered so that the
-    first m hold each stratum in its share, for any m: a person may stop early.
+    first m hold each stratum in its share, for any m: a person may stop early. Pairs that are
+    `answered` already are left out: together with them, the sample is as random as before.
+
+    If the table has a judge, pairs are drawn from those that it answered, each stratum parted by
+    what it says, and more where judge and noise probability leave more doubt.
     """
-    strata = table.strata()
-    rows, pairs = table.draw(strata.bounds, strata.allocated(answers), seed)
-    stratum = rows.column("stratum").to_numpy()
-    drawn = np.bincount(stratum, minlength=len(pairs))
-    weight = np.array(pairs) / np.maximum(drawn, 1)
+    strata, by_judge = table.strata(), table.judge is not None
+    judged = None
+    cells = strata
+    if by_judge:
+        counts = table.counts(strata.bounds)[0]
+        judged = counts.judged.sum(axis=1).astype(np.int64)
+        cells = by_answer(strata, judged, counts.expected.sum(axis=1) / counts.pairs.sum(axis=1))
+    answered = set(answered)
+    rows, pairs = table.draw(
+        strata.bounds,
+        cells.allocated(answers),
+        seed,
+        by_judge=by_judge,
+        without=answered,
+    )
+    if not len(rows):
+        raise InputError("no pair is left to judge")
+    cell = rows.column("stratum").to_numpy()
+    drawn = np.bincount(cell, minlength=len(pairs))
+    standing = strata.pairs if judged is None else _standing(strata.pairs, judged)
+    weight = standing / np.maximum(drawn, 1)
     # Where in its stratum's sequence a pair stands, from 0 to 1; chance decides within a place.
     chance = np.random.default_rng(seed).random(len(rows))
-    place = (rows.column("place_in_stratum").to_numpy() + chance) / drawn[stratum]
-    rows = rows.append_column("weight", pa.array(weight[stratum])).take(pa.array(place.argsort()))
-    return Sample(rows, Design(strata.bounds, np.array(pairs)))
+    place = (rows.column("place_in_stratum").to_numpy() + chance) / drawn[cell]
+    if by_judge:
+        column = pa.array(cell // 3, pa.int32())
+        rows = rows.set_column(rows.schema.get_field_index("stratum"), "stratum", column)
+    rows = rows.append_column("weight", pa.array(weight[cell])).take(pa.array(place.argsort()))
+    return Sample(rows, Design(strata.bounds, strata.pairs, judged))
+
+
+def _standing(pairs: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """(3 S,) pairs that those of each stratum and answer of the judge stand for."""
+    standing: np.ndarray = pairs[:, None] * judged / np.maximum(judged.sum(axis=1), 1)[:, None]
+    return standing.ravel()
 
 
 def read_design(path: str) -> Design:
     """Read the design of a `sample.parquet`. Raises `InputError` for another file."""
-    text = table_metadata(path).get(_DESIGN)
+    text = table_metadata(path).get(DESIGN)
     if text is None:
         raise InputError(f"{path} is not a sample.parquet of `ncclean audit`")
     return Design.of(parse_json(text, path), path)

@@ -22,6 +22,7 @@ _LARGEST_LOGIT = 16
 FIRST_BIN, LAST_BIN = (sign * BINS_PER_LOGIT * _LARGEST_LOGIT for sign in (-1, 1))
 # p = .047, .5 and .953: the unsure are a stratum of their own, and the rule at one half is a bound.
 _ALWAYS_CUT = (-3 * BINS_PER_LOGIT, 0, 3 * BINS_PER_LOGIT)
+_ODDS = np.array([0.25, 4.0, 1.0])  # of a mismatch, by a judge's match, mismatch, neither
 _FEWEST = 3  # answers of a stratum, where there are so many to give
 
 
@@ -47,7 +48,8 @@ class Strata:
         """
         most = self.pairs.astype(np.int64)
         wanted = min(answers, int(most.sum()))
-        taken = np.minimum(most, min(_FEWEST, max(wanted // len(self), 1)))
+        cells = int((most > 0).sum())
+        taken = np.minimum(most, min(_FEWEST, max(wanted // max(cells, 1), 1)))
         while (left := wanted - int(taken.sum())) > 0:
             is_open = taken < most
             part = np.where(is_open, self.unsureness, 0.0)
@@ -60,6 +62,19 @@ class Strata:
             more[np.argsort(more - exact, kind="stable")[:rest]] += 1
             taken = np.minimum(taken + more, most)
         return taken
+
+
+def by_answer(strata: Strata, judged: np.ndarray, rates: np.ndarray) -> Strata:
+    """Part strata by a judge's answers: cell 3 h + j has the (S, 3) `judged` pairs of stratum h.
+
+    `rates` (S,) are the strata's noise probabilities. What a judge says is taken to be right in
+    four of five pairs, which only decides where people's answers go.
+    """
+    odds = (rates / np.maximum(1 - rates, 1e-9))[:, None] * _ODDS
+    middle = _FLOOR + (1 - 2 * _FLOOR) * odds / (1 + odds)
+    share = judged / np.maximum(judged.sum(axis=1, keepdims=True), 1)
+    unsureness = strata.pairs[:, None] * share * np.sqrt(middle * (1 - middle))
+    return Strata(strata.bounds, judged.ravel(), unsureness.ravel())
 
 
 def strata_of(counts: np.ndarray) -> Strata:

@@ -14,6 +14,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from ncclean.auditing.answers import Pair
+from ncclean.auditing.judge import NOBODY, Judge
 from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, Strata, strata_of
 from ncclean.errors import InputError
 from ncclean.rules import RULES, Rule
@@ -29,11 +31,13 @@ PLACE = ("shard", "row", "caption_number")
 class Counts:
     """Pairs by stratum and flag: `pairs` and `expected` are (S, 2), the flagged in column 1.
 
-    `expected` is the sum of their noise probabilities.
+    `expected` is the sum of their noise probabilities, `judged` (S, 2, 3) the judge's answers:
+    match, mismatch, neither.
     """
 
     pairs: np.ndarray
     expected: np.ndarray
+    judged: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,14 @@ class AuditTable:
     """`connection` has the view `pairs`: the scored pairs that have a noise probability.
 
     `rules` are the detection rules whose columns the table has; the last one, if `has_selection`,
-    flags what the view `selection` does not hold.
+    flags what the view `selection` does not hold. `judge` is what the judge is called, None without
+    one; its answers are the column `judge`, NULL where it has none.
     """
 
     connection: duckdb.DuckDBPyConnection
     rules: tuple[Rule, ...]
     has_selection: bool
+    judge: str | None
 
     @classmethod
     def open(
@@ -54,6 +60,7 @@ class AuditTable:
         paths: Sequence[str],
         selection: str | None = None,
         memory_limit: str | None = None,
+        judge: Judge | None = None,
     ) -> AuditTable:
         """Open score files for an audit. Raises `InputError` if they lack noise probabilities."""
         beside = {"selection": [selection]} if selection is not None else {}
@@ -63,19 +70,23 @@ class AuditTable:
             if name not in there:
                 raise InputError(f"{paths[0]} is not a score table: it has no column {name}")
         selected = ", ".join(
-            column.name if column.name in there else f"NULL::{column.sql_type} AS {column.name}"
+            f"s.{column.name}"
+            if column.name in there
+            else f"NULL::{column.sql_type} AS {column.name}"
             for column in (*SCORE_COLUMNS, *OPTIONAL_COLUMNS)
             if column.name != "caption_number"
         )
-        number = "coalesce(caption_number, 0)" if "caption_number" in there else "0"
+        number = "coalesce(s.caption_number, 0)" if "caption_number" in there else "0"
+        judging = NOBODY if judge is None else judge.joined(connection, there)
         connection.execute(
-            f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number "
-            "FROM scores WHERE status = 'ok' AND noise_probability IS NOT NULL"
+            f"CREATE TEMP VIEW pairs AS SELECT {selected}, {number}::SMALLINT AS caption_number, "
+            f"{judging.answer} AS judge FROM scores s {judging.joins} "
+            "WHERE s.status = 'ok' AND s.noise_probability IS NOT NULL"
         )
         rules = tuple(rule for rule in RULES if set(rule.columns) <= set(there))
         if selection is not None:
             rules = (*rules, _selection_rule(connection, selection))
-        table = cls(connection, rules, selection is not None)
+        table = cls(connection, rules, selection is not None, judging.name or None)
         if not table._rows("SELECT 1 FROM pairs LIMIT 1"):
             raise InputError(
                 f"{paths[0]} has no noise probabilities, by which an audit draws: they need blocks "
@@ -106,19 +117,43 @@ class AuditTable:
             counts[min(max(bin_, FIRST_BIN), LAST_BIN - 1) - FIRST_BIN] += pairs
         return strata_of(counts)
 
-    def draw(self, bounds: np.ndarray, wanted: np.ndarray, seed: int) -> tuple[pa.Table, list[int]]:
+    def draw(
+        self,
+        bounds: np.ndarray,
+        wanted: np.ndarray,
+        seed: int,
+        *,
+        by_judge: bool = False,
+        without: Iterable[Pair] = (),
+    ) -> tuple[pa.Table, list[int]]:
         """Draw (S,) `wanted` pairs from each stratum by a hash of seed and uid.
 
-        Returns the rows, with `stratum` and `place_in_stratum`, and the pairs that each stratum
-        has.
+        `by_judge` makes three strata of each, by the judge's answer; pairs that it did not judge
+        are in none. `without` are pairs that are not drawn. Returns the rows, with `stratum` and
+        `place_in_stratum`, and the pairs that each stratum has.
         """
+        stratum_of, among = stratum_sql(bounds), "true"
+        if by_judge:
+            stratum_of, among = f"3 * ({stratum_of}) + judge", "judge IS NOT NULL"
+        without = set(without)
+        plain = [uid for uid, number in without if number is None]
+        numbered = [{"uid": uid, "n": number} for uid, number in without if number is not None]
+        parameters = []
+        for left_out, value in (
+            (plain, "uid"),
+            (numbered, "{'uid': uid, 'n': caption_number::BIGINT}"),
+        ):
+            if left_out:
+                among += f" AND {value} NOT IN (SELECT unnest(?))"
+                parameters.append(left_out)
         most = int(max(wanted.max(), 1))
         name = f"concat_ws('/', uid, caption_number, {int(seed)})"
         place = "{'shard': shard, 'row': row, 'caption_number': caption_number}"
         drawn = self._rows(
             f"""SELECT stratum, count(*), arg_min(place, (hashed, place), {most}) FROM (
-              SELECT {stratum_sql(bounds)} AS stratum, {place} AS place,
-                md5_number_lower({name}) AS hashed FROM pairs) GROUP BY stratum"""
+              SELECT {stratum_of} AS stratum, {place} AS place,
+                md5_number_lower({name}) AS hashed FROM pairs WHERE {among}) GROUP BY stratum""",
+            parameters or None,
         )
         pairs = [0] * len(wanted)
         places: dict[tuple[str, int, int], tuple[int, int]] = {}
@@ -128,7 +163,7 @@ class AuditTable:
                 places[tuple(one[name] for name in PLACE)] = stratum, number
         columns = (
             "uid", *PLACE, "key", "noise_probability", "text", "url", "width", "height", "status",
-            "error", "suspect_word", "better_word",
+            "error", "suspect_word", "better_word", "judge",
         )  # fmt: skip
         rows = self._table(
             f"SELECT {', '.join(columns)} FROM pairs WHERE {_among(PLACE)}",
@@ -147,23 +182,25 @@ class AuditTable:
         """Count the pairs that each detection rule flags, in one pass over the table."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         rows = self._rows(
-            f"SELECT {stratum_sql(bounds)} AS stratum, {flags}, count(*), sum({_P}) FROM pairs "
-            "GROUP BY ALL"
+            f"SELECT {stratum_sql(bounds)} AS stratum, judge, {flags}, count(*), sum({_P}) "
+            "FROM pairs GROUP BY ALL"
         )
         shape = (len(self.rules), len(bounds) + 1, 2)
-        pairs, expected = np.zeros(shape), np.zeros(shape)
-        for stratum, *of_rules, count, probability in rows:
-            for number, flag in enumerate(of_rules):
-                pairs[number, stratum, int(flag)] += count
-                expected[number, stratum, int(flag)] += probability
-        return tuple(Counts(*cell) for cell in zip(pairs, expected, strict=True))
+        pairs, expected, judged = np.zeros(shape), np.zeros(shape), np.zeros((*shape, 3))
+        for stratum, judge, *of_rules, count, probability in rows:
+            for number, flag in enumerate(map(int, of_rules)):
+                pairs[number, stratum, flag] += count
+                expected[number, stratum, flag] += probability
+                if judge is not None:
+                    judged[number, stratum, flag, judge] += count
+        return tuple(Counts(*cell) for cell in zip(pairs, expected, judged, strict=True))
 
     def judged(self, bounds: np.ndarray, uids: Iterable[str]) -> pa.Table:
-        """The rows of the judged uids: score, stratum, and whether each rule flags them."""
+        """The rows of these uids: score, judge's answer, stratum, and which rules flag them."""
         flags = ", ".join(f"{_flag(rule)} AS f{n}" for n, rule in enumerate(self.rules))
         return self._table(
             "SELECT uid, caption_number, noise_probability, similarity, neg_clip_loss, "
-            f"calibration_group, {stratum_sql(bounds)} AS stratum, {flags} FROM pairs "
+            f"calibration_group, judge, {stratum_sql(bounds)} AS stratum, {flags} FROM pairs "
             "WHERE uid IN (SELECT unnest(?)) ORDER BY shard, row, caption_number",
             [list(uids)],
         )

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.answers import ANSWERS, Design
+from ncclean.auditing.judge_audit import JUDGED
 from ncclean.auditing.sample import Sample
 from ncclean.data.shards import ShardRef
 from ncclean.report.captions import shown_text
@@ -38,6 +39,7 @@ class AuditPair:
     url: str | None
     suspect_word: str | None = None
     better_word: str | None = None
+    judge: str | None = None
     status: str = "ok"
     error: str | None = None
 
@@ -45,9 +47,10 @@ class AuditPair:
     def of(cls, rows: pa.Table) -> tuple[AuditPair, ...]:
         """Build the pairs of the audit page from the rows of a sample, in order."""
         names = ("uid", "caption_number", "stratum", "shard", "key", "row", "text", "url",
-                 "suspect_word", "better_word")  # fmt: skip
+                 "suspect_word", "better_word", "judge")  # fmt: skip
         return tuple(
-            cls(**{**row, "text": row["text"] or ""}) for row in rows.select(names).to_pylist()
+            cls(**{**row, "text": row["text"] or "", "judge": JUDGED.get(row["judge"])})
+            for row in rows.select(names).to_pylist()
         )
 
 
@@ -62,10 +65,12 @@ def render_audit(
     """The HTML page on which a person judges a sample; it loads nothing from elsewhere.
 
     Nothing on the page says what the noise probability is: it would be an answer of its own. The
-    word that the estimator suspects is shown with a pair that has its answer.
+    word that the estimator suspects, and what another judge said, are shown with a pair that has
+    its answer, and at the end on how many pairs both agree.
     """
     style, script = asset("audit.css"), asset("audit.js")
     uris = pictures.pictures if pictures is not None else {}
+    judge = " --judge-answers judge.parquet" if any(pair.judge for pair in pairs) else ""
     data = {
         "name": _name(pairs, sample.design),
         "answers": ANSWERS,
@@ -78,7 +83,7 @@ def render_audit(
         .render(
             title=title,
             pairs=len(pairs),
-            command=f"ncclean audit {title} --answers answers.json",
+            command=f"ncclean audit {title} --answers answers.json{judge}",
             version=ncclean.__version__,
             style=Markup(style),
             script=Markup(script),
@@ -100,6 +105,7 @@ def _shown(pair: AuditPair, picture: Thumbnail) -> dict[str, Any]:
         "caption": caption,
         "leftOut": left_out,
         "words": [shown_text(word, _LONGEST_WORD)[0] for word in words] if all(words) else None,
+        "judge": pair.judge,
         "picture": picture.url,
         "reason": picture.reason,
         "link": pair.url if is_web and picture.url is None else None,

@@ -8,6 +8,9 @@ from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.auditing.answers import read_answers
+from ncclean.auditing.judge import Judge
+from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
 from ncclean.data.shards import ShardRef
@@ -46,19 +49,25 @@ def write_audit(
     shards: Sequence[ShardRef] | None = None,
     pairs: int = 300,
     seed: int = 0,
+    judge: JudgeOptions = NO_JUDGE,
+    answered: Sequence[str] = (),
     title: str | None = None,
     memory_limit: str | None = None,
     progress: Progress = SILENT,
 ) -> WrittenAudit:
     """Draw the sample, read its pictures, write the page and `sample.parquet`.
 
+    With a `judge`, pairs are drawn by its answers; pairs of the files `answered` are left out.
+
     Raises `InputError` for a table without noise probabilities and for shards of another corpus. A
     shard that breaks off does not raise: it is named in the result.
     """
     folder = stores.location(out)
     progress.say("drawing the sample")
-    with AuditTable.open(scores, memory_limit=memory_limit) as table:
-        sample = draw_sample(table, pairs, seed)
+    by_judge = Judge.read(judge, "match", "leave-out")
+    before = read_answers(*answered).by_pair if answered else ()
+    with AuditTable.open(scores, memory_limit=memory_limit, judge=by_judge) as table:
+        sample = draw_sample(table, pairs, seed, before)
     judged = AuditPair.of(sample.rows)
     pictures = None
     if shards is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
 from ncclean.auditing.measure import Audit, measure
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -69,7 +70,8 @@ def write_report(
     pairs: int = 24,
     title: str | None = None,
     figures: str | None = None,
-    answers: str | None = None,
+    answers: str | Sequence[str] = (),
+    judge: JudgeOptions = NO_JUDGE,
     join: Sequence[str] = (),
     memory_limit: str | None = None,
     progress: Progress = SILENT,
@@ -77,8 +79,9 @@ def write_report(
     """Measure the table, pick pairs, read their pictures, write the page and the figures.
 
     `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
-    the figures, `answers` the file of an audit. Raises `InputError` if the table cannot be read or
-    the page would be too large. A shard that breaks off does not raise: it is named in the result.
+    the figures, `answers` the files of an audit, beside which a `judge` may have answered. Raises
+    `InputError` if the table cannot be read or the page would be too large. A shard that breaks off
+    does not raise: it is named in the result.
     """
     begin = time.perf_counter()
     progress.say("reading the score table")
@@ -86,9 +89,9 @@ def write_report(
     numbers = measure_table(table)
     shown = choose_pairs(table, pairs)
     audit = None
-    if answers is not None:
+    if answers:
         progress.say("measuring by the answers")
-        audit = measure(scores, answers, memory_limit=memory_limit)
+        audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
     thumbnails = None
     if shards is not None:
         check_same_corpus(scores, shards)

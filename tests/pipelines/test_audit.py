@@ -186,7 +186,7 @@ def test_the_same_command_writes_the_same_files(run, tmp_path):
     ("options", "message"),
     [
         ({}, "audit takes either --out"),
-        ({"out": "a", "answers": "b"}, "audit takes either --out"),
+        ({"out": "a", "answers": "b", "width": 0.02}, "--width is for measuring"),
         ({"out": "a", "apply": True}, "--apply needs --answers"),
         ({"answers": "a", "pairs": 20}, "--pairs is for drawing a sample"),
         ({"answers": "a", "apply": True, "scores": ["a", "b"]}, "--apply takes one score table"),

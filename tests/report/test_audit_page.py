@@ -186,8 +186,8 @@ def test_the_page_does_not_say_what_the_calibration_thinks(made):
     page = made.page.read_text("utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert set(data["pairs"][0]) == {
-        "uid", "caption_number", "stratum", "caption", "leftOut", "words", "picture", "reason",
-        "link",
+        "uid", "caption_number", "stratum", "caption", "leftOut", "words", "judge", "picture",
+        "reason", "link",
     }  # fmt: skip
     assert "http" not in re.sub(r'"link":"[^"]*"', "", page).replace("http-equiv", "")
 

@@ -47,6 +47,8 @@
     if (isEnd) {
       document.querySelector("#end h1").textContent =
         done === pairs.length ? "All pairs are judged" : `${pairs.length - done} pairs are not judged`;
+      $("agreement").hidden = !pairs.some((pair) => pair.judge);
+      $("agreement").textContent = agreement();
       return;
     }
     const pair = pairs[position];
@@ -54,14 +56,23 @@
     $("caption").replaceChildren(...captionOf(pair));
     $("caption").scrollTop = 0;
     // Only beside an answer that is given: before, it would be one.
-    $("words").hidden = !(pair.words && position in answers);
+    $("words").hidden = !((pair.words || pair.judge) && position in answers);
+    $("words").replaceChildren();
     if (pair.words) {
       const [suspect, better] = pair.words.map((word) => element("bdi", word));
-      $("words").replaceChildren("The estimator would say ", better, " in place of ", suspect, ".");
+      $("words").append("The estimator would say ", better, " in place of ", suspect, ". ");
     }
+    if (pair.judge) $("words").append(`The judge: ${pair.judge}.`);
     all("[data-key]").forEach((button) => {
       button.setAttribute("aria-pressed", String(answers[position] === Number(button.dataset.key)));
     });
+  }
+
+  // "Partly" counts as a match, as `ncclean audit` counts it unless it is told otherwise.
+  function agreement() {
+    const both = Object.keys(answers).filter((number) => answers[number] > 0 && ["match", "mismatch"].includes(pairs[number].judge));
+    const same = both.filter((number) => (words[answers[number]] === "mismatch") === (pairs[number].judge === "mismatch"));
+    return `You and the judge agree on ${same.length} of ${both.length} pairs.`;
   }
 
   function element(name, text, fields = {}) {

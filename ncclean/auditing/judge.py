@@ -1,0 +1,174 @@
+"""A judge who may err: another's answers on many pairs, or a column of the score table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from ncclean.auditing.answers import ANSWERS, Answers, Counts, is_mismatched, read_answers
+from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
+from ncclean.errors import InputError
+from ncclean.storage.catalog import first_line
+from ncclean.storage.quoting import identifier, quoted
+
+_CUT = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(\S+)")
+_NUMBERED, _PLAIN = "judge_by_caption", "judge_by_image"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A judge's `answers` by pair, or else a `column`; `partly` and `cannot_tell` as people's."""
+
+    name: str
+    answers: Answers | None
+    partly: Counts
+    cannot_tell: Counts
+
+    @classmethod
+    def read(cls, options: JudgeOptions, partly: Counts, cannot_tell: Counts) -> Judge | None:
+        """Read the judge that the options name, None without one."""
+        if options.judge_answers is not None:
+            answers = read_answers(options.judge_answers)
+            return cls(options.judge_answers, answers, partly, cannot_tell)
+        if options.judge_column is not None:
+            return cls(options.judge_column, None, partly, cannot_tell)
+        return None
+
+    def joined(self, connection: duckdb.DuckDBPyConnection, columns: Mapping[str, str]) -> Joined:
+        """Prepare the judge's answers for a query over `scores`, whose `columns` have SQL types.
+
+        Raises `InputError` for a column that is not there or that has no answers.
+        """
+        if self.answers is None:
+            return _column(connection, columns, self)
+        _load(connection, self.answers, self._code)
+        number = "coalesce(s.caption_number, 0)" if "caption_number" in columns else "0"
+        by_uid = connection.execute(
+            f"SELECT s.uid FROM scores s JOIN {_PLAIN} p ON s.uid = p.uid "
+            f"LEFT JOIN {_NUMBERED} n ON s.uid = n.uid AND {number} = n.caption_number "
+            f"WHERE n.answer IS NULL GROUP BY s.uid HAVING count(DISTINCT {number}) > 1 LIMIT 1"
+        ).fetchone()
+        if by_uid is not None:
+            raise InputError(
+                f"{by_uid[0]} has several captions: the judge's answers need `caption_number` "
+                "beside `uid`, as sample.parquet has it"
+            )
+        return Joined(
+            "coalesce(n.answer, p.answer)",
+            f"LEFT JOIN {_NUMBERED} n ON s.uid = n.uid AND {number} = n.caption_number "
+            f"LEFT JOIN {_PLAIN} p ON s.uid = p.uid",
+            self.name,
+        )
+
+    def _code(self, answer: str) -> int:
+        mismatched = is_mismatched(answer, self.partly, self.cannot_tell)
+        return NEITHER if mismatched is None else MISMATCH if mismatched else MATCH
+
+    def of_texts(self, column: str) -> str:
+        """SQL for a column of answers, in the words of `ANSWERS` or their numbers."""
+        word = f"replace(replace(lower(trim({column})), '_', ' '), '-', ' ')"
+        cases = " ".join(
+            f"WHEN {quoted(answer)} THEN {self._code(answer)} "
+            f"WHEN {quoted(str(key))} THEN {self._code(answer)}"
+            for key, answer in enumerate(ANSWERS)
+        )
+        return f"CASE {word} {cases} ELSE {NEITHER} END"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """SQL of a judge: the `answer` of a row of `scores s`, NULL for none, after these `joins`."""
+
+    answer: str
+    joins: str
+    name: str
+
+
+NOBODY = Joined("NULL::TINYINT", "", "")
+
+
+def _load(
+    connection: duckdb.DuckDBPyConnection, answers: Answers, code: Callable[[str], int]
+) -> None:
+    """Make the tables of answers by image and by caption."""
+    for table, is_plain in ((_NUMBERED, False), (_PLAIN, True)):
+        pairs = [(pair, a) for pair, a in answers.by_pair.items() if (pair[1] is None) == is_plain]
+        rows = pa.table(
+            {
+                "uid": pa.array([uid for (uid, _), _ in pairs], pa.string()),
+                "caption_number": pa.array([number for (_, number), _ in pairs], pa.int64()),
+                "answer": pa.array([code(answer) for _, answer in pairs], pa.int8()),
+            }
+        )
+        connection.register("judge_rows", rows)
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM judge_rows")
+        connection.unregister("judge_rows")
+
+
+def _column(
+    connection: duckdb.DuckDBPyConnection, columns: Mapping[str, str], judge: Judge
+) -> Joined:
+    cut = _CUT.fullmatch(judge.name)
+    name, side, value = cut.groups() if cut is not None else (judge.name, "", "")
+    if name not in columns:
+        raise InputError(f"--judge-column: the table has no column {name}")
+    column, kind = f"s.{identifier(name)}", columns[name].upper()
+    if cut is not None:
+        try:
+            condition = f"{column}::DOUBLE {side} {float(value)!r}::DOUBLE"
+        except ValueError:
+            raise InputError(f"--judge-column: {value} is not a number") from None
+        told = f"{column} IS NOT NULL AND NOT isnan({column}::DOUBLE)"
+        return Joined(_either(condition, told), "", judge.name)
+    if kind == "VARCHAR":
+        return Joined(judge.of_texts(column), "", name)
+    if kind == "BOOLEAN":
+        return Joined(_either(column, f"{column} IS NOT NULL"), "", name)
+    return _cut_at_noise_rate(connection, name, column)
+
+
+def _either(condition: str, told: str) -> str:
+    return (
+        f"CASE WHEN NOT ({told}) THEN {NEITHER} WHEN {condition} THEN {MISMATCH} ELSE {MATCH} END"
+    )
+
+
+def _cut_at_noise_rate(connection: duckdb.DuckDBPyConnection, name: str, column: str) -> Joined:
+    """Cut a score so that it flags as many pairs as the noise probabilities expect.
+
+    On the side on which they are larger. Neither looks at people's answers, which so remain free
+    to correct what comes of it.
+    """
+    number = f"{column}::DOUBLE"
+    usable = f"s.status = 'ok' AND s.noise_probability IS NOT NULL AND isfinite({number})"
+    try:
+        least, most, side, rate = connection.execute(
+            f"SELECT min({number}), max({number}), corr({number}, s.noise_probability), "
+            f"avg(s.noise_probability) FROM scores s WHERE {usable}"
+        ).fetchall()[0]
+        told = f"{column} IS NOT NULL AND NOT isnan({number})"
+        if least == 0 and most == 1:
+            distinct = connection.execute(
+                f"SELECT count(*) FROM scores s WHERE {usable} AND {number} NOT IN (0, 1)"
+            ).fetchall()[0][0]
+            if not distinct:
+                return Joined(_either(f"{number} = 1", told), "", name)
+        if side is None or least == most:
+            raise InputError(
+                f"--judge-column {name} says nothing by itself: cut it, as in {name}<0.3"
+            )
+        share = rate if side < 0 else 1 - rate
+        (bound,) = connection.execute(
+            f"SELECT approx_quantile({number}, {share!r}) FROM scores s WHERE {usable}"
+        ).fetchall()[0]
+    except duckdb.Error as error:
+        raise InputError(f"--judge-column {name}: {first_line(error)}") from None
+    sign = "<" if side < 0 else ">="
+    return Joined(
+        _either(f"{number} {sign} {bound!r}::DOUBLE", told), "", f"{name}{sign}{bound:.4g}"
+    )

@@ -1,0 +1,146 @@
+"""How good a judge is, by people's answers, and how many more answers an interval takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ncclean.auditing.intervals import Cells, found_share, mismatched_share, variances
+from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
+from ncclean.estimates import UNKNOWN, Estimate, flattened
+
+JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
+_Z = 1.959964
+
+
+@dataclass(frozen=True)
+class JudgeAudit:
+    """A judge with `answers` on a corpus, `compared` of them with people's.
+
+    `agreement` is the share of pairs, of those that the judge calls match or mismatch, on which
+    people say the same. `confusion` has, by the truth, `match` and `mismatch`, the shares of the
+    judge's answers. `alone` is the noise rate by people alone; `helps` says whether the judge makes
+    it clearly more certain, else it is left out of it.
+    """
+
+    name: str
+    answers: int
+    compared: int
+    agreement: Estimate
+    confusion: Mapping[str, Mapping[str, Estimate]]
+    alone: Estimate
+    helps: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The judge's figures, as `ncclean audit --json` prints them."""
+        return {
+            "name": self.name,
+            "answers": self.answers,
+            "compared": self.compared,
+            **flattened([("agreement", self.agreement), ("noise_rate_by_people", self.alone)]),
+            "helps": self.helps,
+            "confusion": {
+                truth: flattened(of_truth.items()) for truth, of_truth in self.confusion.items()
+            },
+        }
+
+
+def audit_judge(name: str, cells: Cells, noise: Estimate, compared: int) -> JudgeAudit:
+    """Compare a judge with people, on the (1, S, 3) cells of a corpus of the noise rate `noise`."""
+    assert cells.judged is not None
+    alone = UNKNOWN if cells.drawn_by_judge else mismatched_share(cells.without_judge())[0]
+    split = cells.split()
+    pairs, answers, mismatched = (
+        part.reshape(3, -1)
+        for part in (split.pairs, split.answers[..., 0], split.mismatched[..., 0])
+    )
+    told = [MATCH, MISMATCH]
+    right = np.stack([(answers - mismatched)[MATCH], mismatched[MISMATCH]])
+    agreement = mismatched_share(_row(pairs[told], answers[told], right))[0]
+    confusion = {
+        "match": _shares(pairs, answers, answers - mismatched),
+        "mismatch": _shares(pairs, answers, mismatched),
+    }
+    return JudgeAudit(
+        name=name,
+        answers=int(cells.judged.sum()),
+        compared=compared,
+        agreement=agreement,
+        confusion=confusion,
+        alone=alone,
+        helps=cells.drawn_by_judge or noise != alone,
+    )
+
+
+def _shares(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> dict[str, Estimate]:
+    """By the judge's answer, its share among the pairs that `counted` counts."""
+    shares = {}
+    for answer, name in JUDGED.items():
+        if not pairs[answer].any():
+            continue
+        others = [other for other in JUDGED if other != answer]
+        mine, rest = (_row(pairs[n], answers[n], counted[n]) for n in ([answer], others))
+        shares[name] = found_share(mine, rest)[0]
+    return shares
+
+
+def _row(pairs: np.ndarray, answers: np.ndarray, counted: np.ndarray) -> Cells:
+    """All cells as those of one figure."""
+    return Cells(pairs.reshape(1, -1), answers.reshape(1, -1), counted.reshape(1, -1))
+
+
+@dataclass(frozen=True)
+class AnswersNeeded:
+    """How many answers in all give the noise rate an interval of `width`.
+
+    Of people, `with_judge` and by themselves, `alone`; None where no number does. `of_judge` is
+    how many answers the judge has to give for that, None where those it gave will do.
+    """
+
+    width: float
+    with_judge: int | None
+    alone: int | None
+    of_judge: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return dict(self.__dict__)
+
+
+def answers_needed(
+    cells: Cells, noise: Estimate, width: float, judge: JudgeAudit | None
+) -> AnswersNeeded:
+    """Estimate how many answers an interval of `width` takes, from the one that `cells` have.
+
+    Variances of means are taken to fall with the numbers of answers, people's and the judge's, and
+    both to be wider by what today's interval is wider than they say.
+    """
+    if judge is None:
+        return AnswersNeeded(width, None, _needed(cells, noise, width)[0], None)
+    alone = None
+    if judge.alone.is_known:
+        alone = _needed(cells.without_judge(), judge.alone, width)[0]
+    with_judge, of_judge = _needed(cells, noise, width) if judge.helps else (alone, None)
+    return AnswersNeeded(width, with_judge, alone, of_judge)
+
+
+def _needed(cells: Cells, noise: Estimate, width: float) -> tuple[int, int | None]:
+    """Numbers of answers of people, and of the judge if it needs more."""
+    given, pairs = float(cells.answered.sum()), float(cells.pairs.sum())
+    judged = pairs if cells.judged is None else float(cells.judged.sum())
+    people, judge = variances(cells)
+    now, of_judge = noise.high - noise.low, None
+    if people + judge <= 0:  # nothing seen varies: what no answer saw shrinks as answers grow
+        return math.ceil(min(given * now / width, pairs)), None
+    goal = (people + judge) * (width / now) ** 2
+    if judge > 0.75 * goal:
+        share = 0.5 * goal / judge
+        more = 1 / (share * (1 / judged - 1 / pairs) + 1 / pairs)
+        judge, judged, of_judge = 0.5 * goal, more, math.ceil(more)
+    # Of n pairs from m, a mean varies as 1 / n - 1 / m.
+    rate = people / max(1 / given - 1 / max(judged, given + 1), 1e-12)
+    return math.ceil(1 / ((goal - judge) / rate + 1 / judged)), of_judge
