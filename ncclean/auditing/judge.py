@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -118,18 +120,17 @@ def _column(
     if name not in columns:
         raise InputError(f"--judge-column: the table has no column {name}")
     column, kind = f"s.{identifier(name)}", columns[name].upper()
-    if cut is not None:
-        try:
-            condition = f"{column}::DOUBLE {side} {float(value)!r}::DOUBLE"
-        except ValueError:
-            raise InputError(f"--judge-column: {value} is not a number") from None
-        told = f"{column} IS NOT NULL AND NOT isnan({column}::DOUBLE)"
-        return Joined(_either(condition, told), "", judge.name)
-    if kind == "VARCHAR":
-        return Joined(judge.of_texts(column), "", name)
     if kind == "BOOLEAN":
         return Joined(_either(column, f"{column} IS NOT NULL"), "", name)
-    return _cut_at_noise_rate(connection, name, column)
+    if kind == "VARCHAR" and cut is None:
+        return Joined(judge.of_texts(column), "", name)
+    score = _Score(connection, name, f"TRY_CAST({column} AS DOUBLE)")
+    if cut is None:
+        return score.cut_at_noise_rate()
+    try:
+        return score.cut(side, float(value))
+    except ValueError:
+        raise InputError(f"--judge-column: {value} is not a number") from None
 
 
 def _either(condition: str, told: str) -> str:
@@ -138,37 +139,53 @@ def _either(condition: str, told: str) -> str:
     )
 
 
-def _cut_at_noise_rate(connection: duckdb.DuckDBPyConnection, name: str, column: str) -> Joined:
-    """Cut a score so that it flags as many pairs as the noise probabilities expect.
+@dataclass(frozen=True)
+class _Score:
+    """A column of numbers, which are cut into answers."""
 
-    On the side on which they are larger. Neither looks at people's answers, which so remain free
-    to correct what comes of it.
-    """
-    number = f"{column}::DOUBLE"
-    usable = f"s.status = 'ok' AND s.noise_probability IS NOT NULL AND isfinite({number})"
-    try:
-        least, most, side, rate = connection.execute(
-            f"SELECT min({number}), max({number}), corr({number}, s.noise_probability), "
-            f"avg(s.noise_probability) FROM scores s WHERE {usable}"
-        ).fetchall()[0]
-        told = f"{column} IS NOT NULL AND NOT isnan({number})"
-        if least == 0 and most == 1:
-            distinct = connection.execute(
-                f"SELECT count(*) FROM scores s WHERE {usable} AND {number} NOT IN (0, 1)"
-            ).fetchall()[0][0]
-            if not distinct:
-                return Joined(_either(f"{number} = 1", told), "", name)
-        if side is None or least == most:
+    connection: duckdb.DuckDBPyConnection
+    name: str
+    number: str
+
+    def cut(self, side: str, bound: float) -> Joined:
+        """Mismatched where the number is on this side (`<`, `<=`, `>`, `>=`) of the bound."""
+        told = f"({self.number} IS NOT NULL AND NOT isnan({self.number}))"
+        condition = f"{self.number} {side} {bound!r}::DOUBLE"
+        if not self._row(f"SELECT count(*) FROM scores s WHERE {told}")[0]:
+            raise InputError(f"--judge-column: {self.name} has no numbers")
+        return Joined(_either(condition, told), "", f"{self.name}{side}{bound:.4g}")
+
+    def cut_at_noise_rate(self) -> Joined:
+        """Cut so that about as many pairs are flagged as the noise probabilities expect.
+
+        On the side on which they are larger. Neither looks at people's answers, which so remain
+        free to correct what comes of it. Of 0 and 1, 1 is a mismatch.
+        """
+        n = self.number
+        usable = f"s.status = 'ok' AND s.noise_probability IS NOT NULL AND isfinite({n})"
+        least, most, others, slope, rate = self._row(
+            f"SELECT min({n}), max({n}), count(*) FILTER ({n} NOT IN (0, 1)), "
+            f"corr({n}, s.noise_probability), avg(s.noise_probability) FROM scores s WHERE {usable}"
+        )
+        if (least, most, others) == (0, 1, 0):
+            return self.cut(">=", 1.0)
+        if slope is None or math.isnan(slope):
             raise InputError(
-                f"--judge-column {name} says nothing by itself: cut it, as in {name}<0.3"
+                f"--judge-column: {self.name} says nothing by itself; cut it, as in {self.name}<0.3"
             )
-        share = rate if side < 0 else 1 - rate
-        (bound,) = connection.execute(
-            f"SELECT approx_quantile({number}, {share!r}) FROM scores s WHERE {usable}"
-        ).fetchall()[0]
-    except duckdb.Error as error:
-        raise InputError(f"--judge-column {name}: {first_line(error)}") from None
-    sign = "<" if side < 0 else ">="
-    return Joined(
-        _either(f"{number} {sign} {bound!r}::DOUBLE", told), "", f"{name}{sign}{bound:.4g}"
-    )
+        sides = ("<=", "<") if slope < 0 else (">=", ">")
+        share = rate if slope < 0 else 1 - rate
+        (bound,) = self._row(f"SELECT approx_quantile({n}, {share!r}) FROM scores s WHERE {usable}")
+        # They differ where many pairs have the bound itself.
+        flagged = self._row(
+            f"SELECT {', '.join(f'avg(({n} {s} {bound!r}::DOUBLE)::INTEGER)' for s in sides)} "
+            f"FROM scores s WHERE {usable}"
+        )
+        nearest = min(range(2), key=lambda number: abs(flagged[number] - rate))
+        return self.cut(sides[nearest], bound)
+
+    def _row(self, sql: str) -> tuple[Any, ...]:
+        try:
+            return self.connection.execute(sql).fetchall()[0]
+        except duckdb.Error as error:
+            raise InputError(f"--judge-column {self.name}: {first_line(error)}") from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +55,7 @@ class Sample:
 
 
 def draw_sample(
-    table: AuditTable, answers: int, seed: int, answered: Iterable[Pair] = ()
+    table: AuditTable, answers: int, seed: int, answered: Collection[Pair] = ()
 ) -> Sample:
     """Draw about `answers` pairs to judge from the strata of a score table; all if there are fewer.
 
@@ -71,14 +73,11 @@ def draw_sample(
         counts = table.counts(strata.bounds)[0]
         judged = counts.judged.sum(axis=1).astype(np.int64)
         cells = by_answer(strata, judged, counts.expected.sum(axis=1) / counts.pairs.sum(axis=1))
-    answered = set(answered)
-    rows, pairs = table.draw(
-        strata.bounds,
-        cells.allocated(answers),
-        seed,
-        by_judge=by_judge,
-        without=answered,
-    )
+    draw = partial(table.draw, strata.bounds, seed=seed, by_judge=by_judge, without=set(answered))
+    if answered:
+        left = np.array(draw(np.zeros(len(cells), np.int64))[1])
+        cells = dataclasses.replace(cells, pairs=left)
+    rows, pairs = draw(cells.allocated(answers))
     if not len(rows):
         raise InputError("no pair is left to judge")
     cell = rows.column("stratum").to_numpy()

@@ -16,6 +16,7 @@ from ncclean_pipelines.select import Select
 from typer.testing import CliRunner
 
 import ncclean
+from ncclean.auditing.judge_options import JudgeOptions
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
@@ -236,3 +237,75 @@ def test_what_answers_count_as_is_what_was_asked_for(tmp_path):
     assert rate(cannot_tell="match") == (40, pytest.approx(0.25))
     assert rate(cannot_tell="mismatch") == (40, pytest.approx(0.5))
     assert rate(cannot_tell="mismatch", partly="mismatch") == (40, pytest.approx(0.75))
+
+
+@pytest.fixture
+def judge_file(run, tmp_path):
+    """A judge who errs in one pair of twenty, on all pairs that have a noise probability."""
+    _, _, truth = run
+    rng = np.random.default_rng(3)
+    rows = [
+        {"uid": uid, "answer": "mismatch" if wrong ^ (rng.random() < 0.05) else "match"}
+        for uid, wrong in truth.items()
+    ]
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def test_a_judge_beside_people_on_the_command_line(run, judge_file, tmp_path):
+    scores, answers, _ = run
+    judged = ["--answers", answers, "--judge-answers", judge_file]
+    found = CliRunner().invoke(app, ["audit", str(scores), *judged, "--width", ".02"])
+    assert found.exit_code == 0
+    for words in ("the judge, ", "both agree on", "people say", "an interval of 2 points takes"):
+        assert words in found.stdout
+    audit = Audit(scores=[str(scores)], answers=answers).run()
+    alone = audit["noise_rate_high"] - audit["noise_rate_low"]
+    with_judge = ncclean.audit([str(scores)], answers=answers, judge_answers=judge_file)
+    assert with_judge["noise_rate_high"] - with_judge["noise_rate_low"] < alone
+    assert with_judge["judge"]["noise_rate_by_people"] == audit["noise_rate"]
+
+
+def test_selections_and_reports_measure_with_the_judge(run, judge_file, tmp_path):
+    scores, answers, _ = run
+
+    def kept(**judge):
+        out = str(tmp_path / "selection.parquet")
+        found = ncclean.select(
+            [str(scores)], out, method="noise-probability", audit=answers, **judge
+        )
+        return found["measured_noise_kept_high"] - found["measured_noise_kept_low"]
+
+    assert kept(judge_answers=judge_file) < kept()
+    page = tmp_path / "report.html"
+    judge = JudgeOptions(judge_answers=judge_file)
+    Report(scores=[str(scores)], out=str(page), audit=answers, judge_options=judge).run()
+    assert "both agree on" in page.read_text("utf-8")
+
+
+def test_apply_moves_to_the_rate_that_people_and_judge_measure(run, judge_file):
+    scores, answers, _ = run
+    audit = ncclean.audit([str(scores)], answers=answers, judge_answers=judge_file, apply=True)
+    facts = read_facts([str(scores)])
+    assert facts.noise_rate.value == pytest.approx(audit["noise_rate"])
+    p = [value for value in columns(scores, "noise_probability")[0] if value is not None]
+    assert np.mean(p) == pytest.approx(audit["noise_rate"], abs=0.03)
+
+
+def test_people_are_asked_about_pairs_that_the_judge_leaves_in_doubt(run, judge_file, tmp_path):
+    scores, answers, _ = run
+    made = Audit(
+        scores=[str(scores)],
+        out=str(tmp_path / "next"),
+        pairs=60,
+        answers=[answers],
+        judge_options=JudgeOptions(judge_answers=judge_file),
+    ).run()
+    assert made["pairs"] == 60
+    rows = pq.read_table(tmp_path / "next" / "sample.parquet").column("uid").to_pylist()
+    with open(answers) as file:
+        assert not set(rows) & {line.split(",")[0] for line in file}
+    page = (tmp_path / "next" / "audit.html").read_text("utf-8")
+    assert '"judge":"mismatch"' in page.replace(" ", "")
+    assert "--judge-answers judge.parquet" in page

@@ -1,0 +1,252 @@
+"""A judge beside people: files and columns of answers, and what they make of an audit."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.auditing.answers import read_answers
+from ncclean.auditing.judge import Judge
+from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.measure import measure
+from ncclean.auditing.sample import draw_sample
+from ncclean.auditing.table import AuditTable
+from ncclean.errors import InputError
+from tests.auditing.audited import judge as judged_by_truth
+from tests.auditing.audited import truth_of, write_table
+
+COLUMNS = {
+    "says": lambda y: pa.array(["mismatch" if v else "Match" for v in y]),
+    "number": lambda y: pa.array([3 if v else 1 for v in y]).cast(pa.string()),
+    "flag": lambda y: pa.array(y),
+    "zero_one": lambda y: pa.array([int(v) for v in y]),
+    "score": lambda y: pa.array([0.1 if v else 0.9 for v in y]),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A table whose noise is half near misses, with a right judge in columns of all kinds."""
+    path = write_table(tmp_path_factory.mktemp("judge") / "scores.parquet", near=0.5)
+    rows = pq.read_table(path)
+    y = rows.column("is_noisy").to_pylist()
+    for name, values in COLUMNS.items():
+        rows = rows.append_column(name, values(y))
+    rows = rows.append_column("constant", pa.array([0.5] * len(y)))
+    pq.write_table(rows, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def people(table, tmp_path_factory):
+    out = tmp_path_factory.mktemp("people")
+    return judged_by_truth(drawn(table, out, 150), truth_of(table), out / "people.csv")
+
+
+def drawn(table, out, answers, judge=None, before=()):
+    with AuditTable.open([table], judge=judge) as opened:
+        sample = draw_sample(opened, answers, 0, before)
+    name = f"sample-{answers}.parquet"
+    sample.write(UPath(out / name), 0)
+    return str(out / name)
+
+
+def judged(table, out, answers=1_500, wrong=0.05, kind="parquet"):
+    """Answers of a judge who errs, with the design of the sample if they are Parquet."""
+    sample = pq.read_table(drawn(table, out, answers))
+    truth, rng = truth_of(table), np.random.default_rng(1)
+    says = [
+        "mismatch" if truth[uid] ^ (rng.random() < wrong) else "match"
+        for uid in sample.column("uid").to_pylist()
+    ]
+    path = out / f"judge.{kind}"
+    if kind == "parquet":
+        pq.write_table(sample.append_column("answer", pa.array(says)), path)
+    else:
+        rows = zip(sample.column("uid").to_pylist(), says, strict=True)
+        path.write_text("uid,answer\n" + "\n".join(map(",".join, rows)))
+    return str(path)
+
+
+def width(estimate):
+    return estimate.high - estimate.low
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_judges_answers_narrow_the_interval(table, people, tmp_path, kind):
+    file = judged(table, tmp_path, kind=kind)
+    audit = measure([table], people, judge=JudgeOptions(judge_answers=file), width=0.02)
+    alone = measure([table], people)
+    assert width(audit.noise) < 0.75 * width(alone.noise)
+    assert audit.noise.low < 0.2 < audit.noise.high
+    assert audit.judge.alone == alone.noise
+    assert (audit.judge.answers, audit.judge.compared, audit.judge.helps) == (1_500, 150, True)
+    assert audit.judge.agreement.low < 0.95 < audit.judge.agreement.high
+    assert audit.needed.with_judge < audit.needed.alone
+    rule, by_people = (next(r for r in a.rules if "0.5" in r.name) for a in (audit, alone))
+    assert width(rule.recall) < width(by_people.recall)
+    json.dumps(audit.to_json())
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, "score<0.5", "score <= .1"])
+def test_a_column_is_a_judge_of_all_pairs(table, people, name):
+    audit = measure([table], people, judge=JudgeOptions(judge_column=name))
+    assert audit.judge.answers == audit.pairs == 4_000
+    assert audit.judge.agreement.value == 1.0
+    assert audit.noise.value == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_score_without_a_cut_flags_the_noise_rate_of_the_table(table, people):
+    audit = measure([table], people, judge=JudgeOptions(judge_column="similarity"))
+    assert audit.judge.name.startswith("similarity<")
+    with AuditTable.open([table], judge=of("similarity")) as opened:
+        judged_all = opened.counts(np.array([0.5]))[0].judged.sum(axis=(0, 1))
+    assert judged_all[1] / judged_all.sum() == pytest.approx(audit.expected.value, abs=0.01)
+
+
+def of(column):
+    return Judge.read(JudgeOptions(judge_column=column), "match", "leave-out")
+
+
+def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
+    rows = pq.read_table(table)
+    says = rows.column("says").to_pylist()
+    says[::4] = [None] * len(says[::4])
+    says[1::4] = ["ja"] * len(says[1::4])
+    path = tmp_path / "scores.parquet"
+    index = rows.schema.get_field_index("says")
+    pq.write_table(rows.set_column(index, "says", pa.array(says)), path)
+    audit = measure([str(path)], people, judge=JudgeOptions(judge_column="says"))
+    assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("missing", "the table has no column missing"),
+        ("score<much", "much is not a number"),
+        ("constant", "says nothing by itself"),
+        ("text<3", "text has no numbers"),
+    ],
+)
+def test_columns_that_are_no_judge(table, people, column, message):
+    with pytest.raises(InputError, match=message):
+        measure([table], people, judge=JudgeOptions(judge_column=column))
+
+
+def test_a_useless_judge_leaves_everything_as_it_is(table, people, tmp_path):
+    file = judged(table, tmp_path, wrong=0.5)
+    audit = measure([table], people, judge=JudgeOptions(judge_answers=file), width=0.02)
+    alone = measure([table], people, width=0.02)
+    assert audit.noise == alone.noise
+    assert not audit.judge.helps
+    assert audit.needed.with_judge == audit.needed.alone == alone.needed.alone
+    assert np.array_equal(audit.judged.weight, alone.judged.weight)
+
+
+def test_a_judge_that_saw_none_of_peoples_pairs_is_refused(table, people, tmp_path):
+    asked = set(read_answers(people).by_pair)
+    rows = [uid for uid in truth_of(table) if (uid, None) not in asked][:500]
+    file = tmp_path / "judge.json"
+    file.write_text(json.dumps(dict.fromkeys(rows, "match")))
+    with pytest.raises(InputError, match="no answer on a pair that people judged"):
+        measure([table], people, judge=JudgeOptions(judge_answers=str(file)))
+
+
+def test_samples_of_different_strata_are_refused(table, people, tmp_path):
+    other = str(write_table(tmp_path / "other.parquet", rate=0.4))
+    file = judged(other, tmp_path)
+    with pytest.raises(InputError, match="another table"):
+        measure([table], people, judge=JudgeOptions(judge_answers=file))
+
+
+def test_several_captions_need_their_number(table, people, tmp_path):
+    rows = pq.read_table(table)
+    uids = rows.column("uid").to_pylist()
+    uids[1] = uids[0]
+    numbers = [0, 1, *[0] * (len(uids) - 2)]
+    rows = rows.set_column(rows.schema.get_field_index("uid"), "uid", pa.array(uids))
+    path = tmp_path / "scores.parquet"
+    index = rows.schema.get_field_index("caption_number")
+    rows = rows.set_column(index, "caption_number", pa.array(numbers, pa.int16()))
+    pq.write_table(rows, path)
+    file = tmp_path / "judge.json"
+    some = [uid for uid, _ in read_answers(people).by_pair if uid not in uids[:2]]
+    answers = [{"uid": uid, "answer": "match"} for uid in some]
+    file.write_text(json.dumps([*answers, {"uid": uids[0], "answer": "match"}]))
+    options = JudgeOptions(judge_answers=str(file))
+    with pytest.raises(InputError, match="need `caption_number`"):
+        measure([str(path)], people, judge=options)
+    numbered = {"uid": uids[0], "caption_number": 1, "answer": "match"}
+    file.write_text(json.dumps([*answers, numbered]))
+    assert measure([str(path)], people, judge=options).judge.answers == len(answers) + 1
+
+
+class TestDrawnByTheJudge:
+    def draw(self, table, tmp_path, before=()):
+        file = judged(table, tmp_path, wrong=0.1)
+        options = JudgeOptions(judge_answers=file)
+        reader = Judge.read(options, "match", "leave-out")
+        return options, drawn(table, tmp_path, 120, judge=reader, before=before)
+
+    def test_each_stratum_and_answer_has_its_share_of_the_corpus(self, table, tmp_path):
+        options, sample = self.draw(table, tmp_path)
+        says = read_answers(options.judge_answers)
+        rows = pq.read_table(sample).to_pylist()
+        assert len(rows) == 120
+        assert sum(row["weight"] for row in rows) == pytest.approx(4_000, rel=0.01)
+        flagged = sum(r["weight"] for r in rows if says.by_pair[r["uid"], 0] == "mismatch")
+        share = np.mean([answer == "mismatch" for answer in says.by_pair.values()])
+        assert flagged < 2 * share * 4_000  # by stratum, of which some were judged more often
+        drawn_share = np.mean([says.by_pair[r["uid"], 0] == "mismatch" for r in rows])
+        assert drawn_share > 0.3
+
+    def test_it_is_measured_with_the_judge_alone(self, table, tmp_path):
+        options, sample = self.draw(table, tmp_path)
+        answers = tmp_path / "answers.json"
+        judged_by_truth(sample, truth_of(table), answers)
+        rows = json.loads(answers.read_text())
+        design = json.loads(pq.read_schema(sample).metadata[b"audit_design"])
+        answers.write_text(json.dumps({"design": design, "answers": rows}))
+        audit = measure([table], str(answers), judge=options)
+        assert audit.noise.low < 0.2 < audit.noise.high
+        assert audit.judged.weight.sum() == pytest.approx(4_000, rel=0.01)
+        assert not audit.judge.alone.is_known
+        with pytest.raises(InputError, match="drawn by a judge's answers"):
+            measure([table], str(answers))
+        other = JudgeOptions(judge_column="says")
+        with pytest.raises(InputError, match="drawn by other answers"):
+            measure([table], str(answers), judge=other)
+        # How `partly` counts is people's business: the draw stays as it was.
+        assert measure([table], str(answers), judge=options, partly="mismatch").noise == audit.noise
+
+    def test_the_next_pairs_are_others_and_both_samples_count(self, table, people, tmp_path):
+        before = read_answers(people).by_pair
+        options, sample = self.draw(table, tmp_path, before)
+        rows = pq.read_table(sample).to_pylist()
+        assert not {(row["uid"], None) for row in rows} & set(before)
+        more = tmp_path / "more.json"
+        design = json.loads(pq.read_schema(sample).metadata[b"audit_design"])
+        truth = truth_of(table)
+        more.write_text(
+            json.dumps(
+                {
+                    "design": design,
+                    "answers": [
+                        {"uid": r["uid"], "answer": "mismatch" if truth[r["uid"]] else "match"}
+                        for r in rows
+                    ],
+                }
+            )
+        )
+        audit = measure([table], [people, str(more)], judge=options)
+        assert audit.counted == 150 + len(rows)
+        assert width(audit.noise) < width(measure([table], people, judge=options).noise)
+
+
+def test_two_judges_exclude_each_other():
+    with pytest.raises(InputError, match="exclude each other"):
+        JudgeOptions(judge_answers="a", judge_column="b")
