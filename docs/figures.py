@@ -83,6 +83,7 @@ def over_noise(metric: str) -> Callable[..., Iterable[str]]:
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
     "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_table),
+    "audit-judges": Figure(("audit-judges",), audit_tables.judges_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
     "billion": Figure(billion.RECORDS, billion.billion_table),
     "calibrated-on": Figure(
@@ -123,6 +124,7 @@ FIGURES = {
     "gpu": Figure(("gpu",), tables.gpu_table),
     "half-truths": Figure(("caption-parts-photographs",), part_tables.half_truth_table),
     "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
+    "human-judges": Figure(("cifar10n-judges",), audit_tables.human_judges_table),
     "human-near-misses": Figure(("cifar10n",), audit_tables.human_near_miss_table),
     "human-probe": Figure(("cifar10n-probe",), audit_tables.human_probe_table),
     "human-rates": Figure(("cifar10n",), audit_tables.human_rate_table),

@@ -18,9 +18,9 @@ from .progress import SILENT, Progress
 from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
+    from ncclean.auditing.audit import Audit as Measured
+    from ncclean.auditing.audit import RuleAudit
     from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit
-    from ncclean.auditing.measure import Audit as Measured
-    from ncclean.auditing.measure import RuleAudit
     from ncclean.report.write_audit import WrittenAudit
 
 _estimate = partial(interval, called="")
@@ -235,6 +235,8 @@ def _judge_lines(judge: JudgeAudit) -> Iterator[Shown]:
         f"the judge, {judge.name}: {judge.answers:,} answers, {judge.compared:,} of them on pairs "
         f"that people judged; both agree on {_estimate(judge.agreement)}"
     )
+    if judge.unknown:
+        yield Note(f"{judge.unknown:,} of its answers are on pairs that the table does not have")
     yield Table(
         "The judge",
         ("people say", *(f"judge: {answer}" for answer in judge.confusion["match"])),

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ncclean.auditing.answered import Answered
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share, variances
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
+from ncclean.errors import InputError
 from ncclean.estimates import UNKNOWN, Estimate, flattened
 
 JUDGED = {MATCH: "match", MISMATCH: "mismatch", NEITHER: "neither"}
@@ -21,6 +23,8 @@ _Z = 1.959964
 class JudgeAudit:
     """A judge with `answers` on a corpus, `compared` of them with people's.
 
+    `unknown` answers are on pairs that the table does not have.
+
     `agreement` is the share of pairs, of those that the judge calls match or mismatch, on which
     people say the same. `confusion` has, by the truth, `match` and `mismatch`, the shares of the
     judge's answers. `alone` is the noise rate by people alone; `helps` says whether the judge makes
@@ -30,6 +34,7 @@ class JudgeAudit:
     name: str
     answers: int
     compared: int
+    unknown: int
     agreement: Estimate
     confusion: Mapping[str, Mapping[str, Estimate]]
     alone: Estimate
@@ -41,6 +46,7 @@ class JudgeAudit:
             "name": self.name,
             "answers": self.answers,
             "compared": self.compared,
+            "answers_unknown": self.unknown,
             **flattened([("agreement", self.agreement), ("noise_rate_by_people", self.alone)]),
             "helps": self.helps,
             "confusion": {
@@ -49,30 +55,44 @@ class JudgeAudit:
         }
 
 
-def audit_judge(name: str, cells: Cells, noise: Estimate, compared: int) -> JudgeAudit:
-    """Compare a judge with people, on the (1, S, 3) cells of a corpus of the noise rate `noise`."""
-    assert cells.judged is not None
-    alone = UNKNOWN if cells.drawn_by_judge else mismatched_share(cells.without_judge())[0]
-    split = cells.split()
-    pairs, answers, mismatched = (
+def audit_judge(
+    name: str, people: Answered, whole: Cells, noise: Estimate, answers: int, asked: int
+) -> JudgeAudit:
+    """Compare a judge with people, on the (1, S, 3) cells `whole` of a corpus.
+
+    `noise` is the noise rate by both, `answers` what the table has of the judge's, `asked` how many
+    there are. Raises `InputError` if it answered about none of people's pairs.
+    """
+    assert whole.judged is not None
+    assert people.judge is not None
+    compared = int((people.judge >= 0).sum())
+    if not compared:
+        raise InputError(
+            f"{name} has no answer on a pair that people judged: without these nobody can tell "
+            "what it is worth. Draw both samples with one --seed"
+        )
+    alone = UNKNOWN if whole.drawn_by_judge else mismatched_share(whole.without_judge())[0]
+    split = whole.split()
+    pairs, counts, mismatched = (
         part.reshape(3, -1)
         for part in (split.pairs, split.answers[..., 0], split.mismatched[..., 0])
     )
     told = [MATCH, MISMATCH]
-    right = np.stack([(answers - mismatched)[MATCH], mismatched[MISMATCH]])
-    agreement = mismatched_share(_row(pairs[told], answers[told], right))[0]
+    right = np.stack([(counts - mismatched)[MATCH], mismatched[MISMATCH]])
+    agreement = mismatched_share(_row(pairs[told], counts[told], right))[0]
     confusion = {
-        "match": _shares(pairs, answers, answers - mismatched),
-        "mismatch": _shares(pairs, answers, mismatched),
+        "match": _shares(pairs, counts, counts - mismatched),
+        "mismatch": _shares(pairs, counts, mismatched),
     }
     return JudgeAudit(
         name=name,
-        answers=int(cells.judged.sum()),
+        answers=answers,
         compared=compared,
+        unknown=max(asked - answers, 0),
         agreement=agreement,
         confusion=confusion,
         alone=alone,
-        helps=cells.drawn_by_judge or noise != alone,
+        helps=whole.drawn_by_judge or noise != alone,
     )
 
 

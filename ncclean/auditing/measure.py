@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,146 +18,19 @@ from ncclean.auditing.answers import (
     is_mismatched,
     read_answers,
 )
+from ncclean.auditing.audit import Audit, Judged, RuleAudit, StratumAudit
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share
 from ncclean.auditing.judge import Judge
-from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit, answers_needed, audit_judge
+from ncclean.auditing.judge_audit import answers_needed, audit_judge
 from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
 from ncclean.auditing.sample import read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.auditing.table import Counts as PairCounts
 from ncclean.errors import InputError
-from ncclean.estimates import Estimate, flattened
+from ncclean.estimates import Estimate
 from ncclean.rules import Rule
 from ncclean.scoring.recalibration import Audited
 from ncclean.storage.tables import table_files, table_metadata
-
-
-@dataclass(frozen=True)
-class StratumAudit:
-    """A stratum: pairs with a noise probability in [low, high), the last one with its end."""
-
-    low: float
-    high: float
-    pairs: int
-    answers: int
-    mismatched: int
-    expected_rate: float | None
-
-
-@dataclass(frozen=True)
-class RuleAudit:
-    """A rule against the answers: it flags `flagged` pairs, of which `answers` were judged.
-
-    `kept` is the noise rate of the pairs that it does not flag. The expected figures are what the
-    noise probabilities of the table say; None without a denominator.
-    """
-
-    name: str
-    flagged: int
-    answers: int
-    precision: Estimate
-    recall: Estimate
-    kept: Estimate
-    expected_precision: float | None
-    expected_recall: float | None
-    expected_kept: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "flagged": self.flagged,
-            "answers": self.answers,
-            **flattened(
-                [
-                    ("precision", self.precision),
-                    ("recall", self.recall),
-                    ("noise_rate", self.kept),
-                ]
-            ),
-            "expected_precision": self.expected_precision,
-            "expected_recall": self.expected_recall,
-            "expected_noise_rate": self.expected_kept,
-        }
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The answered pairs that the table has, for a calibration: `rows` are `AuditTable.judged`.
-
-    `mismatched` and `weight` = N_h / n_h are (n,).
-    """
-
-    rows: pa.Table
-    mismatched: np.ndarray
-    weight: np.ndarray
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
-
-    `given` counts the answers by kind, `unknown` those on pairs that the table does not have (or
-    has no noise probability for), `repeated` those that a later one replaced. `expected` is the
-    noise rate that the table states, with its interval. `selection` is the rule that flags what a
-    selection drops. `design` tells the strata, `audited` a calibration that was moved before.
-    `judge` is the judge beside people, `needed` the answers that an interval takes.
-    """
-
-    pairs: int
-    counted: int
-    given: Mapping[str, int]
-    unknown: int
-    repeated: int
-    noise: Estimate
-    expected: Estimate
-    rules: tuple[RuleAudit, ...]
-    selection: RuleAudit | None
-    strata: tuple[StratumAudit, ...]
-    judged: Judged
-    design: Design
-    digest: str
-    audited: Audited | None
-    judge: JudgeAudit | None = None
-    needed: AnswersNeeded | None = None
-
-    @property
-    def disagreements(self) -> list[str]:
-        """A sentence for each figure that the calibration expects outside the measured interval."""
-        sentences = []
-        figures: list[tuple[str, Estimate, float | None]] = [
-            ("noise rate", self.noise, self.expected.value)
-        ]
-        if self.selection is not None:
-            name = "noise rate among the kept pairs"
-            figures.append((name, self.selection.kept, self.selection.expected_kept))
-        for name, measured, expected in figures:
-            if expected is None or not measured.is_known:
-                continue
-            if not measured.low <= expected <= measured.high:
-                side = "less" if expected < measured.low else "more"
-                sentences.append(
-                    f"the calibration expects a {name} of {expected:.1%}, {side} than the audit "
-                    f"measures: {measured.value:.1%} ({measured.low:.1%} to {measured.high:.1%})"
-                )
-        return sentences
-
-    def to_json(self) -> dict[str, Any]:
-        """The figures by name, as `ncclean audit --json` prints them."""
-        return {
-            "pairs": self.pairs,
-            "answers": self.counted,
-            "answers_by_kind": dict(self.given),
-            "answers_unknown": self.unknown,
-            "answers_repeated": self.repeated,
-            **flattened([("noise_rate", self.noise), ("expected_noise_rate", self.expected)]),
-            "agrees": not self.disagreements,
-            "disagreements": self.disagreements,
-            "rules": {rule.name: rule.to_json() for rule in self.rules},
-            "selection": self.selection.to_json() if self.selection is not None else None,
-            "strata": [dataclasses.asdict(stratum) for stratum in self.strata],
-            "audited": self.audited is not None,
-            "judge": self.judge.to_json() if self.judge is not None else None,
-            "answers_needed": self.needed.to_json() if self.needed is not None else None,
-        }
 
 
 def measure(
@@ -191,29 +61,17 @@ def measure(
     answered = read_answers(*named)
     design = read_design(sample) if sample is not None else answered.design
     # A draw by the judge's answers counts them as they were drawn; any count of them is right.
-    is_drawn = design is not None and design.judged is not None
-    by_judge = (
-        Judge.read(judge, "match", "leave-out")
-        if is_drawn
-        else Judge.read(judge, partly, cannot_tell)
-    )
+    readings: tuple[Counts, Counts] = (partly, cannot_tell)
+    if design is not None and design.judged is not None:
+        readings = ("match", "leave-out")
+    by_judge = Judge.read(judge, *readings)
     design = _of_judge(design, by_judge, named[0])
     metadata = table_metadata(table_files(paths)[0])
     audited = Audited.of_json(metadata.get("audited"))
     with AuditTable.open(paths, selection, memory_limit, by_judge) as table:
         bounds = _bounds(table, design, audited, answered)
         counts = table.counts(bounds)
-        pairs, judged = counts[0].pairs.sum(axis=1), counts[0].judged.sum(axis=1)
-        if design is not None and not np.array_equal(pairs, design.pairs):
-            raise InputError(
-                f"{sample or named[0]} is of another table, or of this one before it was "
-                "calibrated again: its strata have other numbers of pairs. Draw a new sample"
-            )
-        by_answers = design.judged if design is not None else None
-        if by_answers is not None and not np.array_equal(judged, by_answers):
-            raise InputError(
-                f"the pairs of {named[0]} were drawn by other answers of a judge than those given"
-            )
+        _check_design(design, counts[0], sample or named[0])
         rows = table.judged(bounds, {uid for uid, _ in answered.by_pair})
         rules, has_selection, judge_name = table.rules, table.has_selection, table.judge
     rows, of_rows = _answered(rows, answered)
@@ -225,24 +83,23 @@ def measure(
             "table?"
         )
     rows = rows.take(pa.array(counted))
-    mismatched = np.array([float(bool(verdicts[place])) for place in counted])
-    of_judge = rows.column("judge").fill_null(-1).to_numpy().astype(int) if judge_name else None
     people = Answered(
-        len(pairs), rows.column("stratum").to_numpy(), mismatched, of_judge, by_answers is not None
+        strata=len(bounds) + 1,
+        stratum=rows.column("stratum").to_numpy(),
+        mismatched=np.array([float(bool(verdicts[place])) for place in counted]),
+        judge=rows.column("judge").fill_null(-1).to_numpy().astype(int) if judge_name else None,
+        drawn_by_judge=design is not None and design.judged is not None,
     )
+    pairs, judged = counts[0].pairs.sum(axis=1), counts[0].judged.sum(axis=1)
     whole = people.cells(np.ones((1, len(counted)), bool), pairs[None], judged[None])
     noise = mismatched_share(whole)[0]
+    beside = None
+    if by_judge is not None and judge_name is not None:
+        asked = by_judge.answers.by_pair if by_judge.answers is not None else ()
+        beside = audit_judge(judge_name, people, whole, noise, int(judged.sum()), len(asked))
     audits = _rules(rules, counts, rows, people)
     expected = counts[0].expected.sum(axis=1)
-    beside = None
-    if of_judge is not None and judge_name is not None:
-        compared = int((of_judge >= 0).sum())
-        if not compared:
-            raise InputError(
-                f"{judge_name} has no answer on a pair that people judged: without these nobody "
-                "can tell what it is worth. Draw both samples with one --seed"
-            )
-        beside = audit_judge(judge_name, whole, noise, compared)
+    with_judge = beside is not None and beside.helps
     return Audit(
         pairs=int(pairs.sum()),
         counted=len(counted),
@@ -254,13 +111,28 @@ def measure(
         rules=audits[:-1] if has_selection else audits,
         selection=audits[-1] if has_selection else None,
         strata=_strata(bounds, whole, expected),
-        judged=Judged(rows, mismatched, people.weights(whole, beside is not None and beside.helps)),
+        judged=Judged(rows, people.mismatched, people.weights(whole, with_judge)),
         design=Design(bounds, pairs.astype(np.int64)),
         digest=answered.digest(),
         audited=audited,
         judge=beside,
         needed=answers_needed(whole, noise, width, beside) if width is not None else None,
     )
+
+
+def _check_design(design: Design | None, counts: PairCounts, path: str) -> None:
+    """Raise `InputError` if the table's strata are not those that a sample was drawn from."""
+    if design is None:
+        return
+    if not np.array_equal(counts.pairs.sum(axis=1), design.pairs):
+        raise InputError(
+            f"{path} is of another table, or of this one before it was calibrated again: its "
+            "strata have other numbers of pairs. Draw a new sample"
+        )
+    if design.judged is not None and not np.array_equal(counts.judged.sum(axis=1), design.judged):
+        raise InputError(
+            f"the pairs of {path} were drawn by other answers of a judge than those given"
+        )
 
 
 def _of_judge(design: Design | None, judge: Judge | None, answers: str) -> Design | None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from ncclean.auditing.measure import Audit
+from ncclean.auditing.audit import Audit
 from ncclean.errors import InputError
 from ncclean.scoring.calibration import Calibration, noise_columns
 from ncclean.scoring.recalibration import Audited, recalibrated

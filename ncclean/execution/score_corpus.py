@@ -11,7 +11,8 @@ from typing import cast, get_args
 
 import ncclean
 from ncclean import stores
-from ncclean.auditing.measure import Audit, measure
+from ncclean.auditing.audit import Audit
+from ncclean.auditing.measure import measure
 from ncclean.auditing.move import moved
 from ncclean.config import (
     CalibratedOn,

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import ncclean
-from ncclean.auditing.measure import Audit
+from ncclean.auditing.audit import Audit
 from ncclean.errors import InputError
 from ncclean.report import formats
 from ncclean.report.drawing import cosine_drawing, threshold_drawing

@@ -11,8 +11,9 @@ from typing import Any
 
 from ncclean import stores
 from ncclean.atomic import published
+from ncclean.auditing.audit import Audit
 from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
-from ncclean.auditing.measure import Audit, measure
+from ncclean.auditing.measure import measure
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.figure_files import marked

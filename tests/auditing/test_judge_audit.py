@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ncclean.auditing.answered import Answered
 from ncclean.auditing.intervals import Cells, mismatched_share
 from ncclean.auditing.judge_audit import answers_needed, audit_judge
 
@@ -15,7 +16,9 @@ def cells(pairs, judge, answers, mismatched):
 
 def audited(made):
     noise = mismatched_share(made)[0]
-    return noise, audit_judge("a judge", made, noise, int(made.answered.sum()))
+    said = np.repeat(np.arange(3), made.answers[0, 0].astype(int))
+    people = Answered(1, np.zeros(len(said), int), np.zeros(len(said)), said, False)
+    return noise, audit_judge("a judge", people, made, noise, 10_000, 10_000)
 
 
 def test_the_confusion_of_a_judge_by_hand():

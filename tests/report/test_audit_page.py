@@ -7,10 +7,12 @@ import re
 import time
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.audit import Audit
 from ncclean_pipelines.score import Score
 
+from ncclean.auditing.judge_options import JudgeOptions
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
@@ -216,3 +218,33 @@ def test_without_pictures_the_page_still_asks(made, tmp_path):
         assert "without --shards" in text(driver, "#picture")
         press(driver, "3")
         assert text(driver, "#place") == "2 of 20"
+
+
+def test_the_judge_is_shown_after_an_answer_and_compared_at_the_end(made, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    sample = pq.read_table(made.folder / "audit" / "sample.parquet")
+    says = ["mismatch", "match"] * (len(sample) // 2)
+    columns = (sample.column(name).to_pylist() for name in ("uid", "caption_number"))
+    rows = [
+        {"uid": uid, "caption_number": number, "answer": answer}
+        for uid, number, answer in zip(*columns, says, strict=True)
+    ]
+    file = tmp_path / "judge.json"
+    file.write_text(json.dumps(rows))
+    out = tmp_path / "audit"
+    judge = JudgeOptions(judge_answers=str(file))
+    Audit(scores=[made.scores], out=str(out), pairs=10, judge_options=judge).run()
+    with chromium(320, 568) as driver:
+        driver.get((out / "audit.html").as_uri())
+        data = driver.execute_script(
+            "return JSON.parse(document.getElementById('data').textContent)"
+        )
+        judges = [pair["judge"] for pair in data["pairs"]]
+        assert text(driver, "#words") == ""
+        press(driver, "1", Keys.ARROW_LEFT)
+        assert f"The judge: {judges[0]}." in text(driver, "#words")
+        press(driver, "0", *"3" * (len(judges) - 1))  # the first one cannot be told
+        same = judges[1:].count("mismatch")
+        agreed = f"You and the judge agree on {same} of {len(judges) - 1} pairs."
+        assert text(driver, "#agreement") == agreed

@@ -152,3 +152,48 @@ def human_probe_table(record: Record) -> Iterator[str]:
             gains = [f"{100 * row[name]:+.1f}" for name in ("gain", "gain_low", "gain_high")]
             cells += [gains[0], " to ".join(gains[1:])] if is_other else ["", ""]
         yield line(f"`{row['labels']}`", row["weights"], *cells)
+
+
+_WAYS = {"judged": "within strata", "drawn": "by the judge"}
+
+
+def judges_table(record: Record) -> Iterator[str]:
+    """`audits.judged`: widths of the noise rate's intervals over those by people alone."""
+    rates = [rate for rate in dict.fromkeys(row["rate"] for row in record["rows"]) if rate]
+    yield from heading(
+        "estimator", "judge", "people's pairs", *(percent(rate) for rate in rates),
+        "least possible", "fewest that hold the truth",
+    )  # fmt: skip
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for row in record["rows"]:
+        groups.setdefault((row["corpus"], row["judge"]), []).append(row)
+    for (corpus, judge), rows in groups.items():
+        noise = {row["rate"]: row for row in rows if row["figure"] == "noise_rate"}
+        for way, name in _WAYS.items():
+            ratios = (
+                f"{noise[rate][f'width_{way}'] / noise[rate]['width_alone']:.2f}" for rate in rates
+            )
+            bounds = [noise[rate]["bound"] for rate in rates]
+            bound = f"{min(bounds):.2f} to {max(bounds):.2f}" if way == "judged" else ""
+            fewest = min(row[f"covered_{way}"] for row in rows)
+            yield line(corpus, judge, name, *ratios, bound, f"{fewest} of {rows[0]['draws']}")
+
+
+def human_judges_table(record: Record) -> Iterator[str]:
+    """`cifar10n.judges`: widths of the noise rate's intervals, in points."""
+    yield from heading(
+        "labels", "wrong", "judge", "right in", "150 people alone", "and 5,000 of the judge",
+        "150 drawn by the judge", "300 people", "1,000 people", "fewest of 200 hold it",
+    )  # fmt: skip
+    rows = record["rows"]
+    for label in dict.fromkeys(row["label"] for row in rows):
+        mine = [row for row in rows if row["label"] == label]
+        alone = {row["people"]: row for row in mine if row["way"] == "people"}
+        for judge in dict.fromkeys(row["judge"] for row in mine if row["judge"]):
+            ways = {row["way"]: row for row in mine if row["judge"] == judge}
+            shown = [alone[150], ways["people and judge"], ways["people, drawn by the judge"]]
+            shown += [alone[300], alone[1_000]]
+            widths = (f"{100 * row['width noise_rate']:.1f}" for row in shown)
+            fewest = min(row["covered noise_rate"] for row in shown)
+            right = percent(shown[1]["agrees"])
+            yield line(_LABELS[label], percent(mine[0]["true"]), judge, right, *widths, str(fewest))

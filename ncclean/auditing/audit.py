@@ -1,0 +1,144 @@
+"""What an audit measured: noise rate, rules, strata, and the judge beside people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.auditing.answers import Design
+from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit
+from ncclean.estimates import Estimate, flattened
+from ncclean.scoring.recalibration import Audited
+
+
+@dataclass(frozen=True)
+class StratumAudit:
+    """A stratum: pairs with a noise probability in [low, high), the last one with its end."""
+
+    low: float
+    high: float
+    pairs: int
+    answers: int
+    mismatched: int
+    expected_rate: float | None
+
+
+@dataclass(frozen=True)
+class RuleAudit:
+    """A rule against the answers: it flags `flagged` pairs, of which `answers` were judged.
+
+    `kept` is the noise rate of the pairs that it does not flag. The expected figures are what the
+    noise probabilities of the table say; None without a denominator.
+    """
+
+    name: str
+    flagged: int
+    answers: int
+    precision: Estimate
+    recall: Estimate
+    kept: Estimate
+    expected_precision: float | None
+    expected_recall: float | None
+    expected_kept: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flagged": self.flagged,
+            "answers": self.answers,
+            **flattened(
+                [
+                    ("precision", self.precision),
+                    ("recall", self.recall),
+                    ("noise_rate", self.kept),
+                ]
+            ),
+            "expected_precision": self.expected_precision,
+            "expected_recall": self.expected_recall,
+            "expected_noise_rate": self.expected_kept,
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The answered pairs that the table has, for a calibration: `rows` are `AuditTable.judged`.
+
+    `mismatched` and `weight` = N_h / n_h are (n,).
+    """
+
+    rows: pa.Table
+    mismatched: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The measured figures of a corpus of `pairs` pairs, from `counted` answers.
+
+    `given` counts the answers by kind, `unknown` those on pairs that the table does not have (or
+    has no noise probability for), `repeated` those that a later one replaced. `expected` is the
+    noise rate that the table states, with its interval. `selection` is the rule that flags what a
+    selection drops. `design` tells the strata, `audited` a calibration that was moved before.
+    `judge` is the judge beside people, `needed` the answers that an interval takes.
+    """
+
+    pairs: int
+    counted: int
+    given: Mapping[str, int]
+    unknown: int
+    repeated: int
+    noise: Estimate
+    expected: Estimate
+    rules: tuple[RuleAudit, ...]
+    selection: RuleAudit | None
+    strata: tuple[StratumAudit, ...]
+    judged: Judged
+    design: Design
+    digest: str
+    audited: Audited | None
+    judge: JudgeAudit | None = None
+    needed: AnswersNeeded | None = None
+
+    @property
+    def disagreements(self) -> list[str]:
+        """A sentence for each figure that the calibration expects outside the measured interval."""
+        sentences = []
+        figures: list[tuple[str, Estimate, float | None]] = [
+            ("noise rate", self.noise, self.expected.value)
+        ]
+        if self.selection is not None:
+            name = "noise rate among the kept pairs"
+            figures.append((name, self.selection.kept, self.selection.expected_kept))
+        for name, measured, expected in figures:
+            if expected is None or not measured.is_known:
+                continue
+            if not measured.low <= expected <= measured.high:
+                side = "less" if expected < measured.low else "more"
+                sentences.append(
+                    f"the calibration expects a {name} of {expected:.1%}, {side} than the audit "
+                    f"measures: {measured.value:.1%} ({measured.low:.1%} to {measured.high:.1%})"
+                )
+        return sentences
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures by name, as `ncclean audit --json` prints them."""
+        return {
+            "pairs": self.pairs,
+            "answers": self.counted,
+            "answers_by_kind": dict(self.given),
+            "answers_unknown": self.unknown,
+            "answers_repeated": self.repeated,
+            **flattened([("noise_rate", self.noise), ("expected_noise_rate", self.expected)]),
+            "agrees": not self.disagreements,
+            "disagreements": self.disagreements,
+            "rules": {rule.name: rule.to_json() for rule in self.rules},
+            "selection": self.selection.to_json() if self.selection is not None else None,
+            "strata": [dataclasses.asdict(stratum) for stratum in self.strata],
+            "audited": self.audited is not None,
+            "judge": self.judge.to_json() if self.judge is not None else None,
+            "answers_needed": self.needed.to_json() if self.needed is not None else None,
+        }
