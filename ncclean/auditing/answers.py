@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 from ncclean.storage.catalog import connect, first_line
 from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json, read_text
@@ -124,7 +125,13 @@ def read_answers(*paths: str) -> Answers:
 
 
 def _parquet(path: str) -> tuple[Iterable[Any], Design | None]:
-    stated = table_metadata(path).get(DESIGN)
+    metadata = table_metadata(path)
+    if metadata.get("made_by") == mark("review"):
+        raise InputError(
+            f"{path} has decisions of `ncclean review`, not answers: people decided on suspects, "
+            "and what holds for suspects says nothing of the other pairs. Audit a random sample"
+        )
+    stated = metadata.get(DESIGN)
     with connect([path]) as connection:
         try:
             table = connection.sql("SELECT * FROM scores")

@@ -2,10 +2,13 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ncclean.auditing.answers import ANSWERS, is_mismatched, read_answers
 from ncclean.errors import InputError
+from ncclean.output_mark import mark
 
 LIST = [{"uid": "a", "answer": "mismatch"}, {"uid": "b", "answer": "match"}]
 
@@ -110,3 +113,36 @@ def test_an_answer_on_a_caption_goes_before_one_by_uid(tmp_path):
     found = read(tmp_path, "uid,caption_number,answer\na,,match\na,1,mismatch\n", "a.csv")
     assert found.key_of("a", 1) == ("a", 1)
     assert found.key_of("a", 0) == ("a", None)
+
+
+def test_decisions_on_suspects_are_no_answers(tmp_path):
+    rows = pa.table({"uid": ["a"], "answer": ["match"]})
+    path = tmp_path / "decisions.parquet"
+    pq.write_table(rows.replace_schema_metadata({"made_by": mark("review")}), path)
+    with pytest.raises(InputError, match="what holds for suspects says nothing"):
+        read_answers(str(path))
+
+
+def test_parquet_tells_its_design_and_its_answers(tmp_path):
+    rows = pa.table({"uid": ["a", "a"], "caption_number": [0, 1], "answer": ["match", None]})
+    design = {"bounds": [0.5], "pairs": [3, 4], "judged": [[1, 1, 0], [0, 2, 0]]}
+    path = tmp_path / "answers.parquet"
+    pq.write_table(rows.replace_schema_metadata({"audit_design": json.dumps(design)}), path)
+    found = read_answers(str(path))
+    assert found.by_pair == {("a", 0): "match"}
+    assert found.design.to_json() == design
+
+
+def test_several_files_are_one_set_of_answers(tmp_path):
+    first, second = tmp_path / "a.csv", tmp_path / "b.json"
+    first.write_text("uid,answer\na,match\nb,match\n")
+    second.write_text(json.dumps([{"uid": "b", "answer": "mismatch"}]))
+    found = read_answers(str(first), str(second))
+    assert found.by_pair == {("a", None): "match", ("b", None): "mismatch"}
+    assert found.repeated == 1
+    for path, pairs in ((first, [1, 2]), (second, [1, 3])):
+        design = {"bounds": [0.5], "pairs": pairs}
+        answers = [{"uid": "a", "answer": "match"}]
+        path.with_suffix(".json").write_text(json.dumps({"design": design, "answers": answers}))
+    with pytest.raises(InputError, match="different strata"):
+        read_answers(str(first.with_suffix(".json")), str(second))

@@ -68,12 +68,14 @@ def test_a_judge_that_never_erred_so_far_may_err():
 
 
 def test_what_the_judge_cannot_tell_is_the_mean_of_the_others():
-    """Refusals that say nothing leave the value where it is."""
-    without = judged((1e9, (8_000, 2_000, 0), (130, 20, 0), (10, 20, 0)))
-    refusing = judged((1e9, (7_200, 1_800, 1_000), (117, 18, 15), (9, 18, 3)))
-    assert mismatched_share(refusing).value[0] == pytest.approx(
-        mismatched_share(without).value[0], abs=0.01
-    )
+    """A third of people's pairs, a tenth of the judge's, of which it calls a third mismatched."""
+    cells = judged((1e9, (6_000, 3_000, 1_000), (40, 60, 50), (2, 50, 15)))
+    f = np.repeat([0.0, 1.0, 1 / 3], [40, 60, 50])
+    y = np.concatenate([np.arange(n) < x for n, x in ((40, 2), (60, 50), (50, 15))])
+    of_judge = np.repeat([0.0, 1.0, 1 / 3], [6_000, 3_000, 1_000])
+    slope = np.cov(y, f)[0, 1] / of_judge.var() * 67 / (67 + 2)
+    expected = y.mean() - slope * (f.mean() - of_judge.mean())
+    assert mismatched_share(cells).value[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_mismatches_found_by_the_judge_raise_a_recall_alike_on_both_sides():
