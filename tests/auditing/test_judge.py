@@ -111,6 +111,19 @@ def of(column):
     return Judge.read(JudgeOptions(judge_column=column), "match", "leave-out")
 
 
+@pytest.mark.parametrize("name", ["flag", "score<0.5"])
+def test_nulls_of_a_column_are_neither(table, people, tmp_path, name):
+    rows = pq.read_table(table)
+    column = name.split("<")[0]
+    values = rows.column(column).to_pylist()
+    index = rows.schema.get_field_index(column)
+    nulls = pa.array([None if n % 2 else value for n, value in enumerate(values)])
+    path = tmp_path / "scores.parquet"
+    pq.write_table(rows.set_column(index, column, nulls), path)
+    audit = measure([str(path)], people, judge=JudgeOptions(judge_column=name))
+    assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
+
+
 def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
     rows = pq.read_table(table)
     says = rows.column("says").to_pylist()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, strata_of
+from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, by_answer, strata_of
 
 BINS = LAST_BIN - FIRST_BIN
 
@@ -71,3 +71,16 @@ def test_strata_do_not_depend_on_the_size_of_the_sample():
     made = np.random.default_rng(0).integers(0, 50, BINS)
     assert len(strata_of(made)) >= 8
     np.testing.assert_array_equal(strata_of(made).bounds, strata_of(made).bounds)
+
+
+def test_pairs_on_which_judge_and_estimator_differ_are_asked_about_more_often():
+    strata = Strata(np.array([0.5]), np.array([9_000, 1_000]), np.array([2_000.0, 250.0]))
+    judged = np.array([[1_800, 200, 0], [20, 180, 0]])
+    cells = by_answer(strata, judged, np.array([0.02, 0.98]))
+    assert cells.pairs.tolist() == [1_800, 200, 0, 20, 180, 0]
+    each = cells.unsureness[[0, 1, 3, 4]] / cells.pairs[[0, 1, 3, 4]]
+    assert each[1] > 1.2 * each[0]
+    assert each[2] > 1.2 * each[3]
+    taken = cells.allocated(120)
+    assert taken.sum() == 120
+    assert taken[2] == taken[5] == 0
