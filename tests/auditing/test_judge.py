@@ -59,8 +59,8 @@ def judged(table, out, answers=1_500, wrong=0.05, kind="parquet"):
     sample = pq.read_table(drawn(table, out, answers))
     truth, rng = truth_of(table), np.random.default_rng(1)
     says = [
-        "mismatch" if truth[uid] ^ (rng.random() < wrong) else "match"
-        for uid in sample.column("uid").to_pylist()
+        "mismatch" if truth[uid] ^ (rng.random() < wrong) else "partly" if n % 9 == 0 else "match"
+        for n, uid in enumerate(sample.column("uid").to_pylist())
     ]
     path = out / f"judge.{kind}"
     if kind == "parquet":
@@ -171,9 +171,12 @@ def test_a_judge_that_saw_none_of_peoples_pairs_is_refused(table, people, tmp_pa
 
 def test_samples_of_different_strata_are_refused(table, people, tmp_path):
     other = str(write_table(tmp_path / "other.parquet", rate=0.4))
-    file = judged(other, tmp_path)
+    options = JudgeOptions(judge_answers=judged(other, tmp_path))
     with pytest.raises(InputError, match="another table"):
-        measure([table], people, judge=JudgeOptions(judge_answers=file))
+        measure([table], people, judge=options)
+    sample = drawn(table, tmp_path, 150)
+    with pytest.raises(InputError, match="samples of different strata"):
+        measure([table], people, sample=sample, judge=options)
 
 
 def test_several_captions_need_their_number(table, people, tmp_path):

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from ncclean.auditing.strata import BINS_PER_LOGIT, FIRST_BIN, LAST_BIN, by_answer, strata_of
+from ncclean.auditing.strata import (
+    BINS_PER_LOGIT,
+    FIRST_BIN,
+    LAST_BIN,
+    Strata,
+    by_answer,
+    strata_of,
+)
 
 BINS = LAST_BIN - FIRST_BIN
 
