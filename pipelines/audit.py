@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
+from ncclean.judging.options import JudgeOptions
 from ncclean.options import Option, Reads, check_unset, parameters
 
+from .audit_judge import judged_figures, judged_lines, plan_lines
 from .command import Command, Result
 from .display import Note, Shown, Table, file_size, interval, share
 from .progress import SILENT, Progress
@@ -19,10 +21,15 @@ from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scor
 if TYPE_CHECKING:
     from ncclean.auditing.measure import Audit as Measured
     from ncclean.auditing.measure import RuleAudit
+    from ncclean.judging.judged import Judged, JudgePlan
     from ncclean.report.write_audit import WrittenAudit
 
 _estimate = partial(interval, called="")
-_OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
+_OF_JUDGE = tuple(parameters(JudgeOptions))
+_OF_PAGE = (
+    "out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite", *_OF_JUDGE,
+)  # fmt: skip
+_MOST_ON_PAGE = 5_000
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
 
@@ -34,6 +41,9 @@ class Audit(Command):
     judge them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back)
     and sample.parquet for other judges.
 
+    With --out and --judge: asks a model on a server about the pairs instead of a person, and writes
+    judge.parquet. The same command again goes on where it was interrupted.
+
     With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
     intervals, next to what the calibration expected.
 
@@ -42,6 +52,7 @@ class Audit(Command):
 
     name = "audit"
     summary = "Judge a sample to measure the noise rate and the rules."
+    resume_hint = "run the same command again to go on; the answers of a --judge are kept"
     is_stage = False  # a person answers in between
 
     scores: Scores
@@ -50,9 +61,13 @@ class Audit(Command):
     ] = None
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
-    pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
+    pairs: Annotated[
+        int,
+        Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=900_000),
+    ] = 300
     seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None
+    judging: JudgeOptions = field(default_factory=JudgeOptions)
     answers: Annotated[
         str | None,
         Option(
@@ -98,11 +113,31 @@ class Audit(Command):
             check_unset(self, _OF_ANSWERS, "needs --answers")
         else:
             check_unset(self, _OF_PAGE, "is for drawing a sample: leave it out with --answers")
+        self._check_judge()
         if self.apply and len(self.scores) != 1:
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
-    def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
-        """Draw a sample and write the page to judge it, or measure the answers."""
+    def _check_judge(self) -> None:
+        if self.judging.judge is None:
+            check_unset(self, _OF_JUDGE, "needs --judge")
+            if self.pairs > _MOST_ON_PAGE:
+                raise InputError(
+                    f"--pairs must be at most {_MOST_ON_PAGE:,} for a page, got {self.pairs:,}: "
+                    "only a --judge answers more"
+                )
+            return
+        if self.judging.judge_model is None:
+            raise InputError("--judge needs --judge-model, the model's name on the server")
+        if not self.shards:
+            raise InputError("--judge needs --shards: it looks at the pictures")
+        check_unset(self, ("title",), "is for the page, and --judge writes none")
+
+    def run(
+        self, progress: Progress = SILENT
+    ) -> Result[WrittenAudit] | Result[Measured] | Result[Judged] | Result[JudgePlan]:
+        """Draw a sample and write the page to judge it, have it judged, or measure the answers."""
+        if self.judging.judge is not None:
+            return self._judge(progress)
         if self.out is not None:
             from ncclean import stores
             from ncclean.data.sources import resolve_pairs
@@ -135,6 +170,32 @@ class Audit(Command):
             made=[self.scores[0]] if self.apply else [],
             values={**audit.to_json(), "applied": self.apply},
         )
+
+    def _judge(self, progress: Progress) -> Result[Judged] | Result[JudgePlan]:
+        """Have a model judge the sample, or say what that would take."""
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.judging.run import JudgeSample
+
+        assert self.out is not None
+        judging = JudgeSample(
+            scores=self.scores,
+            shards=resolve_pairs(self.shards, self.source_options),
+            out=self.out,
+            options=self.judging,
+            pairs=self.pairs,
+            seed=self.seed,
+            memory_limit=self.memory_limit,
+            overwrite=self.overwrite,
+        )
+        if self.judging.dry_run:
+            plan = judging.plan(progress)
+            return self.result(plan, plan_lines(plan))
+        judged = judging.run(progress)
+        made = [judged.path] if judged.judged else []
+        return self.result(
+            judged, judged_lines(judged), figures=judged_figures(judged), made=made,
+            is_empty=not judged.judged,
+        )  # fmt: skip
 
     def _measured(self, progress: Progress) -> Measured:
         """Measure the table by the answers; with `--apply`, move its calibration to them."""
