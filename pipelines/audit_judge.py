@@ -37,8 +37,8 @@ def judged_lines(judged: Judged) -> Iterator[Shown]:
         yield f"cannot tell: {reasons}"
     if judged.not_asked:
         yield Note(
-            f"--judge-tokens leaves {counted(judged.not_asked, 'pair')} unasked. Those judged are a "
-            "smaller sample; the same command with more tokens goes on"
+            f"--judge-tokens leaves {counted(judged.not_asked, 'pair')} unasked. Those judged are "
+            "a smaller sample; the same command with more tokens goes on"
         )
     yield from _named_lines("suspect word", judged.suspect_word)
     yield from _named_lines("worst part", judged.worst_part)

@@ -73,7 +73,10 @@ def draw_sample(table: AuditTable, answers: int, seed: int) -> Sample:
 
 
 def read_design(path: str) -> Design:
-    """Read the design of a `sample.parquet` or `judge.parquet`. Raises `InputError` for another file."""
+    """Read the design of a `sample.parquet` or `judge.parquet`.
+
+    Raises `InputError` for another file.
+    """
     text = table_metadata(path).get(_DESIGN)
     if text is None:
         raise InputError(f"{path} is not a sample.parquet of `ncclean audit`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -88,11 +87,16 @@ class Journal:
     def place(self) -> UPath:
         return self.folder / WORKING_FOLDER / _JOURNAL
 
-    def add(self, row: int, uid: str, judgement: Judgement, tokens: int) -> None:
-        """Append a judgement; it is on the disk on return."""
+    def add(self, row: int, uid: str, judgement: Judgement, tokens: int = 0) -> None:
+        """Append a judgement; it is on the disk on return.
+
+        A pair without a picture is looked for again by the next run.
+        """
         assert self._record is not None
         self.judgements[row] = judgement
         self.tokens += tokens
+        if judgement.lacks_picture:
+            return
         values = {name: getattr(judgement, name) for name in _COLUMNS}
         self._record.append("answer", row=row, uid=uid, tokens=tokens, **values)
 
@@ -142,16 +146,23 @@ class Journal:
             row = next((number for number, other in rows if other == key), None)
             if row is None:
                 raise InputError(f"{path} has answers on pairs that are not in the sample")
-            self.judgements[row] = _judgement(values)
+            judgement = _judgement(values)
+            if not judgement.lacks_picture:
+                self.judgements[row] = judgement
         self.tokens = int(metadata.get(_TOKENS, "0"))
 
     def _is_empty(self) -> bool:
         """Whether an earlier run was interrupted before any answer came: it binds nobody."""
-        answers = itertools.count()
+        has_answers = False
+
+        def note(entry: dict[str, Any]) -> None:
+            nonlocal has_answers
+            has_answers = True
+
         earlier = RunRecord.load(
-            self.place, _COMMAND, base=self.folder, on_entry=lambda _: next(answers), read_only=True
+            self.place, _COMMAND, base=self.folder, on_entry=note, read_only=True
         )
-        return earlier is not None and next(answers) == 0
+        return earlier is not None and not has_answers
 
     def _take_in(self, entry: dict[str, Any]) -> None:
         row = int(entry["row"])

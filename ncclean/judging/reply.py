@@ -13,6 +13,7 @@ from ncclean.url_secrets import without_secrets
 CANNOT_TELL = ANSWERS[0]
 _LONGEST_REASON = 120  # characters of what a judge said
 _MOST_WORDS, _LONGEST_WORDS = 50, 2_000
+_NO_PICTURE = "no picture"
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n?```\Z", re.DOTALL | re.IGNORECASE)
 
@@ -34,6 +35,14 @@ class Judgement:
     unreported: int = 0
     is_reply: bool = True
 
+    @classmethod
+    def without_picture(cls, why: str | None) -> Judgement:
+        return cls(reason=f"{_NO_PICTURE}: {why}", is_reply=False)
+
+    @property
+    def lacks_picture(self) -> bool:
+        return (self.reason or "").startswith(f"{_NO_PICTURE}:")
+
 
 def read_reply(body: str, asks_words: bool) -> Judgement:
     """Read the body of a response. Never raises: a reply that is no answer is `cannot tell`."""
@@ -44,9 +53,9 @@ def read_reply(body: str, asks_words: bool) -> Judgement:
     if not isinstance(completion, dict):
         return Judgement(reason="no chat completion")
     usage = completion.get("usage")
-    tokens = [_count(usage, name) for name in ("prompt_tokens", "completion_tokens")]
+    tokens_in, tokens_out = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
     answer, reason, words = _read_choice(completion.get("choices"), asks_words)
-    return Judgement(answer, reason, words, *tokens)
+    return Judgement(answer, reason, words, tokens_in, tokens_out)
 
 
 _Read = tuple[str, str | None, tuple[str, ...] | None]
