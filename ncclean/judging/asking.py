@@ -45,6 +45,7 @@ class Asking:
     _waiting: dict[Future[Judgement], _Request] = field(default_factory=dict)
     _failed: list[tuple[_Request, Judgement]] = field(default_factory=list)
     _unclear: int = 0
+    _replies: int = 0
 
     def run(self) -> None:
         """Ask. Raises `JudgeStopped` if the server does not answer; its answers are kept."""
@@ -67,7 +68,7 @@ class Asking:
     def _send(self, rows: Sequence[int], pool: ThreadPoolExecutor) -> None:
         for row, pair, picture in self.pictures.read(rows):
             if picture.url is None:
-                self._add(row, pair.uid, Judgement(reason=f"no picture: {picture.reason}"))
+                self._add(row, pair.uid, Judgement.without_picture(picture.reason))
                 continue
             if len(pair.text) > LONGEST_CAPTION:
                 reason = f"long caption: {len(pair.text):,} characters"
@@ -97,19 +98,15 @@ class Asking:
             if len(self._failed) >= _MOST_FAILURES:
                 raise self._no_answers()
             return
+        self._replies += 1
         self._settle_failed()
         self._keep(request, judgement)
 
     def _settle_failed(self, is_end: bool = False) -> None:
         """Take the pairs that failed for pairs that the server cannot answer."""
-        if (
-            is_end
-            and self._failed
-            and not any(
-                one.tokens_in is not None or one.reason is None
-                for one in self.journal.judgements.values()
-            )
-        ):
+        answered = self.journal.judgements.values()
+        is_silent = not self._replies and all(one.reason is not None for one in answered)
+        if is_end and self._failed and is_silent:
             raise self._no_answers()
         for request, judgement in self._failed:
             self._keep(request, judgement)
