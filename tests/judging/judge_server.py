@@ -11,6 +11,7 @@ import contextlib
 import json
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ class Asked:
     """One request: what it says, and the n-th time that its pair is asked about, from 1."""
 
     body: dict[str, Any]
-    headers: dict[str, str]
+    headers: Any  # by name, in any case
     time: float
     times: int = 1
 
@@ -43,6 +44,11 @@ class Asked:
     def text(self) -> str:
         """The part with the caption."""
         return str(self.body["messages"][1]["content"][1]["text"])
+
+    @property
+    def number(self) -> int:
+        """A number of the caption, the same in every process."""
+        return zlib.crc32(self.text.encode())
 
     @property
     def caption(self) -> str:
@@ -134,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         judge = self.server.judge
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.path == "/v1/chat/completions", self.path
-        asked = Asked(body, dict(self.headers), time.monotonic())
+        asked = Asked(body, self.headers, time.monotonic())
         pair = asked.picture, asked.text
         with judge._lock:
             judge.asked.append(asked)
@@ -181,12 +187,19 @@ class EstimatorJudge:
         self._estimator = estimator
         self._decoder = ImageDecoder(estimator.preprocessing)
         self._lock = threading.Lock()
+        self._known: dict[tuple[bytes, str], float] = {}
 
     def cosine(self, picture: bytes, caption: str) -> float:
         with self._lock:
-            pixels = self._decoder(picture).pixels[None]
-            image = self._estimator.encode_image(pixels)
-            return float((image @ self._estimator.encode_text([caption]).T).item())
+            pair = picture, caption
+            if pair not in self._known:
+                self._known[pair] = self._cosine(picture, caption)
+            return self._known[pair]
+
+    def _cosine(self, picture: bytes, caption: str) -> float:
+        pixels = self._decoder(picture).pixels[None]
+        image = self._estimator.encode_image(pixels)
+        return float((image @ self._estimator.encode_text([caption]).T).item())
 
     def answer(self, asked: Asked) -> str:
         is_match = self.cosine(asked.picture, asked.caption) >= MATCHED_ABOVE

@@ -115,9 +115,11 @@ def test_the_key_goes_to_the_server_and_nowhere_else(scored, corpus, tmp_path, m
     for text in (written.decode("latin1"), repr(said), json.dumps(result.to_json())):
         assert KEY not in text
     assert {row["answer"] for row in rows(tmp_path)} == {"cannot tell"}
-    with serving(lambda asked: Reply(status=401, error=f"Incorrect API key: {KEY}")) as judge:
-        with pytest.raises(InputError, match="refuses the key in OPENAI_API_KEY") as refused:
-            auditing(scored, corpus, tmp_path / "b", judge, pairs=10).run()
+    with (
+        serving(lambda asked: Reply(status=401, error=f"Incorrect API key: {KEY}")) as judge,
+        pytest.raises(InputError, match="refuses the key in OPENAI_API_KEY") as refused,
+    ):
+        auditing(scored, corpus, tmp_path / "b", judge, pairs=10).run()
     assert KEY not in str(refused.value)
 
 
@@ -167,7 +169,7 @@ def test_passing_trouble_changes_nothing(
 
     def behave(asked):
         reply = estimator_judge(asked)
-        if asked.times == 1 and hash(asked.text) % 4 == 0:
+        if asked.times == 1 and asked.number % 4 == 0:
             return None if trouble is None else Reply(reply.content, **trouble)
         return reply
 
@@ -195,7 +197,7 @@ def test_retry_after_holds_back_every_request(scored, corpus, tmp_path):
 
 def test_a_pair_that_fails_for_good_is_one_pair(scored, corpus, tmp_path):
     def behave(asked):
-        number = hash(asked.text) % 10
+        number = asked.number % 10
         if number == 0:
             return Reply(status=500, error="out of memory")
         if number == 1:
@@ -206,7 +208,7 @@ def test_a_pair_that_fails_for_good_is_one_pair(scored, corpus, tmp_path):
 
     with serving(behave) as judge:
         result = auditing(scored, corpus, tmp_path, judge).run()
-        kinds = [hash(one.text) % 10 for one in {one.text: one for one in judge.asked}.values()]
+        kinds = [one.number % 10 for one in {one.text: one for one in judge.asked}.values()]
     expected = {"server error 500": 0, "rejected": 1, "connection cut": 2}
     expected = {reason: kinds.count(kind) for reason, kind in expected.items() if kind in kinds}
     assert result.summary.reasons == expected
@@ -255,7 +257,7 @@ def test_a_server_that_cannot_be_asked_is_one_sentence(
 
 def test_a_server_that_is_away_is_one_sentence_at_once(scored, corpus, tmp_path):
     begin = time.monotonic()
-    with pytest.raises(InputError, match="http://127.0.0.1:9/v1 cannot be reached"):
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/v1 cannot be reached"):
         auditing(scored, corpus, tmp_path, "http://127.0.0.1:9/v1").run()
     assert time.monotonic() - begin < 10
 
@@ -291,8 +293,10 @@ def test_the_budget_leaves_a_smaller_sample_and_more_tokens_go_on(
         assert first.tokens == first.judged * 910 <= 30_000
         assert first.judged >= 27
         assert rows(tmp_path) == asked_alone[: first.judged]
-        assert any("unasked" in str(line) for line in auditing(
-            scored, corpus, tmp_path, judge, judge_tokens=30_000).run().shown)
+        assert any(
+            "unasked" in str(line)
+            for line in auditing(scored, corpus, tmp_path, judge, judge_tokens=30_000).run().shown
+        )
         assert len(judge.asked) == first.judged
         auditing(scored, corpus, tmp_path, judge).run()
         assert len(judge.asked) == 60
@@ -338,9 +342,8 @@ def test_answers_of_another_run_are_kept(
 
 def test_a_file_of_another_program_is_in_the_way(scored, corpus, tmp_path):
     (tmp_path / "judge.parquet").write_text("mine")
-    with serving(lambda asked: says("match")) as judge:
-        with pytest.raises(InputError, match="in the way"):
-            auditing(scored, corpus, tmp_path, judge).run()
+    with serving(lambda asked: says("match")) as judge, pytest.raises(InputError, match="the way"):
+        auditing(scored, corpus, tmp_path, judge).run()
 
 
 def test_progress_tells_pairs_and_tokens(scored, corpus, tmp_path):
