@@ -24,6 +24,7 @@ class _Request:
     uid: str
     estimate: int
     reserved: int
+    replies: int  # to others, when it was sent
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Asking:
     """Asks about the rows of a sample until all are judged or the budget is used up.
 
     A pair that the server fails on is put into the journal once the server has answered another
-    one: if it answers none, the fault is not the pair's.
+    one that was asked at the same time or later: if it answers none, the fault is not the pair's.
     """
 
     server: JudgeServer
@@ -81,7 +82,7 @@ class Asking:
                 if not self._waiting:
                     return
                 self._receive()
-            request = _Request(row, pair.uid, estimate, reserved)
+            request = _Request(row, pair.uid, estimate, reserved, self._replies)
             self._waiting[pool.submit(self.server.ask, picture.url, pair.text)] = request
 
     def _receive(self) -> None:
@@ -93,12 +94,12 @@ class Asking:
 
     def _take(self, request: _Request, judgement: Judgement) -> None:
         self.budget.settle(request.reserved, request.estimate, judgement)
-        if not judgement.is_reply:
+        if not judgement.is_reply and self._replies == request.replies:
             self._failed.append((request, judgement))
             if len(self._failed) >= _MOST_FAILURES:
                 raise self._no_answers()
             return
-        self._replies += 1
+        self._replies += judgement.is_reply
         self._settle_failed()
         self._keep(request, judgement)
 

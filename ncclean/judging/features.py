@@ -62,16 +62,13 @@ class Negotiation:
             if not self._is_settled:
                 self._features, self._is_settled = features, True
 
-    def has_less(self, refused: Features, message: str) -> bool:
-        """Whether to ask again with other features; False if the refusal is about the pair."""
+    def next(self, refused: Features, message: str) -> Features:
+        """The features to ask with after a refusal; the same ones if it is about the pair."""
         with self._lock:
-            if self._features != refused:
-                return True
-            if self._is_settled:
-                return False
-            less = refused.without(message)
-            self._features = less or Features()  # they were not the cause
-            return less is not None
+            if self._features == refused and not self._is_settled:
+                # If nothing is left to leave out, the features were not the cause.
+                self._features = refused.without(message) or Features()
+            return self._features
 
 
 def _next(values: tuple[str, ...], value: str) -> str:

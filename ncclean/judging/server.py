@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ncclean.errors import InputError, one_line
-from ncclean.judging.features import Negotiation
+from ncclean.judging.features import Features, Negotiation
 from ncclean.judging.options import KEY_VARIABLE
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.reply import Judgement, read_reply
@@ -90,6 +90,7 @@ class JudgeServer:
         import openai
 
         unreported = failures = attempts = 0
+        refused: set[Features] = set()
         while True:
             self._wait_for_turn()
             features = self._negotiation.current()
@@ -105,7 +106,8 @@ class JudgeServer:
                 message = self._message(error)
                 is_refused = error.status_code in (400, 422) or "response_format" in message
                 if is_refused and not _is_filtered(error):
-                    if self._negotiation.has_less(features, message):
+                    refused.add(features)
+                    if self._negotiation.next(features, message) not in refused:
                         continue
                     return _failed(f"rejected: {message}", unreported)
                 self._check_status(error, message)
