@@ -46,7 +46,7 @@ class JudgeServer:
         prompt: Prompt,
         *,
         timeout: float = 120.0,
-        patience: float = _PATIENCE,
+        patience: float | None = None,
     ) -> None:
         import openai
 
@@ -58,7 +58,8 @@ class JudgeServer:
             is_address = False
         if not is_address:
             raise InputError(f"--judge takes a URL such as http://localhost:8000/v1, got {url}")
-        self._model, self._prompt, self._patience = model, prompt, patience
+        self._model, self._prompt = model, prompt
+        self._patience = _PATIENCE if patience is None else patience
         self._timeout = timeout
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
