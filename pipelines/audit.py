@@ -30,6 +30,7 @@ _OF_PAGE = (
     "out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite", *_OF_JUDGE,
 )  # fmt: skip
 _MOST_ON_PAGE = 5_000
+_MOST_JUDGED = 900_000  # DuckDB takes fewer than a million from one stratum
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "apply")
 
 
@@ -63,7 +64,7 @@ class Audit(Command):
     source_options: SourceOptions = field(default_factory=SourceOptions)
     pairs: Annotated[
         int,
-        Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=900_000),
+        Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=_MOST_JUDGED),
     ] = 300
     seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None

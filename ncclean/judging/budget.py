@@ -41,12 +41,13 @@ class Budget:
 
     most: int | None = None
     used: int = 0
+    largest: int = 0  # request so far, tokens in
     _aside: int = 0
-    _largest: int = 0  # request so far, tokens in
 
     def reserve(self, estimate: int) -> int | None:
         """Set tokens aside for a request; None if it might exceed the budget."""
-        tokens = max(estimate, self._largest) + MOST_ANSWER_TOKENS
+        # Until the server has counted any, an estimate may be far below what it will count.
+        tokens = max(estimate, self.largest or 2 * estimate) + MOST_ANSWER_TOKENS
         if self.most is not None and self.used + self._aside + tokens > self.most:
             return None
         self._aside += tokens
@@ -55,7 +56,7 @@ class Budget:
     def settle(self, reserved: int, estimate: int, judgement: Judgement) -> None:
         """Count what a request took in place of what was set aside for it."""
         self._aside -= reserved
-        self._largest = max(self._largest, judgement.tokens_in or 0)
+        self.largest = max(self.largest, judgement.tokens_in or 0)
         self.used += tokens_of(judgement, estimate)
 
 

@@ -84,6 +84,11 @@ class Journal:
         return self.folder / JUDGED
 
     @property
+    def largest_request(self) -> int:
+        """The most tokens that a request took."""
+        return max((one.tokens_in or 0 for one in self.judgements.values()), default=0)
+
+    @property
     def place(self) -> UPath:
         return self.folder / WORKING_FOLDER / _JOURNAL
 

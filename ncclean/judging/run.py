@@ -86,7 +86,7 @@ class JudgeSample:
                 journal.sample.rows, self.shards, self.options.judge_image_size
             ),
             estimate=TokenEstimate(prompt, self.options.judge_image_size),
-            budget=Budget(self.options.judge_tokens, journal.tokens),
+            budget=Budget(self.options.judge_tokens, journal.tokens, journal.largest_request),
             requests=self.options.judge_requests,
             progress=progress,
         )
