@@ -15,6 +15,7 @@ from ncclean_pipelines.audit import Audit
 from ncclean.auditing.sample import read_design
 from ncclean.errors import InputError, ResumeError
 from ncclean.judging.options import JudgeOptions
+from tests import object_store
 from tests.judging.judge_server import EstimatorJudge, Reply, says, serving
 
 KEY = "sk-secret-0123456789abcdef"
@@ -373,3 +374,30 @@ def test_pictures_are_small_jpegs(scored, corpus, tmp_path):
         pictures = [Image.open(io.BytesIO(asked.picture)) for asked in judge.asked]
     assert {picture.format for picture in pictures} == {"JPEG"}
     assert max(max(picture.size) for picture in pictures) == 48
+
+
+def test_the_output_may_be_in_an_object_store(
+    scored, corpus, estimator_judge, asked_alone, monkeypatch
+):
+    monkeypatch.setattr("ncclean.judging.server._PATIENCE", 0.5)
+    out = "s3://corpus/audit"
+    count = 0
+
+    def behave(asked):
+        nonlocal count
+        count += 1
+        return estimator_judge(asked) if count <= 25 else Reply(status=503, error="down")
+
+    with object_store.s3():
+        with serving(behave) as first, pytest.raises(InputError, match="same command goes on"):
+            auditing(scored, corpus, out, first).run()
+        with serving(estimator_judge) as second:
+            auditing(scored, corpus, out, second).run()
+        assert len(second.asked) == 35
+        system = object_store.filesystem()
+        assert [path.rsplit("/", 1)[1] for path in system.find("corpus/audit")] == ["judge.parquet"]
+        with system.open("corpus/audit/judge.parquet") as file:
+            assert pq.read_table(file).to_pylist() == asked_alone
+        with serving(lambda asked: says("partly")) as third:
+            auditing(scored, corpus, out, third).run()
+            assert not third.asked
