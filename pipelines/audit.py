@@ -16,7 +16,7 @@ from .audit_judge import judged_figures, judged_lines, plan_lines
 from .command import Command, Result
 from .display import Note, Shown, Table, file_size, interval, share
 from .progress import SILENT, Progress
-from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
+from .shared_options import MemoryLimit, PageTitle, PictureShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.measure import Audit as Measured
@@ -101,7 +101,14 @@ class Audit(Command):
         bool, Option("Move the table's calibration to the answers, like `score --calibrate-with`.")
     ] = False
     memory_limit: MemoryLimit = None
-    overwrite: Replace = False
+    overwrite: Annotated[
+        bool,
+        Option(
+            "Replace files that another command or program wrote; with --judge, ask about every "
+            "pair again.",
+            in_recipes=False,
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -145,9 +145,10 @@ class Journal:
         with stores.open_parquet(self.table) as file:
             judged = file.read(columns=[*_KEYS, *_COLUMNS]).to_pylist()
         # Both are in the order of the sample.
-        rows = enumerate(self.sample.rows.select(_KEYS).to_pylist())
+        columns = [self.sample.rows.column(name).to_pylist() for name in _KEYS]
+        rows = enumerate(zip(*columns, strict=True))
         for values in judged:
-            key = {name: values[name] for name in _KEYS}
+            key = tuple(values[name] for name in _KEYS)
             row = next((number for number, other in rows if other == key), None)
             if row is None:
                 raise InputError(f"{path} has answers on pairs that are not in the sample")

@@ -25,6 +25,8 @@ from ncclean.judging.server import JudgeServer, JudgeStopped
 from ncclean.progress import SILENT, Progress
 from ncclean.storage.same_corpus import check_same_corpus
 
+_ROWS_AT_A_TIME = 4_096
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSample:
@@ -183,8 +185,10 @@ class JudgeSample:
     def _identity(self, sample: Sample, prompt: Prompt) -> dict[str, Any]:
         """What the answers depend on. A model may move: its server's address is not among it."""
         hashed = hashlib.sha256(json.dumps(sample.design.to_json()).encode())
-        for row in sample.rows.select(["uid", "caption_number", "text"]).to_pylist():
-            hashed.update(json.dumps(list(row.values())).encode())
+        rows = sample.rows.select(["uid", "caption_number", "text"])
+        for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):
+            for row in batch.to_pylist():
+                hashed.update(json.dumps(list(row.values())).encode())
         return {
             "judge_model": self.options.judge_model,
             "judge_prompt": f"{prompt.name} ({prompt.hash})",

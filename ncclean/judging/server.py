@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError
 
 _TRIES = 4  # of a request that fails while others are answered
+_MOST_BUSY = 8  # of one that the server says to be too busy for
 _PATIENCE = 300.0  # seconds without any answer
 _FIRST_PATIENCE = 2.0  # the same where nothing listens, before the first answer
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
@@ -72,7 +73,7 @@ class JudgeServer:
         self._stopping = threading.Event()
         self._not_before = 0.0
         self._failing_since: float | None = None
-        self._has_answered = False
+        self._answers = 0
 
     def stop(self) -> None:
         """End all waiting: requests that are under way are not repeated."""
@@ -92,6 +93,7 @@ class JudgeServer:
 
         unreported = failures = attempts = 0
         refused: set[Features] = set()
+        before = self._answers
         while True:
             self._wait_for_turn()
             features = self._negotiation.current()
@@ -116,9 +118,13 @@ class JudgeServer:
                     return _failed(f"rejected: {message}", unreported)
                 asked = _retry_after(error)
                 delay = delay if asked is None else asked
-                if error.status_code in _BUSY:  # which is not the pair's fault
+                if error.status_code in _BUSY:
+                    is_alone = attempts >= _MOST_BUSY and self._answers > before
+                    if is_alone and error.status_code != 429:  # others are answered
+                        return _failed(f"server error {error.status_code}", unreported)
                     self._hold_back(delay, f"({error.status_code}: {message})")
                     continue
+                delay = min(delay, self._patience)
                 failures += 1
                 reason = f"server error {error.status_code}"
             else:
@@ -149,7 +155,8 @@ class JudgeServer:
 
     def _answered(self) -> None:
         with self._lock:
-            self._failing_since, self._has_answered = None, True
+            self._failing_since = None
+            self._answers += 1
 
     def _connection_failure(self, error: APIConnectionError) -> str | None:
         """The reason why a request got no answer; None if it did not reach the server.
@@ -159,7 +166,7 @@ class JudgeServer:
         cause = error.__cause__
         name = type(cause).__name__
         if cause is not None and name in _NOT_REACHED:
-            patience = self._patience if self._has_answered else _FIRST_PATIENCE
+            patience = self._patience if self._answers else _FIRST_PATIENCE
             self._check_patience(patience, f"cannot be reached: {self._cleaned(one_line(cause))}")
             return None
         is_late = "Timeout" in name

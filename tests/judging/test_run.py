@@ -217,6 +217,22 @@ def test_a_pair_that_fails_for_good_is_one_pair(scored, corpus, tmp_path):
     assert result.summary.answers["match"] == 60 - sum(expected.values())
 
 
+def test_a_pair_that_the_server_is_always_too_busy_for_ends(scored, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("ncclean.judging.server._LONGEST_WAIT", 0.1)
+    bad = []
+
+    def behave(asked):
+        if not bad:
+            bad.append(asked.text)
+        busy = Reply(status=503, headers={"Retry-After": "0.01"})
+        return busy if asked.text == bad[0] else Reply(says("match").content, seconds=0.05)
+
+    with serving(behave) as judge:
+        result = auditing(scored, corpus, tmp_path, judge).run()
+    assert result.summary.reasons == {"server error 503": 1}
+    assert result.summary.answers["match"] == 59
+
+
 def test_a_pair_that_takes_too_long_is_a_timeout(scored, corpus, tmp_path):
     slow = []
 
