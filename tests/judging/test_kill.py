@@ -55,21 +55,21 @@ def test_killed_at_random_moments(scored, corpus, tmp_path):
 
     out = tmp_path / "audit"
     with serving(behave) as judge:
-        for _ in range(KILLS):
+        for kills in range(1, KILLS + 1):
             kept = Counter(caption_of[entry["uid"]] for entry in journal_of(out))
             begin = len(judge.asked)
-            target = begin + rng.randint(1, 2 * PAIRS // KILLS)
+            target = begin + rng.randint(1, PAIRS // (KILLS + 3))
             process = subprocess.Popen(command(scored, corpus, out, judge))
             while process.poll() is None and len(judge.asked) < target:
                 time.sleep(0.002)
             time.sleep(rng.random() / 10)
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            assert process.wait() == -signal.SIGKILL
             time.sleep(0.3)  # for what the server was at
             # What was in the journal is not asked again, and nothing is asked twice in one run.
             assert not Counter(judge.captions()[begin:]) - (captions - kept)
             # What was answered is in the journal, but for what was under way.
-            assert len(journal_of(out)) >= sum(judge.answered.values()) - REQUESTS * KILLS
+            assert len(journal_of(out)) >= sum(judge.answered.values()) - REQUESTS * kills
         kept = len(journal_of(out))
         begin = len(judge.asked)
         subprocess.run(command(scored, corpus, out, judge), check=True)
