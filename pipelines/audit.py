@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
+from ncclean.judging.options import JudgeOptions
 from ncclean.options import Option, Reads, check_unset, parameters
 
+from .audit_judge import judged_figures, judged_lines, plan_lines
+from .audit_measured import estimate, measured_lines
 from .command import Command, Result
-from .display import Note, Shown, Table, file_size, interval, share
+from .display import Note, Shown, Table, file_size
 from .progress import SILENT, Progress
-from .shared_options import MemoryLimit, PageTitle, PictureShards, Replace, Scores
+from .shared_options import MemoryLimit, PageTitle, PictureShards, Scores
 
 if TYPE_CHECKING:
     from ncclean.auditing.audit import Audit as Measured
-    from ncclean.auditing.audit import RuleAudit
-    from ncclean.auditing.judge_audit import AnswersNeeded, JudgeAudit
+    from ncclean.judging.judged import Judged, JudgePlan
     from ncclean.report.write_audit import WrittenAudit
 
-_estimate = partial(interval, called="")
-_OF_PAGE = ("out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite")
+_OF_JUDGE = tuple(parameters(JudgeOptions))
+_OF_PAGE = (
+    "out", "shards", *parameters(SourceOptions), "pairs", "seed", "title", "overwrite", *_OF_JUDGE,
+)  # fmt: skip
+_MOST_ON_PAGE = 5_000
+_MOST_JUDGED = 900_000  # DuckDB takes fewer than a million from one stratum
 _OF_ANSWERS = ("sample", "selection", "partly", "cannot_tell", "width", "apply")
 
 
@@ -36,6 +41,9 @@ class Audit(Command):
     judge them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back)
     and sample.parquet for other judges.
 
+    With --out and --judge: asks a model on a server about the pairs instead of a person, and writes
+    judge.parquet. The same command again goes on where it was interrupted.
+
     With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
     intervals, next to what the calibration expected.
 
@@ -44,6 +52,7 @@ class Audit(Command):
 
     name = "audit"
     summary = "Judge a sample to measure the noise rate and the rules."
+    resume_hint = "run the same command again to go on; the answers of a --judge are kept"
     is_stage = False  # a person answers in between
 
     scores: Scores
@@ -52,9 +61,13 @@ class Audit(Command):
     ] = None
     shards: PictureShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
-    pairs: Annotated[int, Option("Pairs to judge.", low=10, high=5_000)] = 300
+    pairs: Annotated[
+        int,
+        Option(f"Pairs to judge, at most {_MOST_ON_PAGE:,} on a page.", low=10, high=_MOST_JUDGED),
+    ] = 300
     seed: Annotated[int, Option("Random seed of the sample.", low=0)] = 0
     title: PageTitle = None
+    judging: JudgeOptions = field(default_factory=JudgeOptions)
     answers: Annotated[
         Sequence[str],
         Option(
@@ -63,7 +76,7 @@ class Audit(Command):
             reads=Reads.PATH,
         ),
     ] = ()
-    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
+    beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     width: Annotated[
         float | None,
         Option(
@@ -96,7 +109,14 @@ class Audit(Command):
         bool, Option("Move the table's calibration to the answers, like `score --calibrate-with`.")
     ] = False
     memory_limit: MemoryLimit = None
-    overwrite: Replace = False
+    overwrite: Annotated[
+        bool,
+        Option(
+            "Replace files that another command or program wrote; with --judge, ask about every "
+            "pair again.",
+            in_recipes=False,
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,11 +130,33 @@ class Audit(Command):
             check_unset(self, _OF_ANSWERS, why)
         else:
             check_unset(self, _OF_PAGE, "is for drawing a sample: it needs --out")
+        self._check_judge()
         if self.apply and len(self.scores) != 1:
             raise InputError("--apply takes one score table, the --out of `ncclean score`")
 
-    def run(self, progress: Progress = SILENT) -> Result[WrittenAudit] | Result[Measured]:
-        """Draw a sample and write the page to judge it, or measure the answers."""
+    def _check_judge(self) -> None:
+        if self.judging.judge is None:
+            check_unset(self, _OF_JUDGE, "needs --judge")
+            if self.pairs > _MOST_ON_PAGE:
+                raise InputError(
+                    f"--pairs must be at most {_MOST_ON_PAGE:,} for a page, got {self.pairs:,}: "
+                    "only a --judge answers more"
+                )
+            return
+        if self.answers or self.beside != JudgeAnswers():
+            raise InputError("--judge draws its own pairs: it goes with no answers of others")
+        if self.judging.judge_model is None:
+            raise InputError("--judge needs --judge-model, the model's name on the server")
+        if not self.shards:
+            raise InputError("--judge needs --shards: it looks at the pictures")
+        check_unset(self, ("title",), "is for the page, and --judge writes none")
+
+    def run(
+        self, progress: Progress = SILENT
+    ) -> Result[WrittenAudit] | Result[Measured] | Result[Judged] | Result[JudgePlan]:
+        """Draw a sample and write the page to judge it, have it judged, or measure the answers."""
+        if self.judging.judge is not None:
+            return self._judge(progress)
         if self.out is not None:
             from ncclean import stores
             from ncclean.data.sources import resolve_pairs
@@ -129,7 +171,7 @@ class Audit(Command):
                 shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
                 pairs=self.pairs,
                 seed=self.seed,
-                judge=self.judge_options,
+                judge=self.beside,
                 answered=self.answers,
                 title=self.title,
                 memory_limit=self.memory_limit,
@@ -144,11 +186,37 @@ class Audit(Command):
         audit = self._measured(progress)
         return self.result(
             audit,
-            _measured_lines(audit, self.apply),
-            figures={"noise rate": _estimate(audit.noise), "answers": f"{audit.counted:,}"},
+            measured_lines(audit, self.apply),
+            figures={"noise rate": estimate(audit.noise), "answers": f"{audit.counted:,}"},
             made=[self.scores[0]] if self.apply else [],
             values={**audit.to_json(), "applied": self.apply},
         )
+
+    def _judge(self, progress: Progress) -> Result[Judged] | Result[JudgePlan]:
+        """Have a model judge the sample, or say what that would take."""
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.judging.run import JudgeSample
+
+        assert self.out is not None
+        judging = JudgeSample(
+            scores=self.scores,
+            shards=resolve_pairs(self.shards, self.source_options),
+            out=self.out,
+            options=self.judging,
+            pairs=self.pairs,
+            seed=self.seed,
+            memory_limit=self.memory_limit,
+            overwrite=self.overwrite,
+        )
+        if self.judging.dry_run:
+            plan = judging.plan(progress)
+            return self.result(plan, plan_lines(plan))
+        judged = judging.run(progress)
+        made = [judged.path] if judged.judged else []
+        return self.result(
+            judged, judged_lines(judged), figures=judged_figures(judged), made=made,
+            is_empty=not judged.judged,
+        )  # fmt: skip
 
     def _measured(self, progress: Progress) -> Measured:
         """Measure the table by the answers; with `--apply`, move its calibration to them."""
@@ -162,7 +230,7 @@ class Audit(Command):
             selection=self.selection,
             partly=self.partly,
             cannot_tell=self.cannot_tell,
-            judge=self.judge_options,
+            judge=self.beside,
             width=self.width,
             memory_limit=self.memory_limit,
         )
@@ -192,89 +260,3 @@ def _written_lines(written: WrittenAudit) -> Iterator[Shown]:
         missing = written.missing_shards
         yield Note(f"{len(missing):,} shards are not among --shards (first: {missing[0]})")
     yield f"written to {written.page} ({file_size(written.bytes)}) and {written.sample}"
-
-
-def _measured_lines(audit: Measured, applied: bool) -> Iterator[Shown]:
-    answers = ", ".join(f"{count:,} {kind}" for kind, count in audit.given.items() if count)
-    yield f"{audit.counted:,} answers on {audit.pairs:,} pairs: {answers}"
-    if audit.unknown:
-        yield Note(f"{audit.unknown:,} answers are on pairs that the table does not have")
-    if audit.repeated:
-        yield Note(f"{audit.repeated:,} answers were replaced by a later one on the same pair")
-    rates = (_estimate(audit.noise), _estimate(audit.expected))
-    yield Table("", ("", "measured (95 % interval)", "expected"), (("noise rate", *rates),))
-    if audit.judge is not None:
-        yield from _judge_lines(audit.judge)
-    if audit.needed is not None:
-        yield _needed_line(audit.needed)
-    rules = [*audit.rules, *([audit.selection] if audit.selection is not None else [])]
-    yield Table(
-        "Rules",
-        ("rule", "flags", "judged", "precision", "expected", "recall", "expected"),
-        tuple(map(_rule_row, rules)),
-    )
-    yield Table(
-        "Noise among the kept pairs",
-        ("kept by", "pairs", "measured noise rate", "expected"),
-        tuple(_kept_row(rule, audit.pairs) for rule in rules),
-    )
-    for sentence in audit.disagreements:
-        yield Note(sentence)
-    if not audit.disagreements:
-        yield "the calibration agrees with the audit"
-    if applied:
-        yield Note(
-            "the calibration was moved to the answers: its probabilities are audited", "aside"
-        )
-    elif audit.disagreements:
-        yield "--apply moves the calibration to these answers"
-
-
-def _judge_lines(judge: JudgeAudit) -> Iterator[Shown]:
-    yield (
-        f"the judge, {judge.name}: {judge.answers:,} answers, {judge.compared:,} of them on pairs "
-        f"that people judged; both agree on {_estimate(judge.agreement)}"
-    )
-    if judge.unknown:
-        yield Note(f"{judge.unknown:,} of its answers are on pairs that the table does not have")
-    yield Table(
-        "The judge",
-        ("people say", *(f"judge: {answer}" for answer in judge.confusion["match"])),
-        tuple(
-            (truth, *map(_estimate, shares.values())) for truth, shares in judge.confusion.items()
-        ),
-    )
-    if judge.helps and judge.alone.is_known:
-        yield f"by people alone, the noise rate is {_estimate(judge.alone)}"
-    elif not judge.helps:
-        yield Note("the judge makes the noise rate hardly more certain: it is by people alone")
-
-
-def _needed_line(needed: AnswersNeeded) -> str:
-    width = f"an interval of {100 * needed.width:.3g} points"
-    alone = f"{needed.alone:,} answers of people" if needed.alone is not None else ""
-    if needed.with_judge is None:
-        return f"{width} takes about {alone} in all"
-    line = f"{width} takes about {needed.with_judge:,} answers of people in all"
-    if needed.of_judge is not None:
-        line += f" and {needed.of_judge:,} of the judge"
-    return line + (f" ({needed.alone:,} without the judge)" if alone else "")
-
-
-def _rule_row(rule: RuleAudit) -> tuple[str, ...]:
-    return (
-        rule.name,
-        f"{rule.flagged:,}",
-        f"{rule.answers:,}",
-        _estimate(rule.precision),
-        share(rule.expected_precision),
-        _estimate(rule.recall),
-        share(rule.expected_recall),
-    )
-
-
-def _kept_row(rule: RuleAudit, pairs: int) -> tuple[str, ...]:
-    negated = rule.name.removeprefix("not ")  # `not disncl_clean` flags what it keeps
-    name = negated if negated != rule.name else f"not: {rule.name}"
-    name = "the selection" if rule.name == "dropped" else name
-    return name, f"{pairs - rule.flagged:,}", _estimate(rule.kept), share(rule.expected_kept)

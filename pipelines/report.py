@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
@@ -57,7 +57,7 @@ class Report(Command):
             "Answers of `ncclean audit`, to show what they measure. Repeatable.", reads=Reads.PATH
         ),
     ] = ()
-    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
+    beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -89,7 +89,7 @@ class Report(Command):
             title=self.title,
             figures=self.figures,
             answers=self.audit,
-            judge=self.judge_options,
+            judge=self.beside,
             join=self.join,
             memory_limit=self.memory_limit,
             progress=progress,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
@@ -55,7 +55,7 @@ class Select(Command):
             reads=Reads.PATH,
         ),
     ] = ()
-    judge_options: JudgeOptions = field(default_factory=JudgeOptions)
+    beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -106,7 +106,7 @@ class Select(Command):
             self.scores,
             self.audit,
             selection=self.out,
-            judge=self.judge_options,
+            judge=self.beside,
             memory_limit=self.memory_limit,
         )
         assert audit.selection is not None

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from ncclean.auditing.answers import ANSWERS, Answers, Counts, is_mismatched, read_answers
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.two_phase import MATCH, MISMATCH, NEITHER
 from ncclean.errors import InputError
 from ncclean.storage.catalog import first_line
@@ -32,7 +32,7 @@ class Judge:
     cannot_tell: Counts
 
     @classmethod
-    def read(cls, options: JudgeOptions, partly: Counts, cannot_tell: Counts) -> Judge | None:
+    def read(cls, options: JudgeAnswers, partly: Counts, cannot_tell: Counts) -> Judge | None:
         """Read the judge that the options name, None without one."""
         if options.judge_answers is not None:
             answers = read_answers(options.judge_answers)

@@ -21,8 +21,8 @@ from ncclean.auditing.answers import (
 from ncclean.auditing.audit import Audit, Judged, RuleAudit, StratumAudit
 from ncclean.auditing.intervals import Cells, found_share, mismatched_share
 from ncclean.auditing.judge import Judge
+from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.judge_audit import answers_needed, audit_judge
-from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
 from ncclean.auditing.sample import read_design
 from ncclean.auditing.table import AuditTable
 from ncclean.auditing.table import Counts as PairCounts
@@ -41,7 +41,7 @@ def measure(
     selection: str | None = None,
     partly: Counts = "match",
     cannot_tell: Counts = "leave-out",
-    judge: JudgeOptions = NO_JUDGE,
+    judge: JudgeAnswers = NO_JUDGE,
     width: float | None = None,
     memory_limit: str | None = None,
 ) -> Audit:

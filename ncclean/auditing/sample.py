@@ -41,15 +41,18 @@ class Sample:
         """(S,) number of pairs drawn from each stratum."""
         return np.bincount(self.rows.column("stratum").to_numpy(), minlength=len(self.design.pairs))
 
-    def write(self, out: UPath, seed: int) -> None:
-        """Write `sample.parquet`, for judges that do not use the page."""
-        metadata = {
+    def metadata(self, seed: int) -> dict[str, str]:
+        """How the sample was drawn, for the files about it; `read_design` reads it."""
+        return {
             DESIGN: json.dumps(self.design.to_json()),
             "seed": str(seed),
             "ncclean_version": __version__,
             "made_by": mark("audit"),
         }
-        table = self.rows.select(COLUMNS).replace_schema_metadata(metadata)
+
+    def write(self, out: UPath, seed: int) -> None:
+        """Write `sample.parquet`, for judges that do not use the page."""
+        table = self.rows.select(COLUMNS).replace_schema_metadata(self.metadata(seed))
         with published(out) as aside:
             pq.write_table(table, aside, compression="zstd")
 
@@ -101,7 +104,10 @@ def _standing(pairs: np.ndarray, judged: np.ndarray) -> np.ndarray:
 
 
 def read_design(path: str) -> Design:
-    """Read the design of a `sample.parquet`. Raises `InputError` for another file."""
+    """Read the design of a `sample.parquet` or `judge.parquet`.
+
+    Raises `InputError` for another file.
+    """
     text = table_metadata(path).get(DESIGN)
     if text is None:
         raise InputError(f"{path} is not a sample.parquet of `ncclean audit`")

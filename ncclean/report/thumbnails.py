@@ -62,6 +62,9 @@ class Thumbnail:
     reason: str | None = None
 
 
+Encode = Callable[[bytes], Thumbnail]
+
+
 @dataclass
 class Thumbnails:
     """By shard and row. `failed_shards` could not be read up to a chosen pair."""
@@ -80,10 +83,12 @@ def read_thumbnails(
     shards: Iterable[ShardRef],
     all_bytes: int = _ALL_BYTES,
     sizes: _Sizes = _SIZES,
+    encode: Encode | None = None,
 ) -> Thumbnails:
     """Read the chosen pairs from their shards, several shards at a time.
 
-    Together they take at most `all_bytes` as base64, whatever the number of pairs.
+    Together they take at most `all_bytes` as base64, whatever the number of pairs; `encode` makes
+    pictures of another kind instead.
 
     A shard is matched by its name, else by the last component of the name if that is unique. A
     broken picture or shard does not raise; its placeholder gives the reason.
@@ -93,8 +98,11 @@ def read_thumbnails(
     for pair in pairs:
         wanted[pair.shard].append(pair)
     named = _by_name(shards)
-    gate = PixelGate()
-    most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
+    if encode is None:
+        most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
+        encode = functools.partial(
+            encode_thumbnail, most_bytes=most_bytes, sizes=sizes, gate=PixelGate()
+        )
     with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
         jobs = {}
         for name, chosen in wanted.items():
@@ -104,9 +112,6 @@ def read_thumbnails(
                 reason = "shard not among --shards"
                 thumbnails.pictures |= {(p.shard, p.row): Thumbnail(reason=reason) for p in chosen}
             else:
-                encode = functools.partial(
-                    encode_thumbnail, most_bytes=most_bytes, sizes=sizes, gate=gate
-                )
                 jobs[name] = pool.submit(_read_shard, shard, chosen, encode)
         for name, job in jobs.items():
             pictures, error = job.result()
@@ -152,7 +157,7 @@ def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
 
 
 def _read_shard(
-    shard: ShardRef, pairs: list[Pictured], encode: Callable[[bytes], Thumbnail]
+    shard: ShardRef, pairs: list[Pictured], encode: Encode
 ) -> tuple[dict[Place, Thumbnail], str | None]:
     pictures: dict[Place, Thumbnail] = {}
     # The second sample of a key is not the one whose image comes first.
@@ -171,7 +176,7 @@ def _read_shard(
     return pictures, failure
 
 
-def _thumbnail(data: bytes | None, encode: Callable[[bytes], Thumbnail]) -> Thumbnail:
+def _thumbnail(data: bytes | None, encode: Encode) -> Thumbnail:
     if data is None:
         return Thumbnail(reason="image file too large to show")
     if not data:

@@ -10,7 +10,7 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.auditing.answers import read_answers
 from ncclean.auditing.judge import Judge
-from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
+from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
 from ncclean.data.shards import ShardRef
@@ -49,7 +49,7 @@ def write_audit(
     shards: Sequence[ShardRef] | None = None,
     pairs: int = 300,
     seed: int = 0,
-    judge: JudgeOptions = NO_JUDGE,
+    judge: JudgeAnswers = NO_JUDGE,
     answered: Sequence[str] = (),
     title: str | None = None,
     memory_limit: str | None = None,

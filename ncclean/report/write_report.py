@@ -12,7 +12,7 @@ from typing import Any
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.auditing.audit import Audit
-from ncclean.auditing.judge_options import NO_JUDGE, JudgeOptions
+from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -72,7 +72,7 @@ def write_report(
     title: str | None = None,
     figures: str | None = None,
     answers: str | Sequence[str] = (),
-    judge: JudgeOptions = NO_JUDGE,
+    judge: JudgeAnswers = NO_JUDGE,
     join: Sequence[str] = (),
     memory_limit: str | None = None,
     progress: Progress = SILENT,

@@ -10,7 +10,7 @@ from upath import UPath
 
 from ncclean.auditing.answers import read_answers
 from ncclean.auditing.judge import Judge
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.auditing.sample import draw_sample
 from ncclean.auditing.table import AuditTable
@@ -78,7 +78,7 @@ def width(estimate):
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_judges_answers_narrow_the_interval(table, people, tmp_path, kind):
     file = judged(table, tmp_path, kind=kind)
-    audit = measure([table], people, judge=JudgeOptions(judge_answers=file), width=0.02)
+    audit = measure([table], people, judge=JudgeAnswers(judge_answers=file), width=0.02)
     alone = measure([table], people)
     assert width(audit.noise) < 0.75 * width(alone.noise)
     assert audit.noise.low < 0.2 < audit.noise.high
@@ -93,14 +93,14 @@ def test_a_judges_answers_narrow_the_interval(table, people, tmp_path, kind):
 
 @pytest.mark.parametrize("name", [*COLUMNS, "score<0.5", "score <= .1"])
 def test_a_column_is_a_judge_of_all_pairs(table, people, name):
-    audit = measure([table], people, judge=JudgeOptions(judge_column=name))
+    audit = measure([table], people, judge=JudgeAnswers(judge_column=name))
     assert audit.judge.answers == audit.pairs == 4_000
     assert audit.judge.agreement.value == 1.0
     assert audit.noise.value == pytest.approx(0.2, abs=0.01)
 
 
 def test_a_score_without_a_cut_flags_the_noise_rate_of_the_table(table, people):
-    audit = measure([table], people, judge=JudgeOptions(judge_column="similarity"))
+    audit = measure([table], people, judge=JudgeAnswers(judge_column="similarity"))
     assert audit.judge.name.startswith("similarity<")
     with AuditTable.open([table], judge=of("similarity")) as opened:
         judged_all = opened.counts(np.array([0.5]))[0].judged.sum(axis=(0, 1))
@@ -108,7 +108,7 @@ def test_a_score_without_a_cut_flags_the_noise_rate_of_the_table(table, people):
 
 
 def of(column):
-    return Judge.read(JudgeOptions(judge_column=column), "match", "leave-out")
+    return Judge.read(JudgeAnswers(judge_column=column), "match", "leave-out")
 
 
 @pytest.mark.parametrize("name", ["flag", "score<0.5"])
@@ -120,7 +120,7 @@ def test_nulls_of_a_column_are_neither(table, people, tmp_path, name):
     nulls = pa.array([None if n % 2 else value for n, value in enumerate(values)])
     path = tmp_path / "scores.parquet"
     pq.write_table(rows.set_column(index, column, nulls), path)
-    audit = measure([str(path)], people, judge=JudgeOptions(judge_column=name))
+    audit = measure([str(path)], people, judge=JudgeAnswers(judge_column=name))
     assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
 
 
@@ -132,7 +132,7 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
     path = tmp_path / "scores.parquet"
     index = rows.schema.get_field_index("says")
     pq.write_table(rows.set_column(index, "says", pa.array(says)), path)
-    audit = measure([str(path)], people, judge=JudgeOptions(judge_column="says"))
+    audit = measure([str(path)], people, judge=JudgeAnswers(judge_column="says"))
     assert audit.judge.confusion["match"]["neither"].value == pytest.approx(0.5, abs=0.15)
 
 
@@ -147,12 +147,12 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
 )
 def test_columns_that_are_no_judge(table, people, column, message):
     with pytest.raises(InputError, match=message):
-        measure([table], people, judge=JudgeOptions(judge_column=column))
+        measure([table], people, judge=JudgeAnswers(judge_column=column))
 
 
 def test_a_useless_judge_leaves_everything_as_it_is(table, people, tmp_path):
     file = judged(table, tmp_path, wrong=0.5)
-    audit = measure([table], people, judge=JudgeOptions(judge_answers=file), width=0.02)
+    audit = measure([table], people, judge=JudgeAnswers(judge_answers=file), width=0.02)
     alone = measure([table], people, width=0.02)
     assert audit.noise == alone.noise
     assert not audit.judge.helps
@@ -166,12 +166,12 @@ def test_a_judge_that_saw_none_of_peoples_pairs_is_refused(table, people, tmp_pa
     file = tmp_path / "judge.json"
     file.write_text(json.dumps(dict.fromkeys(rows, "match")))
     with pytest.raises(InputError, match="no answer on a pair that people judged"):
-        measure([table], people, judge=JudgeOptions(judge_answers=str(file)))
+        measure([table], people, judge=JudgeAnswers(judge_answers=str(file)))
 
 
 def test_samples_of_different_strata_are_refused(table, people, tmp_path):
     other = str(write_table(tmp_path / "other.parquet", rate=0.4))
-    options = JudgeOptions(judge_answers=judged(other, tmp_path))
+    options = JudgeAnswers(judge_answers=judged(other, tmp_path))
     with pytest.raises(InputError, match="another table"):
         measure([table], people, judge=options)
     sample = drawn(table, tmp_path, 150)
@@ -193,7 +193,7 @@ def test_several_captions_need_their_number(table, people, tmp_path):
     some = [uid for uid, _ in read_answers(people).by_pair if uid not in uids[:2]]
     answers = [{"uid": uid, "answer": "match"} for uid in some]
     file.write_text(json.dumps([*answers, {"uid": uids[0], "answer": "match"}]))
-    options = JudgeOptions(judge_answers=str(file))
+    options = JudgeAnswers(judge_answers=str(file))
     with pytest.raises(InputError, match="need `caption_number`"):
         measure([str(path)], people, judge=options)
     numbered = {"uid": uids[0], "caption_number": 1, "answer": "match"}
@@ -204,7 +204,7 @@ def test_several_captions_need_their_number(table, people, tmp_path):
 class TestDrawnByTheJudge:
     def draw(self, table, tmp_path, before=()):
         file = judged(table, tmp_path, wrong=0.1)
-        options = JudgeOptions(judge_answers=file)
+        options = JudgeAnswers(judge_answers=file)
         reader = Judge.read(options, "match", "leave-out")
         return options, drawn(table, tmp_path, 120, judge=reader, before=before)
 
@@ -233,7 +233,7 @@ class TestDrawnByTheJudge:
         assert not audit.judge.alone.is_known
         with pytest.raises(InputError, match="drawn by a judge's answers"):
             measure([table], str(answers))
-        other = JudgeOptions(judge_column="says")
+        other = JudgeAnswers(judge_column="says")
         with pytest.raises(InputError, match="drawn by other answers"):
             measure([table], str(answers), judge=other)
         # How `partly` counts is people's business: the draw stays as it was.
@@ -265,4 +265,4 @@ class TestDrawnByTheJudge:
 
 def test_two_judges_exclude_each_other():
     with pytest.raises(InputError, match="exclude each other"):
-        JudgeOptions(judge_answers="a", judge_column="b")
+        JudgeAnswers(judge_answers="a", judge_column="b")

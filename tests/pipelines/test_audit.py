@@ -16,7 +16,7 @@ from ncclean_pipelines.select import Select
 from typer.testing import CliRunner
 
 import ncclean
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.config import ScoreOptions
 from ncclean.errors import InputError
 from ncclean.selection.policy import Policy
@@ -279,8 +279,8 @@ def test_selections_and_reports_measure_with_the_judge(run, judge_file, tmp_path
 
     assert kept(judge_answers=judge_file) < kept()
     page = tmp_path / "report.html"
-    judge = JudgeOptions(judge_answers=judge_file)
-    Report(scores=[str(scores)], out=str(page), audit=answers, judge_options=judge).run()
+    judge = JudgeAnswers(judge_answers=judge_file)
+    Report(scores=[str(scores)], out=str(page), audit=answers, beside=judge).run()
     assert "both agree on" in page.read_text("utf-8")
 
 
@@ -300,7 +300,7 @@ def test_people_are_asked_about_pairs_that_the_judge_leaves_in_doubt(run, judge_
         out=str(tmp_path / "next"),
         pairs=60,
         answers=[answers],
-        judge_options=JudgeOptions(judge_answers=judge_file),
+        beside=JudgeAnswers(judge_answers=judge_file),
     ).run()
     assert made["pairs"] == 60
     rows = pq.read_table(tmp_path / "next" / "sample.parquet").column("uid").to_pylist()

@@ -12,7 +12,7 @@ import pytest
 from ncclean_pipelines.audit import Audit
 from ncclean_pipelines.score import Score
 
-from ncclean.auditing.judge_options import JudgeOptions
+from ncclean.auditing.judge_answers import JudgeAnswers
 from ncclean.config import ScoreOptions
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from tests import hostile
@@ -233,8 +233,8 @@ def test_the_judge_is_shown_after_an_answer_and_compared_at_the_end(made, tmp_pa
     file = tmp_path / "judge.json"
     file.write_text(json.dumps(rows))
     out = tmp_path / "audit"
-    judge = JudgeOptions(judge_answers=str(file))
-    Audit(scores=[made.scores], out=str(out), pairs=10, judge_options=judge).run()
+    judge = JudgeAnswers(judge_answers=str(file))
+    Audit(scores=[made.scores], out=str(out), pairs=10, beside=judge).run()
     with chromium(320, 568) as driver:
         driver.get((out / "audit.html").as_uri())
         data = driver.execute_script(

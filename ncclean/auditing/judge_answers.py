@@ -1,4 +1,4 @@
-"""The options that name a judge beside people."""
+"""The options that name the answers of a judge beside people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ncclean.options import Option, Options, Reads
 
 
 @dataclass(frozen=True)
-class JudgeOptions(Options):
+class JudgeAnswers(Options):
     """A judge beside people: its answers on many pairs, which people's answers correct."""
 
     judge_answers: Annotated[
@@ -35,4 +35,4 @@ class JudgeOptions(Options):
             raise InputError("--judge-answers and --judge-column exclude each other")
 
 
-NO_JUDGE = JudgeOptions()
+NO_JUDGE = JudgeAnswers()
