@@ -68,8 +68,8 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     read.
     """
     try:
-        with TextRows(url) as rows:
-            return cut_rows(rows, unit_rows, path_of=shared_path)
+        with TextRows(url, parse=False) as rows:
+            return cut_rows(rows, unit_rows, path_of=lambda row: shared_path(rows.row_of(row)))
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
 
