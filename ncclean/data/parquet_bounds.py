@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from ncclean.data.parquet_footer import Chunk
 from ncclean.errors import ShardError
 
@@ -11,7 +16,7 @@ from ncclean.errors import ShardError
 LARGEST_RATIO = 200
 WORTH_A_LOOK = 64 << 20
 _PAGES_BYTES = 512 << 20  # of the largest page of each column, which are unpacked at one time
-_BATCH_BYTES = 256 << 20
+BATCH_BYTES = 256 << 20
 _ROWS_OF_A_SMALL_FILE = 100_000
 
 
@@ -46,9 +51,44 @@ def inflated_columns(chunks: Sequence[Chunk]) -> dict[str, str]:
     return inflated
 
 
+def texts_in_lists(schema: pq.ParquetSchema) -> list[str]:
+    """The columns that are read as dictionaries: one large text may be thousands of values."""
+    columns = (schema.column(number) for number in range(len(schema)))
+    return [
+        column.path
+        for column in columns
+        if column.max_repetition_level > 0 and column.physical_type == "BYTE_ARRAY"
+    ]
+
+
+def unpacked_bytes(array: pa.Array) -> int:
+    """The bytes of an array whose dictionaries are unpacked: of one text they may be many."""
+    kind = array.type
+    if pa.types.is_dictionary(kind) and _has_lengths(kind.value_type):
+        counts = np.bincount(
+            np.asarray(array.indices.drop_null(), np.int64), minlength=len(array.dictionary)
+        )
+        lengths = pc.fill_null(pc.binary_length(array.dictionary), 0)
+        return int(counts @ np.asarray(lengths, np.int64))
+    if pa.types.is_struct(kind):
+        return sum(map(unpacked_bytes, array.flatten()))
+    if pa.types.is_map(kind):  # whose `flatten` is not for dictionaries
+        begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        both = (array.keys, array.items)
+        return sum(unpacked_bytes(one.slice(begin, end - begin)) for one in both)
+    if pa.types.is_nested(kind):  # lists of all kinds
+        return unpacked_bytes(array.flatten())
+    return int(array.nbytes)
+
+
+def _has_lengths(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
     """The number of rows to read at a time: fewer where one value may be many megabytes.
 
     A value may be all of its page, and with a dictionary every row may have the same one.
     """
-    return max(1, min(most, _BATCH_BYTES // max(1, *(chunk.largest for chunk in chunks), 1)))
+    return max(1, min(most, BATCH_BYTES // max(1, *(chunk.largest for chunk in chunks), 1)))

@@ -27,10 +27,10 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
             place = stores.location(url)
-            groups = [with_page_sizes(place, chunks) for chunks in read_chunks(place)]
-            inflated = {k: v for chunks in groups for k, v in inflated_columns(chunks).items()}
-            if refused := [what for name, what in inflated.items() if name in wanted]:
-                raise ShardError(f"{url}: {refused[0]}, so it is not read")
+            for chunks in read_chunks(place):
+                of_wanted = [chunk for chunk in chunks if chunk.column in wanted]
+                for what in inflated_columns(with_page_sizes(place, of_wanted)).values():
+                    raise ShardError(f"{url}: {what}, so it is not read")
             if rows is None:
                 return _whole(url, file.read(wanted), file.metadata.num_rows)
             ends = np.cumsum(
