@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,14 +52,35 @@ def inflated_columns(chunks: Sequence[Chunk]) -> dict[str, str]:
     return inflated
 
 
-def texts_in_lists(schema: pq.ParquetSchema) -> list[str]:
-    """The columns that are read as dictionaries: one large text may be thousands of values."""
+def texts(schema: pq.ParquetSchema) -> list[Any]:
+    """The columns that may be read as dictionaries: one large text may be thousands of values."""
     columns = (schema.column(number) for number in range(len(schema)))
+    return [column for column in columns if column.physical_type == "BYTE_ARRAY"]
+
+
+def repeated_texts(schema: pq.ParquetSchema, chunks: Sequence[Chunk], rows: int) -> list[str]:
+    """The columns of texts that may unpack to more than fits into memory, of so many rows."""
+    largest = {chunk.column: 0 for chunk in chunks}
+    for chunk in chunks:
+        largest[chunk.column] = max(largest[chunk.column], chunk.largest)
     return [
-        column.path
-        for column in columns
-        if column.max_repetition_level > 0 and column.physical_type == "BYTE_ARRAY"
+        one.path
+        for one in texts(schema)
+        for name, size in largest.items()
+        if (one.path == name or one.path.startswith(f"{name}."))
+        and (one.max_repetition_level or size * rows > _PAGES_BYTES)
     ]
+
+
+def inflated_dictionaries(table: pa.Table, chunks: Sequence[Chunk]) -> dict[str, str]:
+    """As `inflated_columns`, of a table whose texts are dictionaries."""
+    inflated: dict[str, str] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        packed = sum(chunk.packed for chunk in chunks if chunk.column == name)
+        size = sum(map(unpacked_bytes, column.chunks))
+        if size > max(_PAGES_BYTES, LARGEST_RATIO * packed):
+            inflated[name] = f"column {name} unpacks from {packed:,} to {size:,} bytes"
+    return inflated
 
 
 def unpacked_bytes(array: pa.Array) -> int:

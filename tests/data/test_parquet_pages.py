@@ -14,6 +14,7 @@ from ncclean.data import parquet_pages
 from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
+from ncclean.data.parquet_table import read_table
 from tests import object_store
 from tests.data.image_layouts import read
 from tests.data.test_parquet_bounds import READ
@@ -205,3 +206,55 @@ def test_a_footer_that_lies_takes_no_gigabytes(tmp_path):
     assert statuses == {"ok": rows}
     assert errors == []
     assert megabytes < 500
+
+
+READ_TABLE = """
+import json, resource, sys
+from ncclean.data.parquet_table import read_table
+from ncclean.errors import ShardError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_table(sys.argv[1], None, None)
+    error = ""
+except ShardError as raised:
+    error = str(raised)
+print(json.dumps([error, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10]))
+"""
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_metadata_of_embeddings_whose_rows_share_one_huge_text(tmp_path, is_list):
+    path, rows = tmp_path / "t.parquet", 400
+    words = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array(["x" * (20 * MEGABYTE)])
+    )
+    if is_list:
+        words = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), words)
+    pq.write_table(pa.table({"caption": words}), path, compression="zstd", store_schema=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_TABLE, path],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    error, megabytes = json.loads(done.stdout)
+    assert "column caption unpacks from" in error
+    assert megabytes < 800
+
+
+@pytest.mark.parametrize("rows", [None, (3, 5)])
+def test_a_table_read_by_dictionaries_is_what_it_is(tmp_path, monkeypatch, rows):
+    from ncclean.data import parquet_bounds
+
+    columns = {
+        "caption": [None, *[letters(1000, n % 3) for n in range(9)]],
+        "large": pa.array([*"abcdefghi", None], pa.large_string()),
+        "lists": pa.array([["a", None], [], None, *[["b"]] * 7], pa.list_(pa.string())),
+        "number": list(range(10)),
+    }
+    path, table = tmp_path / "t.parquet", pa.table(columns)
+    pq.write_table(table, path, row_group_size=4)
+    monkeypatch.setattr(parquet_bounds, "_PAGES_BYTES", 4000)
+    expected = table if rows is None else table.slice(3, 2)
+    assert read_table(str(path), None, rows).equals(expected)
+    assert read_table(str(path), ["lists", "number"], rows).equals(
+        expected.select(["lists", "number"])
+    )

@@ -20,7 +20,7 @@ from ncclean.data.parquet_bounds import (
     check_rows,
     inflated_columns,
     rows_at_once,
-    texts_in_lists,
+    texts,
     unpacked_bytes,
 )
 from ncclean.data.parquet_footer import read_chunks
@@ -98,7 +98,7 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     try:
         chunks = read_chunks(place)
         file = stores.open_parquet(place)
-        if lists := texts_in_lists(file.schema):
+        if lists := [one.path for one in texts(file.schema) if one.max_repetition_level]:
             file.close()
             file = stores.open_parquet(place, lists)
     except (OSError, pa.ArrowException) as error:
