@@ -5,6 +5,7 @@ The sums in a footer are for the reader's information, and anybody may have writ
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import IO
@@ -19,23 +20,40 @@ _UNPACKED, _PACKED = 2, 3
 _DATA_PAGES, _VALUES = (5, 8), 1
 _VALUE_BYTES = 4  # at least, once it is read: a run of equal ones takes next to nothing in a page
 _USUAL_HEADER, _LONGEST_HEADER = 1 << 10, 16 << 20  # Arrow reads no longer one
+# Of a chunk in a store: all of a small one, else what has the header of the dictionary.
+_SMALL_CHUNK, _FIRST_BYTES = 4 << 20, 64 << 10
 
 
 def with_page_sizes(path: UPath, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """The chunks of a row group of a local file, with what their pages announce.
+    """The chunks of a row group with what their pages announce.
 
-    Of a file in a store, where each page would be a request, they stay what the footer says.
-    Raises `OSError` if the file cannot be read.
+    In a store each page would be a request, so of a chunk of many megabytes the first pages are
+    asked for, its dictionary among them; the footer says the rest. Raises `OSError` if the file
+    cannot be read.
     """
     if stores.is_url(path):
-        return list(chunks)
+        size = path.stat().st_size
+        begun = stores.read_ranges(path, [_first_bytes(chunk, size) for chunk in chunks])
+        return [
+            _with_page_sizes(io.BytesIO(data), chunk, -chunk.begin)
+            for data, chunk in zip(begun, chunks, strict=True)
+        ]
     with stores.open_file(str(path)) as stream:
         return [_with_page_sizes(stream, chunk) for chunk in chunks]
 
 
-def _with_page_sizes(stream: IO[bytes], chunk: Chunk) -> Chunk:
+def _first_bytes(chunk: Chunk, size: int) -> tuple[int, int]:
+    """The range of a chunk that is looked at, inside of the file."""
+    length = chunk.packed if chunk.packed <= _SMALL_CHUNK else _FIRST_BYTES
+    begin = min(max(0, chunk.begin), size - 1)
+    return begin, max(begin + 1, min(chunk.begin + length, size))
+
+
+def _with_page_sizes(stream: IO[bytes], chunk: Chunk, shift: int = 0) -> Chunk:
+    """The chunk by its pages; `shift` is where the file's first byte would be in the stream."""
     total = largest = 0
-    for size, values in _pages(stream, chunk.begin, chunk.begin + chunk.packed):
+    begin = chunk.begin + shift
+    for size, values in _pages(stream, begin, begin + chunk.packed):
         total, largest = total + max(size, values * _VALUE_BYTES), max(largest, size)
     return replace(chunk, unpacked=max(chunk.unpacked, total), largest=largest)
 

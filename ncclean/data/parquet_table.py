@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from upath import UPath
 
 from ncclean import stores
-from ncclean.data.parquet_bounds import inflated_columns
-from ncclean.data.parquet_footer import read_chunks
+from ncclean.data.parquet_bounds import (
+    inflated_columns,
+    inflated_dictionaries,
+    repeated_texts,
+)
+from ncclean.data.parquet_footer import Chunk, read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.errors import ShardError, one_line
 from ncclean.stores import open_parquet
@@ -22,31 +28,54 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
 
     Raises `ShardError` if it cannot be read.
     """
+    place = stores.location(url)
     try:
-        with open_parquet(stores.location(url)) as file:
+        with open_parquet(place) as file:
             names = file.schema_arrow.names
             wanted = names if columns is None else [name for name in columns if name in names]
-            place = stores.location(url)
-            groups = [with_page_sizes(place, chunks) for chunks in read_chunks(place)]
-            inflated = {k: v for chunks in groups for k, v in inflated_columns(chunks).items()}
-            if refused := [what for name, what in inflated.items() if name in wanted]:
-                raise ShardError(f"{url}: {refused[0]}, so it is not read")
-            if rows is None:
-                return _whole(url, file.read(wanted), file.metadata.num_rows)
-            ends = np.cumsum(
-                [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            )
-            touched = [
-                number
-                for number, end in enumerate(ends)
-                if end > rows[0] and (ends[number - 1] if number else 0) < rows[1]
-            ]
-            announced = sum(file.metadata.row_group(number).num_rows for number in touched)
-            table = _whole(url, file.read_row_groups(touched, wanted), announced)
-            before = int(ends[touched[0] - 1]) if touched and touched[0] else 0
-            return table.slice(rows[0] - before, rows[1] - rows[0])
+            chunks = _chunks(url, place, wanted)
+            dictionaries = repeated_texts(file.schema, chunks, file.metadata.num_rows)
+            if not dictionaries:
+                return _read(url, file, wanted, rows)
+            kinds = pa.schema([file.schema_arrow.field(name) for name in wanted])
+        with open_parquet(place, dictionaries) as file:
+            table = _read(url, file, wanted, rows)
+            for what in inflated_dictionaries(table, chunks).values():
+                raise ShardError(f"{url}: {what}, so it is not read")
+            return table.cast(kinds)
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"{url} cannot be read as Parquet: {one_line(error)}") from error
+
+
+def _chunks(url: str, place: UPath, wanted: Sequence[str]) -> list[Chunk]:
+    """The chunks of the wanted columns. Raises `ShardError` for what unpacks to too much."""
+    chunks: list[Chunk] = []
+    for group in read_chunks(place):
+        sizes = with_page_sizes(place, [chunk for chunk in group if chunk.column in wanted])
+        for what in inflated_columns(sizes).values():
+            raise ShardError(f"{url}: {what}, so it is not read")
+        chunks += sizes
+    return chunks
+
+
+def _read(
+    url: str,
+    file: Any,  # a `pyarrow.parquet.ParquetFile`
+    wanted: list[str],
+    rows: Rows | None,
+) -> pa.Table:
+    ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+    begins = [0, *ends[:-1]]
+    first, last = rows or (0, max(file.metadata.num_rows, *ends, 0))
+    touched = [n for n, end in enumerate(ends) if end > first and begins[n] < last]
+    announced = sum(file.metadata.row_group(number).num_rows for number in touched)
+    if rows is None:
+        announced = file.metadata.num_rows
+    # One by one: of several, Arrow does not read lists as dictionaries.
+    groups = [file.read_row_group(number, wanted) for number in touched]
+    table = pa.concat_tables(groups) if groups else file.read_row_groups([], wanted)
+    before = int(begins[touched[0]]) if touched else 0
+    return _whole(url, table, announced).slice(first - before, last - first)
 
 
 def _whole(url: str, table: pa.Table, announced: int) -> pa.Table:

@@ -75,7 +75,8 @@ class Sample:
 
     `status` is what could be told without decoding the image; a sample without a caption that can
     be used has the status of its first one. `image` is dropped as soon as it has been decoded.
-    `members` is filled on request, in the order of the shard.
+    `members` is filled on request, in the order of the shard. `alike` are the keys of the samples
+    that follow, where these were asked for together: they differ in row and key alone.
     """
 
     row: int
@@ -86,6 +87,7 @@ class Sample:
     status: SkipReason = SkipReason.OK
     error: str | None = None
     members: list[Member] = field(default_factory=list)
+    alike: list[str] = field(default_factory=list)
 
     @property
     def caption(self) -> str | None:

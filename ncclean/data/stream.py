@@ -90,10 +90,15 @@ class StreamReader:
         prefetch: int,
         caption_key: CaptionKeys = None,
         keep: Callable[[ShardRef, Sample], bool] | None = None,
+        together: bool = False,
     ) -> None:
-        """`keep` says which samples to decode; the others are skipped."""
+        """`keep` says which samples to decode; the others are skipped.
+
+        `together` see `ncclean.data.reader.read_samples`.
+        """
         self._shards = shards
         self._keep = keep
+        self._together = together
         self._decoder = decoder
         self._caption_key = caption_key
         depth = max(2 * threads, prefetch // _CHUNK_IMAGES)
@@ -144,7 +149,7 @@ class StreamReader:
     def _read_shard(self, shard: ShardRef, opened: Callable[[], BinaryIO] | None) -> None:
         chunks: queue.Queue[Future[list[DecodedSample]] | _End] = queue.Queue()
         self._streams.put(ShardStream(shard, chunks, self._slots))
-        samples = read_samples(shard, self._caption_key, opened)
+        samples = read_samples(shard, self._caption_key, opened, together=self._together)
         failure: ShardError | None = None
         try:
             chunk: list[Sample] = []

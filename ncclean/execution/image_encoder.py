@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from ncclean.columns import PairBatch
@@ -32,6 +33,7 @@ from ncclean.execution.sample_rows import (
     facts_of_rows,
     images_of_rows,
     place_of,
+    repeated,
 )
 from ncclean.execution.shift import noise_shift
 from ncclean.models.estimator import Estimator, ModelIdentity
@@ -72,6 +74,7 @@ class _Images:
 
     stream: ShardStream
     samples: list[DecodedSample]
+    count: int  # of samples, with those that some stand for
     image: torch.Tensor
     columns: BatchColumns
     seconds: float
@@ -120,6 +123,7 @@ class ImageEncoder:
             threads=self._options.decode_threads,
             prefetch=2 * self._options.batch_size,
             caption_key=self._options.caption_key,
+            together=True,
         ) as streams:
             for stream in streams:
                 completion: Completion
@@ -128,7 +132,7 @@ class ImageEncoder:
                 except Exception as error:
                     completion = functools.partial(_raise, error)
                 else:
-                    finished += len(images.samples)
+                    finished += images.count
                     completion = functools.partial(self._complete, images)
                 for _ in stream:  # what was read ahead of a failure must not block the reader
                     pass
@@ -164,6 +168,7 @@ class ImageEncoder:
     ) -> _Images:
         start = time.perf_counter()
         samples: list[DecodedSample] = []
+        count = 0
         rows: list[int] = []
         held: list[DecodedSample] = []
         begun: deque[tuple[Callable[[], torch.Tensor], list[DecodedSample], list[torch.Tensor]]]
@@ -186,6 +191,7 @@ class ImageEncoder:
 
         for decoded in stream:
             samples.append(decoded)
+            count += 1 + len(decoded.sample.alike)
             if decoded.pixels is not None:
                 rows.append(decoded.sample.row)
                 held.append(decoded)
@@ -193,12 +199,12 @@ class ImageEncoder:
                 begin()
                 if len(begun) > _BATCHES_IN_FLIGHT:
                     finish()
-                on_progress(finished + len(samples))
+                on_progress(finished + count)
         if held:
             begin()
         while begun:
             finish()
-        on_progress(finished + len(samples))
+        on_progress(finished + count)
         samples.sort(key=lambda decoded: decoded.sample.row)
         if batches:
             # Samples whose members were interleaved come out of order; rows restore it.
@@ -206,7 +212,7 @@ class ImageEncoder:
             image = torch.cat(batches)[order]
         else:
             image = torch.empty(0, self.estimator.embed_dim, device=self.estimator.device)
-        return _Images(stream, samples, image, columns, time.perf_counter() - start)
+        return _Images(stream, samples, count, image, columns, time.perf_counter() - start)
 
     def _pair_batch(
         self, samples: list[DecodedSample], pixels: list[torch.Tensor], image: torch.Tensor
@@ -240,18 +246,21 @@ class ImageEncoder:
         if len(scorable) > len(image):
             image = image[torch.from_numpy(numbers).to(image.device)]
         facts = facts_of_rows(stream, samples, rows)
-        check_places(facts, len(samples))
-        ok = np.array([row.status is SkipReason.OK for row in rows], dtype=bool)
+        check_places(facts, images.count)
+        ok = np.asarray(pc.equal(facts["status"], SkipReason.OK.value))
         facts["caption_tokens"] = scattered(pa.array(tokens, pa.int32()), ok, pa.int32())
         sql = self._options.calibrate_by
-        fields = {} if sql is None else of_fields([row.sample.metadata for row in rows], sql)
+        metadata = pa.table({})
+        if sql is not None:
+            fields = of_fields([row.sample.metadata for row in rows], sql)
+            metadata = pa.table(fields).take(repeated(rows)[0])
         return EncodedShard(
             name=stream.shard.name,
             facts=facts,
             ok=ok,
             image=image,
             text=text,
-            metadata=pa.table(fields),
+            metadata=metadata,
             images=numbers,
             image_signals=[row.decoded.signals for row in scorable],
             values=images.columns.in_order(),

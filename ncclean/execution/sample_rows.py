@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ncclean.data.member_samples import sample_uid
+from ncclean.data.member_samples import hashed_uids, own_uid
 from ncclean.data.samples import OF_CAPTIONS, Caption, Sample, SkipReason, noise_of, of_caption
 from ncclean.data.stream import DecodedSample, ShardStream
 
@@ -82,13 +83,10 @@ def facts_of_rows(
     for row, metadata in stream.late_metadata.items():
         fields = samples[row].sample.metadata
         fields.update({name: value for name, value in metadata.items() if name not in fields})
-    records = [row.sample for row in rows]
     captions = [row.caption for row in rows]
-    return {
-        "uid": strings([sample_uid(r.metadata, shard, r.key) for r in records]),
-        "shard": strings([shard] * len(records)),
-        "key": strings([r.key for r in records]),
-        "row": pa.array([r.row for r in records], pa.int32()),
+    facts = {
+        "shard": strings([shard] * len(rows)),
+        "row": pa.array([row.sample.row for row in rows], pa.int32()),
         "caption_number": pa.array([caption.number for caption in captions], pa.int16()),
         "caption_key": strings([caption.key for caption in captions]),
         "text": strings([caption.text for caption in captions]),
@@ -100,6 +98,34 @@ def facts_of_rows(
         "is_noisy": pa.array([row.is_noisy for row in rows], pa.bool_()),
         "noise_kind": strings([_text(row.field("noise_kind")) or None for row in rows]),
     }
+    numbers, later = repeated(rows)
+    if len(numbers) > len(rows):
+        facts = {name: values.take(numbers) for name, values in facts.items()}
+        facts["row"] = pc.add(facts["row"], later)
+    records = [rows[number].sample for number in numbers.to_pylist()]
+    keys = [
+        record.alike[further - 1] if further else record.key
+        for record, further in zip(records, later.to_pylist(), strict=True)
+    ]
+    hashed = hashed_uids(shard, keys)
+    uids = [own_uid(one.metadata) or uid for one, uid in zip(records, hashed, strict=True)]
+    return facts | {"uid": strings(uids), "key": strings(keys)}
+
+
+def repeated(rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
+    """The rows of the table, in order: numbers in `rows`, and how many samples later each is.
+
+    A sample stands for those that are `alike`; several captions of one stay together.
+    """
+    _, first, captions = np.unique(
+        np.array([row.sample.row for row in rows], np.int64), return_index=True, return_counts=True
+    )
+    times = np.array([1 + len(rows[row].sample.alike) for row in first], np.int64)
+    count = captions * times
+    of_sample = np.repeat(np.arange(len(first)), count)
+    place = np.arange(len(of_sample)) - (np.cumsum(count) - count)[of_sample]
+    later, caption = np.divmod(place, captions[of_sample])
+    return pa.array(first[of_sample] + caption), pa.array(later.astype(np.int32))
 
 
 def check_places(facts: dict[str, pa.Array], samples: int) -> None:

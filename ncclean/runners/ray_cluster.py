@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import time
 from typing import Any
 
 import ray
+from ray._private.utils import read_ray_address
 from ray.exceptions import RayTaskError
 
 from ncclean.config import ClusterOptions
@@ -34,15 +36,17 @@ GROW_SECONDS = 10.0
 
 
 def connect(address: str | None) -> bool:
-    """Connect to the cluster or start one here. Returns whether this call did either."""
+    """Connect to the cluster or start one here. Returns whether this call did either.
+
+    Without an address the one that runs on this machine is taken, if there is one.
+    """
     if ray.is_initialized():
         return False
     try:
         if address is not None and ":" in address:  # Ray itself would wait for minutes
-            host, port = address.removeprefix("ray://").rsplit(":", 1)
-            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+            _check_answers(address)
         ray.init(
-            address=address,
+            address=address or _local_address(),
             log_to_driver=False,
             logging_level=logging.ERROR,
             include_dashboard=False if address is None else None,
@@ -52,6 +56,28 @@ def connect(address: str | None) -> bool:
             f"no Ray cluster answers at {address!r} ({one_line(error)}); {_CONNECT_HINT}"
         ) from error
     return True
+
+
+def _check_answers(address: str) -> None:
+    """Raise `OSError` or `ValueError` if nobody answers at HOST:PORT."""
+    host, port = address.removeprefix("ray://").rsplit(":", 1)
+    socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+
+
+def _local_address() -> str | None:
+    """None: Ray looks for a cluster here; "local" if what it would find is dead.
+
+    A cluster that was killed leaves its address in a file, and Ray would wait for it for minutes.
+    """
+    left = None if os.environ.get("RAY_ADDRESS") else read_ray_address()
+    if not left:
+        return None
+    try:
+        _check_answers(left)
+    except (OSError, ValueError):
+        logger.warning("no Ray cluster answers at %s any more; starting one here", left)
+        return "local"
+    return None
 
 
 def worker_size(cluster: ClusterOptions, device: str) -> tuple[float, float]:

@@ -10,11 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from upath import UPath
 
+from ncclean.data import parquet_pages
 from ncclean.data.parquet_bounds import inflated_columns, rows_at_once
 from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
+from ncclean.data.parquet_table import read_table
+from tests import object_store
+from tests.data.image_layouts import read
 from tests.data.test_parquet_bounds import READ
-from tests.footers import UNPACKED, rewrite_footer, set_field
+from tests.footers import PACKED, UNPACKED, rewrite_footer, set_field
 
 MEGABYTE = 1 << 20
 
@@ -84,6 +88,100 @@ def test_headers_that_cannot_be_read_are_left_to_arrow(tmp_path):
     assert sizes(path)[0].largest == 0
 
 
+def in_a_store(path):
+    (chunks,) = read_chunks(UPath(path))
+    return with_page_sizes(UPath(path), chunks)
+
+
+@pytest.mark.parametrize("small", [4 << 20, 3000], ids=["whole chunks", "their first bytes"])
+def test_pages_of_a_file_in_a_store_are_looked_at(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(parquet_pages, "_SMALL_CHUNK", small)
+    path, rows = tmp_path / "t.parquet", 64
+    huge = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array(["x" * (100 * MEGABYTE)])
+    )
+    columns = {"jpg": [b"image"] * rows, "one": huge, "text": [letters(1000, n) for n in range(64)]}
+    pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+    rewrite_footer(path, set_field(UNPACKED, 1000))
+    rewrite_footer(path, set_field(PACKED, 1 << 40, slice(0, 1)))  # beyond the end of the file
+    with object_store.s3() as store:
+        object_store.filesystem().put_file(str(path), "corpus/t.parquet")
+        store.requests.clear()
+        remote = in_a_store("s3://corpus/t.parquet")
+        asked = len(store.requests)
+    assert list(inflated_columns(remote)) == ["one"]
+    local = sizes(path)
+    assert remote[1].largest == local[1].largest > 100 * MEGABYTE
+    assert remote[0] == local[0]
+    if small > 3000:
+        assert remote == local
+    assert asked <= len(columns) + 4  # one a chunk, those of the footer, and its size
+
+
+def test_rows_of_a_file_in_a_store_whose_footer_lies(tmp_path):
+    path, rows = tmp_path / "t.parquet", 8
+    huge = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array(["x" * (100 * MEGABYTE)])
+    )
+    columns = {"jpg": [b"image"] * rows, "caption": ["fine"] * rows, "one": huge}
+    pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+    rewrite_footer(path, set_field(UNPACKED, 1000))
+    with object_store.s3():
+        object_store.filesystem().put_file(str(path), "corpus/t.parquet")
+        samples, errors = read("s3://corpus/t.parquet")
+    assert errors == []
+    assert [sample.caption for sample in samples] == ["fine"] * rows
+    assert not any("one" in sample.metadata for sample in samples)
+
+
+def lists_of(text, values, kind):
+    """Eight lists: the text once in the first, `values` times in the last, else "short"."""
+    numbers = np.concatenate([[0], np.ones(6), np.zeros(values)]).astype(np.int32)
+    ends = [0, 1, 2, 3, 4, 5, 6, 7, 7 + values]
+    words = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array([text, "short"]))
+    if kind == "map":
+        return pa.MapArray.from_arrays(ends, pa.array(["k"] * len(numbers)), words)
+    if kind == "struct":
+        words = pa.StructArray.from_arrays([words, pa.array(numbers)], ["value", "from"])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), words)
+
+
+@pytest.mark.parametrize("kind", ["list", "struct", "map"])
+@pytest.mark.parametrize("name", ["other", "caption"])
+def test_a_list_whose_dictionary_holds_one_huge_text(tmp_path, name, kind):
+    """Of a row with 400 times the text, the column is left out; the other rows are read."""
+    path, rows = tmp_path / "t.parquet", 8
+    lists = lists_of("x" * (20 * MEGABYTE), 400, kind)
+    columns = {"jpg": [b"image"] * rows, "caption": ["fine"] * rows, name: lists}
+    pq.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60, check=True
+    )
+    statuses, errors, megabytes, _ = json.loads(done.stdout)
+    assert errors == []
+    if name == "other":
+        assert statuses == {"ok": rows}
+    else:
+        assert statuses.pop("row_broken") == 1
+        assert sum(statuses.values()) == rows - 1
+    assert megabytes < 800
+
+
+@pytest.mark.parametrize("list_type", [pa.list_, pa.large_list, pa.list_view])
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_captions_in_lists_are_what_they_were(tmp_path, list_type, store_schema):
+    path = tmp_path / "t.parquet"
+    captions = [["a", "b"], [], None, ["a", None, "long " * 300]]
+    columns = {
+        "jpg": pa.array([b"image"] * 4),
+        "caption": pa.array(captions, list_type(pa.string())),
+    }
+    pq.write_table(pa.table(columns), path, store_schema=store_schema)
+    samples, _ = read(str(path))
+    texts = [[caption.text for caption in sample.captions] for sample in samples]
+    assert texts == [["a", "b"], [None], [None], ["a", None, ("long " * 300).strip()]]
+
+
 def test_a_list_of_millions_of_equal_texts(tmp_path):
     path, values = tmp_path / "t.parquet", 20_000_000
     words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(values, np.int32)), pa.array(["x"]))
@@ -108,3 +206,55 @@ def test_a_footer_that_lies_takes_no_gigabytes(tmp_path):
     assert statuses == {"ok": rows}
     assert errors == []
     assert megabytes < 500
+
+
+READ_TABLE = """
+import json, resource, sys
+from ncclean.data.parquet_table import read_table
+from ncclean.errors import ShardError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_table(sys.argv[1], None, None)
+    error = ""
+except ShardError as raised:
+    error = str(raised)
+print(json.dumps([error, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10]))
+"""
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_metadata_of_embeddings_whose_rows_share_one_huge_text(tmp_path, is_list):
+    path, rows = tmp_path / "t.parquet", 400
+    words = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array(["x" * (20 * MEGABYTE)])
+    )
+    if is_list:
+        words = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), words)
+    pq.write_table(pa.table({"caption": words}), path, compression="zstd", store_schema=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_TABLE, path],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    error, megabytes = json.loads(done.stdout)
+    assert "column caption unpacks from" in error
+    assert megabytes < 800
+
+
+@pytest.mark.parametrize("rows", [None, (3, 5)])
+def test_a_table_read_by_dictionaries_is_what_it_is(tmp_path, monkeypatch, rows):
+    from ncclean.data import parquet_bounds
+
+    columns = {
+        "caption": [None, *[letters(1000, n % 3) for n in range(9)]],
+        "large": pa.array([*"abcdefghi", None], pa.large_string()),
+        "lists": pa.array([["a", None], [], None, *[["b"]] * 7], pa.list_(pa.string())),
+        "number": list(range(10)),
+    }
+    path, table = tmp_path / "t.parquet", pa.table(columns)
+    pq.write_table(table, path, row_group_size=4)
+    monkeypatch.setattr(parquet_bounds, "_PAGES_BYTES", 4000)
+    expected = table if rows is None else table.slice(3, 2)
+    assert read_table(str(path), None, rows).equals(expected)
+    assert read_table(str(path), ["lists", "number"], rows).equals(
+        expected.select(["lists", "number"])
+    )

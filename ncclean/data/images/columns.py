@@ -85,6 +85,9 @@ def by_image(rows: Iterable[Row | BrokenRow]) -> Iterator[list[Row | BrokenRow]]
         except ShardError as error:
             row, failure = None, error
         path = shared_path(row) if row is not None else None
+        if path is None and row is not None and not waiting:
+            yield [row]
+            continue
         if path is not None and len(of_path.get(path, ())) not in (0, MOST_ROWS):
             of_path[path].append(row)  # type: ignore[arg-type]
         elif row is not None:

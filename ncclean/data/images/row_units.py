@@ -36,7 +36,8 @@ def cut_rows(
     try:
         for row in rows:
             if is_wanted(row):
-                before, path = path, path_of(row)
+                is_near = count - first >= unit_rows - 1
+                before, path = path, path_of(row) if is_near else None
                 is_same = path is not None and path == before
                 if count - first >= unit_rows + (MOST_ROWS if is_same else 0):
                     units.append((first, count, begin))

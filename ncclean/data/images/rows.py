@@ -15,7 +15,14 @@ from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.npc import npc_rows
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
-from ncclean.data.parquet_bounds import check_rows, inflated_columns, rows_at_once
+from ncclean.data.parquet_bounds import (
+    BATCH_BYTES,
+    check_rows,
+    inflated_columns,
+    rows_at_once,
+    texts,
+    unpacked_bytes,
+)
 from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.data.parquet_table import vector_columns
@@ -68,8 +75,8 @@ def text_units(url: str, unit_rows: int) -> list[tuple[int, int, int]]:
     read.
     """
     try:
-        with TextRows(url) as rows:
-            return cut_rows(rows, unit_rows, path_of=shared_path)
+        with TextRows(url, parse=False) as rows:
+            return cut_rows(rows, unit_rows, path_of=lambda row: shared_path(rows.row_of(row)))
     except OSError as error:
         raise ShardError(f"{url} cannot be read: {one_line(error)}") from error
 
@@ -91,6 +98,9 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     try:
         chunks = read_chunks(place)
         file = stores.open_parquet(place)
+        if lists := [one.path for one in texts(file.schema) if one.max_repetition_level]:
+            file.close()
+            file = stores.open_parquet(place, lists)
     except (OSError, pa.ArrowException) as error:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
     with file:
@@ -114,7 +124,7 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
                     names = [name.lower() for name in batch.schema.names]
-                    for values in zip(*(_values(column) for column in batch.columns), strict=True):
+                    for values in zip(*map(_values, names, batch.columns), strict=True):
                         done += 1
                         if done <= end:
                             yield {**dict(zip(names, values, strict=True)), **left_out}
@@ -130,7 +140,13 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
         raise ShardError(failure)
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """The values of a column; in place of rows that unpack to too much, why."""
+    size = unpacked_bytes(column)
+    if size > BATCH_BYTES:
+        if len(column) == 1:
+            return [LeftOut(f"column {name} unpacks to {size:,} bytes in one row")]
+        return [one for row in range(len(column)) for one in _values(name, column.slice(row, 1))]
     try:
         values: list[Any] = column.to_pylist()
         return values

@@ -28,16 +28,19 @@ from ncclean.data.nested_fields import field_at, head_of
 from ncclean.data.sample_groups import is_image, usual_caption, utf8
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample, SkipReason, Unread, of_caption
 from ncclean.data.shards import ShardRef
+from ncclean.errors import ShardError
 
 
 class TableSamples:
     """Iterates over the samples of a unit of a table once, one for the rows of each image.
 
-    Raises `ShardError` at the end if parts of the file could not be read; their rows are there, as
-    `row_broken`.
+    `together` see `ncclean.data.reader.read_samples`. Raises `ShardError` at the end if parts of
+    the file could not be read; their rows are there, as `row_broken`.
     """
 
-    def __init__(self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles) -> None:
+    def __init__(
+        self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles, together: bool = False
+    ) -> None:
         self.shard = shard
         self.samples = 0
         self.late_metadata: dict[int, dict[str, Any]] = {}
@@ -45,18 +48,51 @@ class TableSamples:
         captions = tuple(map(head_of, self._caption_keys)) or CAPTION_COLUMNS
         self._used = {*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS, *captions}
         self._files = files
+        self._together = together
+        self._first = shard.rows[0] if shard.rows is not None else 0
         self._keys: set[str] = set()
 
     def __iter__(self) -> Iterator[Sample]:
-        begun = map(self._begin, by_image(rows_of(self.shard)))
-        yield from self._files.map(lambda row: self._read(*row), begun)
+        yield from self._files.map(lambda row: self._read(*row), self._begun())
+
+    def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
+        """The samples with their images, or where these lie."""
+        groups = by_image(rows_of(self.shard))
+        failure: ShardError | None = None
+        held: Sample | None = None  # it may stand for those that follow
+        of_held: list[Row | BrokenRow] = []
+        while True:
+            try:
+                rows = next(groups, None)
+            except ShardError as error:
+                rows, failure = None, error
+            if held is not None:
+                if rows == of_held and (place := self._place()) not in self._keys:
+                    held.alike.append(place)
+                    self.samples += 1
+                    continue
+                if held.key in self._keys:
+                    self._keys.update(held.alike)
+                yield held, None
+                held = None
+            if failure is not None:
+                raise failure
+            if rows is None:
+                return
+            sample, image = self._begin(rows)
+            if self._together and _may_repeat(sample, rows[0]):
+                held, of_held = sample, rows
+            else:
+                yield sample, image
+
+    def _place(self) -> str:
+        """The key of a row that has none."""
+        return f"{self._first + self.samples:09d}"
 
     def _begin(self, rows: list[Row | BrokenRow]) -> tuple[Sample, bytes | str | None]:
         """A sample of the rows of one image, and that image, or where it lies."""
-        number = self.samples
+        place, number = self._place(), self.samples
         self.samples += 1
-        first = self.shard.rows[0] if self.shard.rows is not None else 0
-        place = f"{first + number:09d}"
         row = rows[0]
         if isinstance(row, BrokenRow):
             return _broken(number, place, row.what), None
@@ -131,6 +167,19 @@ class FolderSamples(MemberSamples):
 
 def _broken(number: int, key: str, what: str) -> Sample:
     return Sample(row=number, key=key, status=SkipReason.ROW_BROKEN, error=what)
+
+
+def _may_repeat(sample: Sample, row: Row | BrokenRow) -> bool:
+    """Whether a row equal to this one makes a sample that differs in row and key alone.
+
+    Such rows have neither image nor key nor uid: millions of them take few bytes of a file.
+    """
+    if sample.status in (SkipReason.OK, SkipReason.DUPLICATE_KEY) or sample.image is not None:
+        return False
+    if isinstance(row, BrokenRow):
+        return True
+    is_text = all(value is None or isinstance(value, str) for value in row.values())  # True == 1
+    return is_text and "uid" not in row and image_of(row) == (None, None) and not key_of(row, None)
 
 
 def _is_web_address(path: str) -> bool:

@@ -23,6 +23,7 @@ _LONGEST_LINE = 16 << 20
 _FEW_LINES = 3  # of a caption may have as many commas as a row, by chance
 _BLOCK_BYTES = 8 << 20  # of an object store
 _BOM = "\ufeff"
+_RAW_DECODE = json.JSONDecoder().raw_decode
 # What files begin with that are called csv and are none, and what to do.
 _FOREIGN = {
     b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
@@ -56,11 +57,13 @@ class TextRows:
     """Rows of a text table, in order, from its first one or a byte offset that is one's begin.
 
     `names` are the columns of csv and tsv, empty for jsonl. `offset` is the byte at which the next
-    row begins. Raises `ShardError` for what is no text, `OSError` if it cannot be read.
+    row begins. Unless `parse`, rows come as they lie, for `row_of`. Raises `ShardError` for what is
+    no text, `OSError` if it cannot be read.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, parse: bool = True) -> None:
         self._stream = open_text(url)
+        self._parse = parse
         self._lines = _Lines(self._stream)
         self.names: list[str] = []
         self._dialect: type[csv.Dialect] | None = None
@@ -90,19 +93,22 @@ class TextRows:
             self._stream.seek(offset)
             self._lines = _Lines(self._stream, offset)
 
-    def __iter__(self) -> Iterator[Row | BrokenRow]:
-        if self._dialect is None:
-            yield from self._json_rows()
-            return
-        for fields in self._records(self._dialect):
-            if isinstance(fields, BrokenRow):
-                yield fields
-            elif len(fields) > len(self.names):
-                yield BrokenRow(f"{len(fields)} fields under {len(self.names)} names")
-            elif fields and _names(fields) == self.names:
-                yield BrokenRow("the header once more")
-            elif fields:  # else an empty line
-                yield dict(zip(self.names, fields, strict=False))
+    def __iter__(self) -> Iterator[Any]:
+        lies = self._json_lines() if self._dialect is None else self._records(self._dialect)
+        records = (record for record in lies if record)  # no empty lines
+        return map(self.row_of, records) if self._parse else records
+
+    def row_of(self, record: str | list[str] | BrokenRow) -> Row | BrokenRow:
+        """The row of a line of JSON or of the fields of a csv."""
+        if isinstance(record, BrokenRow):
+            return record
+        if isinstance(record, str):
+            return _json_row(record)
+        if len(record) > len(self.names):
+            return BrokenRow(f"{len(record)} fields under {len(self.names)} names")
+        if _names(record) == self.names:
+            return BrokenRow("the header once more")
+        return dict(zip(self.names, record, strict=False))
 
     def _read_header(self, url: str) -> None:
         first = next(self._lines, "")
@@ -168,22 +174,9 @@ class TextRows:
         )
         return has_image or (len(alike) > _FEW_LINES and all(alike[:-1]))
 
-    def _json_rows(self) -> Iterator[Row | BrokenRow]:
-        for line in self._lines:
-            is_first = self._lines.offset == 0
-            self._lines.take(1)
-            text = line.removeprefix(_BOM).strip() if is_first else line.strip()
-            if not text:
-                continue
-            try:
-                parsed = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield BrokenRow(f"no JSON: {one_line(error)}")
-                continue
-            if isinstance(parsed, dict):
-                yield {str(name).lower(): value for name, value in parsed.items()}
-            else:
-                yield BrokenRow("no JSON object")
+    def _json_lines(self) -> Iterator[str]:
+        for line in self._lines.alone():
+            yield line.strip()
 
 
 class _Lines:
@@ -205,24 +198,49 @@ class _Lines:
     def __next__(self) -> str:
         if self._characters > _LONGEST_QUOTED:
             raise StopIteration
-        line = self._waiting.popleft() if self._waiting else self._stream.readline(_LONGEST_LINE)
+        line = self._waiting.popleft() if self._waiting else self._next()
         if not line:
             raise StopIteration
-        if len(line) == _LONGEST_LINE and not line.endswith(("\n", "\r")):
-            raise ShardError(
-                f"a line has more than {_LONGEST_LINE:,} characters, so what follows is not read"
-            )
         self.read.append(line)
         self._characters += len(line)
         return line
 
+    def alone(self) -> Iterator[str]:
+        """Lines of which none is given back, the first one without a byte order mark."""
+        while line := self._next():
+            is_first = self.offset == 0
+            self.offset += _bytes_of(line)
+            yield line.removeprefix(_BOM) if is_first else line
+
+    def _next(self) -> str:
+        line = self._stream.readline(_LONGEST_LINE)
+        if len(line) == _LONGEST_LINE and not line.endswith(("\n", "\r")):
+            raise ShardError(
+                f"a line has more than {_LONGEST_LINE:,} characters, so what follows is not read"
+            )
+        return line
+
     def take(self, count: int) -> None:
         """Be done with the first lines of those read; the others come again."""
-        for line in self.read[:count]:
-            is_bytes = line.isascii()  # as many characters as bytes
-            self.offset += len(line if is_bytes else line.encode("utf-8", "surrogateescape"))
+        self.offset += sum(map(_bytes_of, self.read[:count]))
         self._waiting.extendleft(reversed(self.read[count:]))
         self.read, self._characters = [], 0
+
+
+def _bytes_of(text: str) -> int:
+    return len(text if text.isascii() else text.encode("utf-8", "surrogateescape"))
+
+
+def _json_row(text: str) -> Row | BrokenRow:
+    try:
+        parsed, end = _RAW_DECODE(text)
+        if end < len(text):
+            parsed = json.loads(text)  # which says what is wrong
+    except (ValueError, RecursionError) as error:
+        return BrokenRow(f"no JSON: {one_line(error)}")
+    if not isinstance(parsed, dict):
+        return BrokenRow("no JSON object")
+    return {str(name).lower(): value for name, value in parsed.items()}
 
 
 def open_text(url: str) -> io.TextIOWrapper:

@@ -71,7 +71,16 @@ def has_images(place: str) -> bool:
 
 
 def check_formats(place: str) -> None:
-    """Raise `InputError` for a folder that has pictures, all of formats that are not read."""
+    """Raise `InputError` for a text table without a column of images.
+
+    And for a folder that has pictures, all of formats that are not read.
+    """
+    if place.endswith((*SEPARATED, *LINES)):
+        there = ", ".join(map(str, columns_of(place))) or "none"
+        raise InputError(
+            f"{place} names no images; the columns of its first rows are: {there}. One of paths is "
+            f"called {', '.join(PATH_COLUMNS[:3])}, ..."
+        )
     waiting = [place.rstrip("/")]
     while waiting:
         folder = waiting.pop()
