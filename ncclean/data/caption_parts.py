@@ -60,7 +60,7 @@ def split_captions(
         if len(starts[number]) < MOST_PARTS
         and _may_exceed(captions[number][begin:end], context_length)
     ]:
-        counts = count_tokens([captions[number][begin:end] for number, begin, end in todo])
+        counts = count_tokens([captions[number][begin:end].strip() for number, begin, end in todo])
         halves = []
         for (number, begin, end), count in zip(todo, counts, strict=True):
             if count is not None and count <= context_length:
