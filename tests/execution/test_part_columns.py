@@ -270,7 +270,7 @@ def test_parts_fit_the_context_of_the_model(tmp_path, context, counts):
 
 
 def test_each_text_is_tokenized_once(demo_estimator, monkeypatch):
-    """For its tokens and its embedding: short sentences, long ones, and captions of one sentence."""
+    """For its tokens and its embedding: short and long sentences, and captions of one."""
     tokenized = Counter()
 
     def tokenize(captions):

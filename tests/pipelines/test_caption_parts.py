@@ -253,7 +253,12 @@ def test_a_cleaned_corpus_has_mended_captions(cleaned, truth):
         assert len(text) < len(original)
         parts = parts_of(original, sentence_starts(original))
         part = by_key[key]["noisy_part"]
-        right += part is not None and text == " ".join([*parts[:part], *parts[part + 1 :]])
+        is_right = part is not None and text == " ".join([*parts[:part], *parts[part + 1 :]])
+        right += is_right
+        assert record["original_is_noisy"] == by_key[key]["is_noisy"]
+        assert record["original_noisy_part"] == part
+        if is_right:
+            assert (record["is_noisy"], record["noisy_part"]) == (False, None)
     assert right > 0.8 * len(mended) > 60
     selected = result.summary.records["select"].result
     assert selected["captions_mended"] == len(mended)
