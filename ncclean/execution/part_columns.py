@@ -53,6 +53,14 @@ class PartColumns(ColumnSource):
                 "of their embeddings"
             )
 
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
+        """The distinct parts of captions that have several."""
+        estimator = encoder.estimator
+        assert estimator is not None
+        starts = split_captions(captions, estimator.count_tokens, estimator.context_length)
+        several = (parts_of(c, s) for c, s in zip(captions, starts, strict=True) if len(s) > 1)
+        return list({part: None for parts in several for part in parts})
+
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:

@@ -102,6 +102,12 @@ class WordChecks(ColumnSource):
                 "of their embeddings"
             )
 
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
+        """A text for each exchange of captions that have a word to try, and for each drawn one."""
+        classes = self.classes
+        tried = [text for text in captions if classes is None or classes.places(text)]
+        return [f"{text} {number}" for text in tried for number in range(self.per_caption + 1)]
+
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
