@@ -48,15 +48,19 @@ def corpora(arguments: argparse.Namespace) -> Iterator[Corpus]:
         rendered.write_corpus(scenes, options)
     yield "rendered, a wrong fact", scenes, "demo", None
     if arguments.cifar10n is not None:
+        folder = out / "cifar10n"
         learnt, scored, _ = parts(arguments.cifar10n, seed)
-        write_corpus(learnt, "clean", arguments.cifar10n, out / "learnt", seed)
-        write_corpus(scored[:_CIFAR_PAIRS], "worse", arguments.cifar10n, out / "worse", seed)
-        model = train(out / "learnt", arguments.passes, out / "est", seed)
-        yield "CIFAR-10N", out / "worse", model, str(write_word_classes(out / "words.txt"))
+        write_corpus(scored[:_CIFAR_PAIRS], "worse", arguments.cifar10n, folder / "worse", seed)
+        model = f"local-dir:{folder / 'est'}"
+        if not (folder / "est" / "open_clip_config.json").exists():
+            write_corpus(learnt, "clean", arguments.cifar10n, folder / "learnt", seed)
+            train(folder / "learnt", arguments.passes, folder / "est", seed)
+        yield "CIFAR-10N", folder / "worse", model, str(write_word_classes(folder / "words.txt"))
     if arguments.flickr8k is not None:
-        images = small_images(arguments.flickr8k, out)
-        table = captions_in_a_row(arguments.flickr8k, out, 1, ("val", "test"))
-        model = estimator(arguments.flickr8k, images, out, arguments.steps, seed)
+        folder = out / "flickr8k"
+        images = small_images(arguments.flickr8k, folder)
+        table = captions_in_a_row(arguments.flickr8k, folder, 1, ("val", "test"))
+        model = estimator(arguments.flickr8k, images, folder, arguments.steps, seed)
         yield "Flickr8k", spoilt(table, images, "ncr", 0.2, seed), model, None
 
 
