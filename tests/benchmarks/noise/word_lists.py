@@ -31,7 +31,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from ncclean.config import FROM_CORPUS, ScoreOptions
 from ncclean.data.synthetic import CorpusOptions
 from ncclean.data.synthetic import corpus as rendered
-from ncclean.scoring import near_miss
+from ncclean.execution import word_checks
 
 _SCORES = ("similarity", "word_margin", "near_miss_score")
 _CIFAR_PAIRS = 10_000
@@ -68,12 +68,12 @@ def rows(corpus: Corpus, out: Path) -> Iterator[dict[str, Any]]:
     """A row for each list, with the classes that are told apart and with every class."""
     name, shards, model, own = corpus
     lists = {"shipped": None, "of the corpus": FROM_CORPUS, "of the captions' nouns": own}
-    threshold = near_miss._TOLD_APART
+    tell = word_checks.may_be_told_apart
     for which, path in lists.items():
         if which != "shipped" and path is None:
             continue
         for every in (False, True):
-            near_miss._TOLD_APART = -1.0 if every else threshold
+            word_checks.may_be_told_apart = (lambda *_: True) if every else tell
             table = str(out / "scores.parquet")
             options = ScoreOptions(words=True, word_classes=path)
             summary = Score(
@@ -82,7 +82,7 @@ def rows(corpus: Corpus, out: Path) -> Iterator[dict[str, Any]]:
             ).run().summary  # fmt: skip
             row = {"corpus": name, "list": which, "every class": every, **measured(table)}
             yield {**row, "near_miss_rate": list(summary.near_miss_rate)}  # type: ignore[union-attr]
-    near_miss._TOLD_APART = threshold
+    word_checks.may_be_told_apart = tell
 
 
 def measured(table: str) -> dict[str, Any]:
