@@ -118,7 +118,10 @@ def test_words_of_the_corpus_need_no_list():
     captions = ["a circle", "a square", "a dog"]
     text = torch.eye(2)[[0, 1, 0]]
     facts = {"text": pa.array(captions)}
-    shard = EncodedShard("0", facts, np.ones(3, dtype=bool), text, text, pa.table({}))
+    shard = EncodedShard(
+        name="0", facts=facts, ok=np.ones(3, dtype=bool), image=text, text=text,
+        metadata=pa.table({}),
+    )  # fmt: skip
     corpus = CorpusFacts(word_classes=CLASSES)
     encoder = EncoderFacts(dim=2, estimator=estimator, batch_size=64, corpus=corpus)
     scores = BlockScores(3, {}, Distributions(mismatched=Histogram()))
