@@ -135,6 +135,7 @@ FIGURES = {
     "mending": Figure(("mending",), part_tables.mending_table),
     "near-duplicates": Figure(("near-duplicates",), tables.near_duplicates_table),
     "near-miss-rate": Figure(("near-misses",), tables.near_miss_rate_table),
+    "word-lists": Figure(("word-lists",), tables.word_list_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),

@@ -23,6 +23,7 @@ from ncclean.options import (
 WeightFunction = Literal["high_degree", "linear", "cosine"]
 CalibratedOn = Literal["similarity", "neg_clip_loss"]
 CalibrateOn = Literal["auto", "similarity", "neg_clip_loss"]
+FROM_CORPUS = "corpus"  # in place of a file of word classes: learn them from the captions
 WORDS_PER_CAPTION = 3
 CLIP_SCALE = 100.0  # to which nearly every CLIP's training clamps its logit scale
 RAY_ADDRESS = "Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:10001`."
@@ -130,7 +131,11 @@ class ScoreOptions(Options):
     words: Words = False
     word_classes: Annotated[
         str | None,
-        Option("Your own word classes for `--words`.", metavar="FILE"),
+        Option(
+            "Word classes for `--words`: `corpus` learns them from the captions, a file has your "
+            "own (default: the English list of ncclean).",
+            metavar="FILE|corpus",
+        ),
     ] = None
     words_per_caption: Annotated[
         int, Option("Captions with one word replaced to encode per caption.", low=1, high=64)
@@ -151,6 +156,11 @@ class ScoreOptions(Options):
             raise InputError("--word-classes needs --words")
         if not self.words and self.words_per_caption != WORDS_PER_CAPTION:
             raise InputError("--words-per-caption needs --words")
+
+    @property
+    def learns_words(self) -> bool:
+        """Whether the word classes of `--words` are learnt from the captions."""
+        return self.words and self.word_classes == FROM_CORPUS
 
     def result_options(self) -> dict[str, Any]:
         """The options of `score` that change its table, by name."""

@@ -170,7 +170,9 @@ class Score(Command):
             from ncclean.execution.score_plan import plan
 
             estimate = plan(shards, request, self.options, self.cluster.workers or 1, progress)
-            return self.result(estimate, _plan_lines(estimate))
+            return self.result(
+                estimate, _plan_lines(estimate, self.options.caption_parts is not None)
+            )
         from ncclean.execution.score_corpus import ScoreCorpus
 
         corpus = ScoreCorpus(
@@ -266,7 +268,7 @@ def _summary(scored: ScoreSummary) -> Iterator[Shown]:
         rows += [("noise rate", rate), ("calibrated on", scored.calibrated_on)]
     within = (
         ("a wrong word", scored.near_miss_rate, "of the others"),
-        ("wrong sentences", scored.part_noise_rate, "of those in captions with several"),
+        ("wrong sentences", scored.part_noise_rate, "of matched pairs with several"),
     )
     for name, rate_within, of_which in within:
         if rate_within.is_known:
@@ -324,15 +326,21 @@ def _groups(scored: ScoreSummary) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _plan_lines(plan: ScorePlan) -> Iterator[Shown]:
+def _plan_lines(plan: ScorePlan, has_parts: bool) -> Iterator[Shown]:
     yield f"{counted(plan.shards, 'shard')}, {file_size(plan.bytes)}, about {plan.pairs:,} pairs"
     yield (
         f"{plan.samples_per_second:,.0f} samples/s on {plan.device} in {plan.precision}"
         " (model only, one batch)"
     )
+    if plan.further_texts:
+        yield (
+            f"{plan.further_texts:,.1f} further texts to encode for each of the first captions "
+            "(sentences, other words)"
+        )
     if plan.cut_share is not None and plan.context_length is not None:
         yield f"{share(plan.cut_share)} of the first captions exceed {plan.context_length} tokens"
-        yield from _cut_note(plan.cut_share, plan.context_length)
+        if not has_parts:
+            yield from _cut_note(plan.cut_share, plan.context_length)
     unit = "GPU-hours" if plan.gpu_hours is not None else "hours of one worker"
     minutes = f" ({60 * plan.worker_hours:,.1f} minutes)" if plan.worker_hours < 1 else ""
     yield f"about {plan.worker_hours:,.2f} {unit}{minutes}"

@@ -1,13 +1,15 @@
 """Parts of a caption: its sentences, and windows of what is longer than a model's context.
 
 Sentences are those of sentencex, which knows abbreviations, decimals, and the punctuation of
-scripts without spaces. Parts cover the caption: put together, they are it, character for character.
+scripts without spaces. Thai and Lao have no full stop: only what exceeds the context is cut. Parts
+cover the caption: put together, they are it, character for character.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from sentencex import segment
@@ -17,6 +19,7 @@ MOST_PARTS = 100
 # Behind these a long sentence is cut, the first kind that there is near its middle.
 _BREAKS = (re.compile(r"[;:]\s|[—；：]"), re.compile(r",\s|[，、،]"), re.compile(r"\s"))
 _MARKER = re.compile(r"\s*([-*•·]|\(?\d{1,3}[.)])\s*")  # of an item in a list
+_KHMER_STOP = re.compile(r"(?<=[។៕])\s*")  # which sentencex does not know
 _STOPS = (".", "!", "?")
 TokenCounts = Callable[[Sequence[str]], Sequence[int | None]]
 
@@ -29,7 +32,7 @@ def sentence_starts(caption: str) -> list[int]:
     nothing.
     """
     starts, begin, is_closed = [0], 0, False
-    for sentence in segment("en", caption):
+    for sentence in _segmented(caption):
         has_words = any(character.isalpha() for character in sentence)
         is_apart = caption[begin - 1 : begin] not in _STOPS
         if is_closed and is_apart and (has_words or _MARKER.fullmatch(sentence)):
@@ -38,6 +41,13 @@ def sentence_starts(caption: str) -> list[int]:
         is_closed = is_closed or has_words
         begin += len(sentence)
     return starts[:: -(-len(starts) // MOST_PARTS)]
+
+
+def _segmented(caption: str) -> Iterator[str]:
+    """The sentences as sentencex has them, and those that end with a Khmer full stop."""
+    for sentence in segment("en", caption):
+        ends = [match.end() for match in _KHMER_STOP.finditer(sentence)]
+        yield from (sentence[b:e] for b, e in pairwise([0, *ends, len(sentence)]) if b < e)
 
 
 def split_captions(
@@ -60,7 +70,7 @@ def split_captions(
         if len(starts[number]) < MOST_PARTS
         and _may_exceed(captions[number][begin:end], context_length)
     ]:
-        counts = count_tokens([captions[number][begin:end] for number, begin, end in todo])
+        counts = count_tokens([captions[number][begin:end].strip() for number, begin, end in todo])
         halves = []
         for (number, begin, end), count in zip(todo, counts, strict=True):
             if count is not None and count <= context_length:
@@ -93,7 +103,10 @@ def _middle(text: str) -> int:
         ends = [found.end() for found in kind.finditer(text, len(text) // 4, len(text) * 3 // 4)]
         if ends:
             return blanks + min(ends, key=lambda end: abs(end - half))
-    return blanks + len(text) // 2
+    middle = len(text) // 2
+    while middle < len(text) - 1 and unicodedata.category(text[middle])[0] == "M":
+        middle += 1  # a mark stays with its letter
+    return blanks + middle
 
 
 def parts_of(caption: str, starts: Sequence[int]) -> list[str]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclean.data.member_samples import Contents, caption_keys, take_captions
+from ncclean.data.mended_truth import exported_truth
 from ncclean.data.nested_fields import field_at, put_at
 from ncclean.data.sample_groups import CAPTION_EXTENSIONS
-from ncclean.data.samples import TRUTH, Caption, CaptionKeys, Sample, of_caption
+from ncclean.data.samples import Caption, CaptionKeys, Sample
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class KeptCaptions:
         """The caption fields of an exported sample: the best, all kept ones, and the others.
 
         Where a caption was mended, the one before as well. `fields` are those of the sample: truth
-        that it has for each caption follows the kept ones. None if the sample lacks one that was
+        that it has for each caption follows the kept ones, and says what is true of mended ones;
+        what was true before is in `original_` fields. None if the sample lacks one that was
         selected.
         """
         texts = {caption.number: caption.text for caption in captions if caption.text is not None}
@@ -46,8 +48,11 @@ class KeptCaptions:
         if numbers is None:  # the only caption, whatever its number
             if not texts:
                 return None
-            changed, original = next(iter(mended.values())), next(iter(texts.values()))
-            return {"caption": changed, "original_caption": original}
+            changed = next(iter(mended.values()))
+            number, original = next(iter(texts.items()))
+            truth = exported_truth(fields, {number: original}, {number: changed})
+            only = {name: values[0] for name, values in truth.items()}
+            return {"caption": changed, "original_caption": original, **only}
         if not texts.keys() >= set(numbers):
             return None
         originals = [texts.pop(number) for number in numbers]
@@ -57,11 +62,7 @@ class KeptCaptions:
             before["original_caption"] = originals[0]
         if kept != originals:
             before["original_captions"] = originals
-        truth = {
-            name: [of_caption(fields, name, number) for number in numbers]
-            for name in TRUTH
-            if isinstance(fields.get(name), list)
-        }
+        truth = exported_truth(fields, dict(zip(numbers, originals, strict=True)), mended)
         others = list(texts.values())
         return {"caption": kept[0], "captions": kept, "other_captions": others, **before, **truth}
 

@@ -63,6 +63,20 @@ class Selection(Protocol):
         ...
 
 
+def not_captions(selection: str, kind: object) -> str:
+    """The error for a selection whose mended captions are no text."""
+    return (
+        f"{selection}: its column {MENDED} is of type {kind}, but must be text, for it replaces "
+        "captions; rename it if it is something else"
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 class SelectionReader:
     """Reads a selection file.
 
@@ -83,6 +97,10 @@ class SelectionReader:
         missing = [name for name in COLUMNS if name not in self._dataset.schema.names]
         if missing:
             raise InputError(f"{path} is not a selection: it has no column {missing[0]}")
+        if MENDED in self._dataset.schema.names:
+            kind = self._dataset.schema.field(MENDED).type
+            if not (pa.types.is_null(kind) or _is_text(kind)):
+                raise InputError(not_captions(path, kind))
         there = [
             name
             for name in (CAPTION_NUMBER, CAPTION_RANK, MENDED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -15,8 +16,11 @@ from importlib import resources
 from ncclean.errors import InputError
 from ncclean.text_files import read_text
 
+# Of scripts whose vowels are marks on the letters before.
+_MARKS = "".join(chr(c) for c in range(0x300, 0x3100) if unicodedata.category(chr(c))[0] == "M")
+_LETTER = rf"(?:[^\W_]|[{_MARKS}])"
 # A hyphen binds: "red-eye" and "one-way" are words of their own.
-_WORD = re.compile(r"(?<![\w'-])[^\W_]+(?:['-][^\W_]+)*")
+WORD = re.compile(rf"(?<![\w'{_MARKS}-])[^\W_]{_LETTER}*(?:['-]{_LETTER}+)*")
 _LARGEST = 1 << 20  # bytes of a list of words
 _VOWELS = "aeiou"
 
@@ -79,6 +83,12 @@ class WordClasses:
                 classes.setdefault(name, []).append(forms)
         return cls(classes)
 
+    def lines(self) -> Iterator[str]:
+        """The classes as lines of text, which `of_lines` parses."""
+        for name, meanings in self.classes.items():
+            yield f"[{name}]"
+            yield from ("/".join(map(" ".join, forms)) for forms in meanings)
+
     @functools.cached_property
     def entries(self) -> dict[str, Place]:
         """Map each lower-case word to its class, meaning and form."""
@@ -93,7 +103,7 @@ class WordClasses:
     def places(self, caption: str) -> list[Place]:
         """The words of a caption that belong to a word class, in order."""
         places: list[Place] = []
-        for match in _WORD.finditer(caption):
+        for match in WORD.finditer(caption):
             entry = self.entries.get(match[0].lower())
             if entry is not None:
                 places.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -62,6 +62,10 @@ class ColumnSource(Protocol):
 
     def check(self, encoder: EncoderFacts) -> None:
         """Raise `InputError` if the columns cannot be computed from what the encoder provides."""
+
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
+        """Texts that cost as much to encode as what the source encodes beside these captions."""
+        return ()
 
     def of_batch(self, batch: PairBatch, failures: ColumnFailures) -> Values:
         """(n,) column values of a batch, for sources that need the decoded images."""

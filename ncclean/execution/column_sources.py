@@ -84,6 +84,10 @@ class ColumnSources:
         for source in self.sources:
             source.check(encoder)
 
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> list[str]:
+        """Texts that cost as much as what all sources encode beside these captions."""
+        return [text for source in self.sources for text in source.further_texts(captions, encoder)]
+
     def add_to(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None = None
     ) -> None:

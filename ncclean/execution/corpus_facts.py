@@ -1,45 +1,62 @@
-"""A pass over a corpus of embeddings before it is scored: what pairs are compared with all of it.
+"""What is gathered from a corpus before it is scored, since every pair is compared with it.
 
-That is the pool of `ncclean.scoring.pool` and the projections of `ncclean.scoring.canonical`. They
-lie with the run, whose workers read them; a run that grows keeps them.
+From embeddings the pool of `ncclean.scoring.pool` and the projections of
+`ncclean.scoring.canonical`, which take a pass over all of them; from captions the word classes of
+`ncclean.data.learnt_word_classes`, which take a sample. They lie with the run, whose workers read
+them; a run that grows keeps them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from upath import UPath
 
+from ncclean import stores
+from ncclean.atomic import published
 from ncclean.config import ScoreOptions
 from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
+from ncclean.data.learnt_word_classes import CAPTIONS, learn_word_classes
+from ncclean.data.reader import read_samples
+from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
+from ncclean.data.word_classes import WordClasses
 from ncclean.errors import InputError, ShardError
 from ncclean.scoring.canonical import PAIRS_A_DIMENSION, Moments, Projection, halves
 from ncclean.scoring.pool import Pool, sample_numbers
 from ncclean.storage.array_files import ArrayFolder, Arrays
+from ncclean.text_files import read_text
 
 _POOL, _CANONICAL = "pool", "canonical"
+WORD_CLASSES = "word-classes.txt"
+_SHARDS = 64  # to take captions from, if all have the same number of them
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The results of a pass over all embeddings, None where one was not asked for.
+    """What was gathered, None where it was not asked for.
 
     `projections` are those for the pairs of either half, each fitted on the other one.
     """
 
     pool: Pool | None = None
     projections: tuple[Projection, Projection] | None = None
+    word_classes: WordClasses | None = None
 
     @classmethod
     def load(cls, work: str, options: ScoreOptions) -> CorpusFacts:
         """Load a run's facts about the whole corpus. Raises `InputError` if they cannot be read."""
         folder = ArrayFolder(work)
-        pool = projections = None
+        pool = projections = word_classes = None
+        if options.learns_words:
+            path = str(stores.location(work) / WORD_CLASSES)
+            word_classes = WordClasses.of_lines(read_text(path).splitlines())
         if options.pool is not None:
             arrays = _load(folder, _POOL)
             image, text = (
@@ -54,7 +71,7 @@ class CorpusFacts:
                 for half in ("0", "1")
             )
             projections = first, second
-        return cls(pool, projections)
+        return cls(pool, projections, word_classes)
 
 
 def gather_facts(
@@ -95,6 +112,40 @@ def gather_facts(
             raise InputError("no pair of the corpus can be read, so there is no pool for --pool")
         _save(folder, _POOL, drawn)
     return _save_projections(folder, moments) if wants_halves else None
+
+
+def gather_word_classes(
+    work: UPath, shards: Sequence[ShardRef], caption_key: CaptionKeys, overwrite: bool
+) -> str | None:
+    """Learn the word classes of a run that has none yet, and say what they are.
+
+    The captions are the first ones of shards in the order of their names' hashes, the same for
+    every order of the shards.
+    """
+    path = work / WORD_CLASSES
+    if not overwrite and stores.ask("read", path, path.exists):
+        return None
+    classes = learn_word_classes(_captions(shards, caption_key))
+    text = "".join(f"{line}\n" for line in classes.lines())
+    with published(path) as aside:
+        aside.write_text(text, "utf-8")
+    if not classes.classes:
+        return "no two words of the captions occur in the same places often enough for --words"
+    return f"{len(classes.entries):,} words in {len(classes.classes):,} word classes: {path}"
+
+
+def _captions(shards: Sequence[ShardRef], caption_key: CaptionKeys) -> Iterator[str]:
+    """Captions of shards in the order of a hash, the first of each; broken shards have none."""
+
+    def digest(shard: ShardRef) -> bytes:
+        return hashlib.blake2b(shard.name.encode(), digest_size=8).digest()
+
+    most = -(-CAPTIONS // min(len(shards), _SHARDS)) if shards else 0
+    for shard in sorted(shards, key=digest):
+        with contextlib.suppress(ShardError):
+            samples = read_samples(shard, caption_key, wanted=())
+            texts = (one.text for sample in samples for one in sample.captions)
+            yield from itertools.islice((text for text in texts if text is not None), most)
 
 
 def _save(folder: ArrayFolder, fact: str, arrays: Arrays) -> None:

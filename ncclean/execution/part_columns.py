@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -18,8 +18,12 @@ from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard, Values
+from ncclean.models.estimator import Estimator
 from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE, Parts, part_distributions
 from ncclean.scoring.columns import BlockScores
+
+# A text of so many characters for each token of the context is likely to fit into it.
+_CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,14 @@ class PartColumns(ColumnSource):
                 "of their embeddings"
             )
 
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
+        """The distinct parts of captions that have several."""
+        estimator = encoder.estimator
+        assert estimator is not None
+        starts = split_captions(captions, estimator.count_tokens, estimator.context_length)
+        several = (parts_of(c, s) for c, s in zip(captions, starts, strict=True) if len(s) > 1)
+        return list({part: None for parts in several for part in parts})
+
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
@@ -60,7 +72,11 @@ class PartColumns(ColumnSource):
         assert scores is not None
         assert estimator is not None
         captions = [caption or "" for caption in shard.captions]
-        starts = split_captions(captions, estimator.count_tokens, estimator.context_length)
+        texts_of = _Texts(estimator, encoder.batch_size)
+        if "caption_tokens" in shard.facts:
+            whole_captions = (caption.strip() for caption in captions)
+            texts_of.counts |= zip(whole_captions, shard.of_pairs("caption_tokens"), strict=True)
+        starts = split_captions(captions, texts_of.count_tokens, estimator.context_length)
         whole = (shard.image.float() * shard.text.float()).sum(dim=1).double().cpu().numpy()
         several = np.array([row for row, of_caption in enumerate(starts) if len(of_caption) > 1])
         several = several.astype(np.int64)
@@ -69,7 +85,7 @@ class PartColumns(ColumnSource):
         rows = torch.from_numpy(several).to(shard.image.device)
         parts = Parts(
             image=shard.image[rows],
-            part=estimator.encode_text(pieces, encoder.batch_size),
+            part=texts_of.encode(pieces),
             caption=np.repeat(np.arange(len(several)), [len(one) for one in texts]),
             images=several if shard.images is None else shard.images[several],
             text=_numbered(pieces),
@@ -119,6 +135,45 @@ class PartColumns(ColumnSource):
             name: pa.array(values.get(name, [None] * count), kind)
             for name, kind in schema.PART_TYPES.items()
         }
+
+
+@dataclass
+class _Texts:
+    """Texts whose tokens were counted, and the embeddings of those that were encoded thereby.
+
+    Tokenizing takes a quarter of the time, so that a text which may well be a part is tokenized
+    once, for its count and its embedding.
+    """
+
+    estimator: Estimator
+    batch_size: int
+    counts: dict[str, int | None] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)
+    _encoded: list[torch.Tensor] = field(default_factory=list)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int | None]:
+        """The tokens of texts before cutting."""
+        unknown = [text for text in dict.fromkeys(texts) if text not in self.counts]
+        likely = _CHARACTERS_A_TOKEN * self.estimator.context_length
+        long = [text for text in unknown if len(text) > likely]
+        self.counts |= zip(long, self.estimator.count_tokens(long), strict=True)
+        self._encode([text for text in unknown if len(text) <= likely])
+        return [self.counts[text] for text in texts]
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """(P, d) embeddings of texts."""
+        self._encode([text for text in dict.fromkeys(texts) if text not in self._places])
+        if not texts:
+            return self.estimator.encode_text(texts)
+        encoded = self._encoded[0] if len(self._encoded) == 1 else torch.cat(self._encoded)
+        return encoded[torch.tensor([self._places[text] for text in texts], device=encoded.device)]
+
+    def _encode(self, texts: Sequence[str]) -> None:
+        if texts:
+            vectors, counts = self.estimator.encode_captions(texts, self.batch_size)
+            self.counts |= zip(texts, counts, strict=True)
+            self._places |= {text: len(self._places) + n for n, text in enumerate(texts)}
+            self._encoded.append(vectors)
 
 
 def _numbered(texts: Sequence[str]) -> np.ndarray:

@@ -147,8 +147,15 @@ class ScoreCorpus:
         )
 
     def _gather_corpus_facts(self, progress: Progress) -> None:
-        """Read the whole corpus once for `--pool` and `--canonical`, before anything is scored."""
+        """Gather what every pair is compared with, before anything is scored."""
         options, request = self.options, self.request
+        if isinstance(request, ImageRequest) and options.learns_words:
+            progress.say("learning word classes from the captions")
+            learnt = corpus_facts.gather_word_classes(
+                self._layout.work, self.shards, options.caption_key, self.overwrite
+            )
+            if learnt is not None:
+                progress.say(learnt)
         if isinstance(request, EmbeddingRequest) and (options.pool or options.canonical):
             progress.say("reading the whole corpus first")
             lacking = corpus_facts.gather_facts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ncclean.data.estimate import estimate_samples
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
+from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.column_sources import ColumnSources
 from ncclean.execution.cost import Rates, estimate
 from ncclean.execution.encoder import EncoderRequest
@@ -20,6 +22,7 @@ from ncclean.models.estimator import Estimator
 from ncclean.progress import Progress
 
 _SAMPLES_LOOKED_AT = 200
+_TEXTS_TRIED = 512
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,9 @@ class ScorePlan:
     """The estimate of `--dry-run`: the size of the job and its hours.
 
     `samples_per_second` is one worker's, as measured here on one batch; `worker_hours` is the sum
-    over `workers`, `hours` what a clock would show. `cut_share` of the first captions have more
-    tokens than the model's `context_length`; both are None for embeddings.
+    over `workers`, `hours` what a clock would show. `further_texts`, such as sentences, are encoded
+    beside each of the first captions, and their time is in the speed. `cut_share` of these captions
+    have more tokens than the model's `context_length`; both are None for embeddings.
     """
 
     shards: int
@@ -43,6 +47,7 @@ class ScorePlan:
     gpu_hours: float | None
     bytes_written: int
     read_bytes_per_second: float
+    further_texts: float = 0.0
     cut_share: float | None = None
     context_length: int | None = None
 
@@ -63,10 +68,13 @@ def plan(
     encoder = request.open(options, columns)
     columns.check(encoder.facts)
     progress.say("measuring the speed")
-    speed = encoder.speed()
+    speed, facts = encoder.speed(), encoder.facts
+    captions = _first_captions(shards, options) if facts.estimator is not None else []
+    further, seconds = _further_texts(captions, columns, facts)
+    pairs_per_second = 1 / (1 / speed.pairs_per_second + seconds)
     size = sum(shard.size for shard in shards)
     rates = Rates(
-        pairs_per_second=speed.pairs_per_second,
+        pairs_per_second=pairs_per_second,
         input_bytes=size / max(pairs, 1),
         embedding_dim=speed.embedding_dim if options.embeddings else 0,
     )
@@ -77,28 +85,47 @@ def plan(
         pairs=pairs,
         device=speed.device,
         precision=speed.precision,
-        samples_per_second=round(speed.pairs_per_second, 1),
+        samples_per_second=round(pairs_per_second, 1),
         workers=workers,
         worker_hours=round(cost.worker_hours, 6),
         hours=round(cost.hours, 6),
         gpu_hours=round(cost.worker_hours, 6) if speed.device.startswith("cuda") else None,
         bytes_written=cost.bytes_written,
         read_bytes_per_second=round(cost.read_bytes_per_second, 1),
-        **_cut(shards, options, encoder.facts.estimator),
+        further_texts=round(further, 2),
+        **_cut(captions, facts.estimator),
     )
 
 
-def _cut(
-    shards: Sequence[ShardRef], options: ScoreOptions, estimator: Estimator | None
-) -> dict[str, Any]:
-    """`cut_share` and `context_length`, from the first captions of the first shard."""
-    if estimator is None:
-        return {}
+def _first_captions(shards: Sequence[ShardRef], options: ScoreOptions) -> list[str]:
+    """The first captions of the first shard; none of one that cannot be read."""
     captions: list[str] = []
     with contextlib.suppress(ShardError):
         samples = read_samples(shards[0], options.caption_key)
         for sample in itertools.islice(samples, _SAMPLES_LOOKED_AT):
             captions += [caption.text for caption in sample.captions if caption.text is not None]
+    return captions
+
+
+def _further_texts(
+    captions: Sequence[str], columns: ColumnSources, encoder: EncoderFacts
+) -> tuple[float, float]:
+    """How many texts the columns encode beside each caption, and the seconds that these take."""
+    texts = columns.further_texts(captions, encoder) if captions else []
+    if not texts or encoder.estimator is None:
+        return 0.0, 0.0
+    tried = texts[:_TEXTS_TRIED]
+    encoder.estimator.encode_text(tried[: encoder.batch_size], encoder.batch_size)  # to warm up
+    start = time.perf_counter()
+    encoder.estimator.encode_text(tried, encoder.batch_size)
+    of_each = (time.perf_counter() - start) / len(tried)
+    return len(texts) / len(captions), of_each * len(texts) / len(captions)
+
+
+def _cut(captions: Sequence[str], estimator: Estimator | None) -> dict[str, Any]:
+    """`cut_share` and `context_length` of captions."""
+    if estimator is None:
+        return {}
     cut = estimator.cut(estimator.count_tokens(captions)) if captions else {}
     if not cut:
         return {}

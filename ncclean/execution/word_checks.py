@@ -18,7 +18,8 @@ import pyarrow as pa
 import torch
 
 from ncclean import schema
-from ncclean.config import ScoreOptions
+from ncclean.config import FROM_CORPUS, ScoreOptions
+from ncclean.data.learnt_word_classes import VERSION
 from ncclean.data.word_classes import Place, WordClasses, cased, exchanged
 from ncclean.errors import InputError
 from ncclean.execution.column_source import ColumnSource, EncoderFacts
@@ -30,6 +31,7 @@ from ncclean.scoring.near_miss import (
     Exchanges,
     ExpectedSimilarity,
     margin_after,
+    may_be_told_apart,
     word_margin,
 )
 from ncclean.scoring.null import Histogram
@@ -55,9 +57,12 @@ class _Checked:
 
 @dataclass(frozen=True)
 class WordChecks(ColumnSource):
-    """`--words`: the check of each word of a class, `per_caption` exchanges a caption."""
+    """`--words`: the check of each word of a class, `per_caption` exchanges a caption.
 
-    classes: WordClasses
+    `classes` is None for those that were learnt from the corpus.
+    """
+
+    classes: WordClasses | None
     per_caption: int
     seed: int
     flag = "--words"
@@ -72,12 +77,16 @@ class WordChecks(ColumnSource):
         if not options.words:
             return None
         path = options.word_classes
-        classes = WordClasses.bundled() if path is None else WordClasses.load(path)
+        classes = None
+        if path != FROM_CORPUS:
+            classes = WordClasses.bundled() if path is None else WordClasses.load(path)
         return cls(classes, options.words_per_caption, options.seed)
 
     @functools.cached_property
     def version(self) -> str:
-        """A digest of the word classes."""
+        """A digest of the word classes; of classes from the corpus, which way they are learnt."""
+        if self.classes is None:
+            return f"{FROM_CORPUS} {VERSION}"
         text = repr(self.classes.classes).encode()
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
@@ -93,6 +102,12 @@ class WordChecks(ColumnSource):
                 "of their embeddings"
             )
 
+    def further_texts(self, captions: Sequence[str], encoder: EncoderFacts) -> Sequence[str]:
+        """A text for each exchange of captions that have a word to try, and for each drawn one."""
+        classes = self.classes
+        tried = [text for text in captions if classes is None or classes.places(text)]
+        return [f"{text} {number}" for text in tried for number in range(self.per_caption + 1)]
+
     def of_shard(
         self, shard: EncodedShard, encoder: EncoderFacts, scores: BlockScores | None
     ) -> Values:
@@ -107,7 +122,9 @@ class WordChecks(ColumnSource):
         image = shard.image
         captions, text = _checked_texts(shard, estimator, encoder.batch_size)
         similarity = (image.float() * text.float()).sum(dim=1)
-        checked = list(self._checked(image, captions, shard.name, estimator))
+        classes = self.classes if self.classes is not None else encoder.corpus.word_classes
+        assert classes is not None
+        checked = list(self._checked(classes, image, captions, shard.name, estimator))
         if not checked:
             scores.distributions.scores["near_miss_score"] = Distributions()
             return _columns(len(captions), {})
@@ -154,19 +171,27 @@ class WordChecks(ColumnSource):
         return _columns(len(captions), by_row)
 
     def _checked(
-        self, image: torch.Tensor, captions: Sequence[str], shard: str, estimator: Estimator
+        self,
+        classes: WordClasses,
+        image: torch.Tensor,
+        captions: Sequence[str],
+        shard: str,
+        estimator: Estimator,
     ) -> Iterator[_Checked]:
         """The captions that have a word of a class, with their exchanges."""
-        vectors, number_of = self._word_vectors(estimator)
+        vectors, number_of = self._word_vectors(classes, estimator)
         digest = hashlib.blake2b(shard.encode(), digest_size=8).digest()
         rng = np.random.default_rng([self.seed, int.from_bytes(digest, "little")])
+        places_of = [classes.places(caption) for caption in captions]
+        told = _told(image, places_of, vectors, number_of)
         for rows in torch.arange(len(captions)).split(_ROWS_AT_A_TIME):
             fits = (image[rows.to(image.device)].float() @ vectors.T).cpu().numpy()
             for row, fit in zip(rows.tolist(), fits, strict=True):
                 checks = [
                     (place, other[0])
-                    for place in self.classes.places(captions[row])
-                    for other in self.classes.others(place)
+                    for place in places_of[row]
+                    if (place.word_class, place.form) in told
+                    for other in classes.others(place)
                 ]
                 if not checks:
                     continue
@@ -183,9 +208,11 @@ class WordChecks(ColumnSource):
                     row, places, words, exchanges, exchanges.best(self.per_caption), drawn
                 )
 
-    def _word_vectors(self, estimator: Estimator) -> tuple[torch.Tensor, dict[str, int]]:
+    def _word_vectors(
+        self, classes: WordClasses, estimator: Estimator
+    ) -> tuple[torch.Tensor, dict[str, int]]:
         """(w, d) embeddings of the words by themselves, and the number of each."""
-        words = list(self.classes)
+        words = list(classes)
         if estimator.identity not in self._vectors:
             self._vectors.clear()
             self._vectors[estimator.identity] = estimator.encode_text(words).float()
@@ -208,6 +235,36 @@ def _checked_texts(
         text = text.clone()
         text[several] = estimator.encode_text([captions[row] for row in several], batch_size)
     return captions, text
+
+
+def _told(
+    image: torch.Tensor,
+    places_of: Sequence[Sequence[Place]],
+    vectors: torch.Tensor,
+    number_of: Mapping[str, int],
+) -> set[tuple[str, int]]:
+    """The classes, each with a form, whose words the estimator does not fail to tell apart.
+
+    `image` (n, d) belongs to the places of n captions, `vectors` (w, d) to the words.
+    """
+    captions: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for row, places in enumerate(places_of):
+        for place in places:
+            of_class = captions.setdefault((place.word_class, place.form), [])
+            if len(of_class) < _ROWS_AT_A_TIME:
+                of_class.append((row, number_of[place.word.lower()], place.meaning))
+    told = set()
+    for key, of_class in captions.items():
+        rows, own, meanings = np.array(of_class).T
+        words, word = np.unique(own, return_inverse=True)
+        meaning = np.empty(len(words), np.int64)
+        meaning[word] = meanings
+        centred = image[torch.from_numpy(rows).to(image.device)].float()
+        centred -= centred.mean(dim=0)
+        fit = (centred @ vectors[torch.from_numpy(words).to(vectors.device)].T).cpu().numpy()
+        if may_be_told_apart(fit, word, meaning):
+            told.add(key)
+    return told
 
 
 def _drawn(weights: np.ndarray, uniform: float) -> int:

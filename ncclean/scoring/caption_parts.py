@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
+from scipy.special import expit
 
 from ncclean.estimates import Estimate
 from ncclean.scoring.noise_rate import tells_nothing, why_vague
@@ -32,6 +32,9 @@ _FEWEST = 40
 _ROWS = 8192
 _BLOCK = 2048
 _NEAR = 32  # parts of like length: so many in the order of their lengths
+# Of Newton's method. A step this small changes no log-odds by `_STEP`.
+_MOST_STEPS, _SMALLEST_STEP = 50, 1e-7
+_RIDGE, _LEAST_DEVIATION = 1e-9, 1e-12
 _STEP = 2.0**-10  # of the log-odds, far above what another order of additions changes
 
 
@@ -161,17 +164,42 @@ class Parts:
 
 
 def _judge(own: np.ndarray, foreign: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Learn to tell (P, f) features of own parts from (K, f) of foreign ones; the log-odds."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    """Learn to tell (P, f) features of own parts from (K, f) of foreign ones; the log-odds.
 
-    labels = np.repeat([0, 1], [len(own), len(foreign)])
-    model = make_pipeline(
-        StandardScaler(), LogisticRegression(solver="newton-cholesky", class_weight="balanced")
-    )
-    model.fit(np.concatenate([own, foreign]).astype(np.float64), labels)
-    return cast(Callable[[np.ndarray], np.ndarray], model.decision_function)
+    Logistic regression of the standardised features by Newton's method. Both kinds weigh the same;
+    the penalty is half the squared length of the slopes. It is that of scikit-learn, which takes
+    half a second to load.
+    """
+    features = np.concatenate([own, foreign]).astype(np.float64)
+    is_foreign = np.repeat([0.0, 1.0], [len(own), len(foreign)])
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+    deviation[deviation < _LEAST_DEVIATION] = 1.0
+
+    def standardised(values: np.ndarray) -> np.ndarray:
+        scaled = (values.astype(np.float64) - mean) / deviation
+        return np.concatenate([scaled, np.ones((len(values), 1))], axis=1)
+
+    columns = standardised(features)
+    weights = np.where(is_foreign, 0.5 / len(foreign), 0.5 / len(own)) * len(features)
+    penalty = np.append(np.ones(features.shape[1]), 0.0)
+
+    def loss(slopes: np.ndarray) -> float:
+        margins = (columns @ slopes) * (1 - 2 * is_foreign)
+        return float(weights @ np.logaddexp(0, margins) + penalty @ slopes**2 / 2)
+
+    slopes = np.zeros(columns.shape[1])
+    for _ in range(_MOST_STEPS):
+        odds = expit(columns @ slopes)
+        gradient = columns.T @ (weights * (odds - is_foreign)) + penalty * slopes
+        curvature = (columns.T * (weights * odds * (1 - odds))) @ columns + np.diag(penalty)
+        step = np.linalg.solve(curvature + _RIDGE * np.eye(len(slopes)), gradient)
+        if np.abs(step).max() < _SMALLEST_STEP:
+            break
+        before, size = loss(slopes), 1.0
+        while loss(slopes - size * step) > before and size > _SMALLEST_STEP:
+            size /= 2
+        slopes = slopes - size * step
+    return lambda values: np.asarray(standardised(values) @ slopes)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -23,6 +23,9 @@ _FEWEST = 100
 MISMATCHES_BELOW = 0.99
 # Of the pairs that are not mismatched so many have such a cosine, or they do not stand for all.
 _LEAST_COUNTED = 0.5
+# How often a caption's word fits its image better than another of its class, if the estimator can
+# tell them apart; one half if it cannot. So many captions can say it.
+_TOLD_APART, _FEWEST_TOLD = 0.6, 20
 _LEAST_VARIANCE = 1e-12
 _RIDGES = 10.0 ** np.arange(-3, 4)  # in units of the mean eigenvalue
 
@@ -104,6 +107,22 @@ class Exchanges:
         places = np.append(self.places[others], self.places[drawn])
         after = Exchanges(places, np.append(gains, -self.gains[drawn]))
         return after, np.append(others, -1), np.append(undone, True)
+
+
+def may_be_told_apart(fit: np.ndarray, word: np.ndarray, meaning: np.ndarray) -> bool:
+    """Whether images may tell the words of a class apart: not `the` and `a`, nor `of` and `in`.
+
+    `fit` (m, c) is how well each word of the class fits the images of m captions, centred over
+    these; `word` (m,) the one that a caption has, `meaning` (c,) is equal for synonyms. Words count
+    as often as they occur. True where too few captions can say it, false where all have one word.
+    """
+    own = np.take_along_axis(fit, word[:, None], axis=1)
+    wins = (own > fit) + (own == fit) / 2
+    weights = np.bincount(word, minlength=fit.shape[1]) * (meaning[word][:, None] != meaning)
+    if not weights.any():
+        return False
+    share = float((wins * weights).sum() / weights.sum())
+    return share >= _TOLD_APART or len(word) < _FEWEST_TOLD
 
 
 def word_margin(similarity: float, others: np.ndarray) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS, MENDED
+from ncclean.data.selection import CAPTION_NUMBER, CAPTION_RANK, COLUMNS, MENDED, not_captions
 from ncclean.data.shards import ShardRef, match_shards
 from ncclean.errors import InputError
 from ncclean.storage.catalog import columns_of, connect
@@ -80,7 +80,13 @@ def open_selection(selection: str) -> duckdb.DuckDBPyConnection:
     missing = [name for name in COLUMNS if name not in there]
     if missing:
         raise InputError(f"{selection} is not a selection: it has no column {missing[0]}")
-    mended = MENDED if MENDED in there else "NULL::VARCHAR"
+    if MENDED in there:
+        (kind,) = connection.execute(
+            f"SELECT column_type FROM (DESCRIBE SELECT {MENDED} FROM selected)"
+        ).fetchall()[0]
+        if kind not in ("VARCHAR", '"NULL"'):
+            raise InputError(not_captions(selection, kind))
+    mended = f"{MENDED}::VARCHAR" if MENDED in there else "NULL::VARCHAR"
     sql = f"SELECT *, NULL::SMALLINT[] AS captions, [{mended}] AS mended FROM selected"
     if CAPTION_NUMBER in there:
         best = CAPTION_RANK if CAPTION_RANK in there else CAPTION_NUMBER

@@ -25,8 +25,9 @@ class ScoreSummary:
     number of answers by which the noise rate was measured and the calibration moved, None without
     an audit. `fields_there` are fields of the first samples, if no pair had a caption.
     `part_noise_rate` is the share of wrong parts, of captions that have several, where `has_parts`
-    says that they were compared. `captions_cut` counts captions with more tokens than the model's
-    `context_length`, None without a model.
+    says that they were compared; pairs mismatched altogether count in `noise_rate` alone.
+    `captions_cut` counts captions with more tokens than the model's `context_length`, None without
+    a model.
     """
 
     rows: int

@@ -287,6 +287,26 @@ def near_miss_rate_table(record: Record) -> Iterator[str]:
         )
 
 
+def word_list_table(record: Record) -> Iterator[str]:
+    """`word_lists.py`: AUROC of each score by list, average precision in parentheses."""
+    scores = list(record["rows"][0]["auroc"])
+    yield from heading(
+        "corpus", "classes", "tried", "captions with a word", *(f"`{score}`" for score in scores),
+        "flagged", "right",
+    )  # fmt: skip
+    for row in record["rows"]:
+        ranking = (f"{row['auroc'][one]:.3f} ({row['precision'][one]:.3f})" for one in scores)
+        yield line(
+            row["corpus"],
+            row["list"],
+            "all" if row["every class"] else "told apart",
+            percent(row["tried"]),
+            *ranking,
+            f"{row['flagged']:,}" if row["flagged"] else "cannot tell",
+            percent(row["right"]) if row["flagged"] else "",
+        )
+
+
 def near_miss_score_table(record: Record) -> Iterator[str]:
     """`near_misses.py`: AUROC of each score, average precision in parentheses."""
     rows = [row for row in record["rows"] if row["scores"]]

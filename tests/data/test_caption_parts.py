@@ -1,6 +1,7 @@
 """Sentences of captions, and windows of long ones."""
 
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,23 @@ def test_lines_of_a_list(blank):
     assert sentences(blank.join(parts)) == parts
 
 
-TEXTS = st.text(st.sampled_from("aB猫🐶é. .!?。\n\t,;-*1)(\"'\x07\u202e\u200f\u00a0"), max_size=200)
+def test_khmer_has_a_full_stop_of_its_own():
+    assert sentences("ឆ្កែកំពុងរត់។ ឆ្មាកំពុងដេក។") == ["ឆ្កែកំពុងរត់។", "ឆ្មាកំពុងដេក។"]
+
+
+def test_thai_has_no_full_stop_and_is_cut_at_blanks_and_between_letters_with_their_marks():
+    """Only where it exceeds the context: a blank in Thai may end a sentence or not."""
+    caption = "สุนัขสีน้ำตาลวิ่งอยู่บนชายหาด แมวสีดำนอนอยู่บนโซฟา ท้องฟ้าเป็นสีฟ้าและมีเมฆ"
+    assert sentences(caption) == [caption]
+    (starts,) = split_captions([caption], count_bytes, 100)
+    assert parts_of(caption, starts) == caption.split()
+    (starts,) = split_captions([caption], count_bytes, 32)
+    assert not any(unicodedata.category(caption[start])[0] == "M" for start in starts)
+
+
+TEXTS = st.text(
+    st.sampled_from("aB猫ิ។🐶é. .!?。\n\t,;-*1)(\"'\x07\u202e\u200f\u00a0"), max_size=200
+)
 
 
 @given(TEXTS | st.text(max_size=80))

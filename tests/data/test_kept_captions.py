@@ -41,7 +41,9 @@ def test_a_mended_only_caption():
     only = [Caption(0, None, None), Caption(2, None, "whole")]
     assert kept.of_sample("a", only, {"is_noisy": True}) == {
         "caption": "left", "original_caption": "whole",
+        "is_noisy": True, "original_is_noisy": True,
     }  # fmt: skip
+    assert kept.of_sample("a", only, {}) == {"caption": "left", "original_caption": "whole"}
     assert kept.of_sample("a", [Caption(0, None, None)], {}) is None
 
 

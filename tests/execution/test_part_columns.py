@@ -1,5 +1,6 @@
 """The columns of `--caption-parts`, of shards whose images are embeddings of right captions."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -10,11 +11,11 @@ import torch.nn.functional as F
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
-from ncclean.data.caption_parts import parts_of
+from ncclean.data.caption_parts import parts_of, split_captions
 from ncclean.errors import InputError
 from ncclean.execution.column_source import EncoderFacts
 from ncclean.execution.encoded_shard import EncodedShard
-from ncclean.execution.part_columns import PartColumns
+from ncclean.execution.part_columns import PartColumns, _Texts
 from ncclean.execution.word_checks import WordChecks
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.caption_parts import PAIR_SCORE, PART_SCORE
@@ -266,3 +267,31 @@ def test_parts_fit_the_context_of_the_model(tmp_path, context, counts):
     assert values["part_count"] == counts
     parts = parts_of(captions[1], values["part_starts"][1])
     assert max(estimator.count_tokens(parts)) <= context
+
+
+def test_each_text_is_tokenized_once(demo_estimator, monkeypatch):
+    """For its tokens and its embedding: short and long sentences, and captions of one."""
+    tokenized = Counter()
+
+    def tokenize(captions):
+        tokenized.update(captions)
+        return type(demo_estimator).tokenize(demo_estimator, captions)
+
+    monkeypatch.setattr(demo_estimator, "tokenize", tokenize)
+    sentence = (
+        "A red circle lies far left of a very large green square with blue and white stripes."
+    )
+    captions = [
+        f"A dog. {sentence}",
+        f"{sentence} A cat.",
+        sentence,
+        "word " * 400 + "." + "a" * 90,
+    ]
+    texts = _Texts(demo_estimator, 64)
+    starts = split_captions(captions, texts.count_tokens, demo_estimator.context_length)
+    parts = [part for c, s in zip(captions, starts, strict=True) for part in parts_of(c, s)]
+    encoded = texts.encode(parts)
+    assert tokenized["A dog."] == tokenized[sentence] == 1
+    assert max(tokenized[part] for part in parts) <= 2
+    monkeypatch.undo()
+    assert torch.equal(encoded, demo_estimator.encode_text(parts))

@@ -185,6 +185,20 @@ def test_parts_of_captions(two_nodes, tmp_path):
 
 
 @pytest.mark.slow
+def test_words_of_the_corpus(two_nodes, tmp_path):
+    """The classes are learnt once, here, and read by the nodes."""
+    corpus = CorpusOptions(pairs=300, shard_size=150, noise={"hard": 0.3}, seed=1)
+    write_corpus(tmp_path / "shards", corpus, 1)
+    options = ScoreOptions(words=True, word_classes="corpus")
+    out = tmp_path / "local.parquet"
+    Score(shards=[str(tmp_path / "shards")], out=str(out), options=options, **MODEL).run()
+    on(two_nodes, tmp_path / "shards", tmp_path / "ray.parquet", options=options).run()
+    found = read(tmp_path / "ray.parquet")
+    assert_same_rows(found, read(out))
+    assert found["suspect_word"].null_count < len(found)
+
+
+@pytest.mark.slow
 def test_a_corpus_grows_on_the_cluster(two_nodes, shards, reference, tmp_path):
     folder, out = tmp_path / "shards", tmp_path / "scores.parquet"
     folder.mkdir()

@@ -7,8 +7,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from ncclean.config import ScoreOptions
 from ncclean.data.word_classes import WordClasses
+from ncclean.execution import word_checks
 from ncclean.execution.column_source import EncoderFacts
+from ncclean.execution.corpus_facts import CorpusFacts
 from ncclean.execution.encoded_shard import EncodedShard
 from ncclean.execution.word_checks import WordChecks
 from ncclean.scoring.columns import BlockScores
@@ -18,6 +21,13 @@ from ncclean.scoring.stats import Distributions
 CLASSES = WordClasses.of_lines(["[shape]", "circle", "square", "ring", "disc"])
 # Of a circle, a disc is nothing else, a ring is .6 away and a square 1.2.
 ANGLES = {"circle": 0.0, "disc": 0.0, "ring": 0.609, "square": 1.287}
+
+
+@pytest.fixture(autouse=True)
+def every_class(monkeypatch, request):
+    """Captions of one word cannot say that images tell it from others, which is not the point."""
+    if "told" not in request.node.name:
+        monkeypatch.setattr(word_checks, "may_be_told_apart", lambda *_: True)
 
 
 class Angles:
@@ -79,3 +89,43 @@ def test_what_looks_mismatched_is_no_near_miss():
     assert distributions.matched.size == 300
     assert 0 < drawn["ring"] < 300
     assert distributions.mismatched.size == drawn["ring"]
+
+
+@pytest.mark.parametrize("are_told", [True, False])
+def test_only_classes_told_apart_are_tried(are_told):
+    """Half the captions are of circles, half of squares; the images say which, or are all alike."""
+    estimator, words = Angles(), ["circle", "square"] * 50
+    angles = torch.tensor([ANGLES[word] if are_told else 0.3 for word in words])
+    image = torch.stack([angles.cos(), angles.sin()], dim=1)
+    captions = [f"a {word}" for word in words]
+    shard = EncodedShard(
+        name="00000",
+        facts={"text": pa.array(captions)},
+        ok=np.ones(100, dtype=bool),
+        image=image,
+        text=estimator.encode_text(captions),
+        metadata=pa.table({}),
+    )
+    scores = BlockScores(100, {}, Distributions(mismatched=Histogram()))
+    encoder = EncoderFacts(dim=2, estimator=estimator, batch_size=64)
+    values = WordChecks(CLASSES, 1, 0).of_shard(shard, encoder, scores)
+    assert values["word_margin"].null_count == (0 if are_told else 100)
+
+
+def test_words_of_the_corpus_need_no_list():
+    """The classes are those that were gathered before."""
+    estimator = Angles()
+    captions = ["a circle", "a square", "a dog"]
+    text = torch.eye(2)[[0, 1, 0]]
+    facts = {"text": pa.array(captions)}
+    shard = EncodedShard(
+        name="0", facts=facts, ok=np.ones(3, dtype=bool), image=text, text=text,
+        metadata=pa.table({}),
+    )  # fmt: skip
+    corpus = CorpusFacts(word_classes=CLASSES)
+    encoder = EncoderFacts(dim=2, estimator=estimator, batch_size=64, corpus=corpus)
+    scores = BlockScores(3, {}, Distributions(mismatched=Histogram()))
+    checks = WordChecks.of(ScoreOptions(words=True, word_classes="corpus"))
+    assert checks.of_shard(shard, encoder, scores)["word_margin"].is_valid().to_pylist() == [
+        True, True, False,
+    ]  # fmt: skip

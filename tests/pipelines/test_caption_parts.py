@@ -1,5 +1,6 @@
 """`score --caption-parts`, and what follows from it: select, export, finetune, report."""
 
+import itertools
 import json
 import tarfile
 
@@ -15,7 +16,7 @@ from ncclean import schema
 from ncclean.config import ScoreOptions
 from ncclean.data.caption_parts import parts_of, sentence_starts
 from ncclean.data.reader import read_samples
-from ncclean.data.sources import resolve_pairs
+from ncclean.data.sources import resolve_pairs, resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ResumeError
 from ncclean.selection.export import export_shards
@@ -151,6 +152,29 @@ def test_the_dry_run_says_how_many_captions_are_cut(shards, tmp_path):
     text = " ".join(map(str, result.shown))
     assert "of the first captions exceed 77 tokens" in text
     assert "add --caption-parts sentences" in text
+    assert result.summary.further_texts == 0
+
+
+@pytest.mark.parametrize("options", [{"caption_parts": "sentences"}, {"words": True}])
+def test_the_dry_run_knows_what_sentences_and_words_cost(shards, tmp_path, options):
+    """As many further texts as the first captions would have encoded, and their time."""
+    plain, further = (
+        Score(
+            shards=[str(shards)], out=str(tmp_path / "s.parquet"), dry_run=True, **MODEL,
+            options=ScoreOptions(**one),
+        ).run()
+        for one in ({}, options)
+    )  # fmt: skip
+    shard = resolve_sources([str(shards)])[0]
+    captions = [sample.caption for sample in itertools.islice(read_samples(shard), 200)]
+    captions = [caption for caption in captions if caption is not None]
+    texts = {p for c in captions for p in parts_of(c, sentence_starts(c)) if p != c.strip()}
+    expected = len(texts) / len(captions) if "caption_parts" in options else 4
+    assert further.summary.further_texts == pytest.approx(expected, abs=0.1)
+    assert further.summary.samples_per_second < plain.summary.samples_per_second
+    text = " ".join(map(str, further.shown))
+    assert "further texts to encode" in text
+    assert ("add --caption-parts" in text) == ("words" in options)
 
 
 def test_several_captions_of_an_image(shards, tmp_path):
@@ -253,7 +277,12 @@ def test_a_cleaned_corpus_has_mended_captions(cleaned, truth):
         assert len(text) < len(original)
         parts = parts_of(original, sentence_starts(original))
         part = by_key[key]["noisy_part"]
-        right += part is not None and text == " ".join([*parts[:part], *parts[part + 1 :]])
+        is_right = part is not None and text == " ".join([*parts[:part], *parts[part + 1 :]])
+        right += is_right
+        assert record["original_is_noisy"] == by_key[key]["is_noisy"]
+        assert record["original_noisy_part"] == part
+        if is_right:
+            assert (record["is_noisy"], record["noisy_part"]) == (False, None)
     assert right > 0.8 * len(mended) > 60
     selected = result.summary.records["select"].result
     assert selected["captions_mended"] == len(mended)

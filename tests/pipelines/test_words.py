@@ -1,5 +1,10 @@
 """`score --words`: which word is wrong, and how probable it is that one is."""
 
+import itertools
+import random
+import tarfile
+
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -8,8 +13,12 @@ from sklearn.metrics import roc_auc_score
 
 from ncclean import schema
 from ncclean.config import ScoreOptions
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.data.tar_members import add_member
 from ncclean.errors import InputError, ResumeError
+from ncclean.execution.corpus_facts import WORD_CLASSES
 
 pytestmark = pytest.mark.usefixtures("rough_shifts")
 
@@ -83,6 +92,67 @@ def test_a_list_of_ones_own_is_part_of_the_run(shards, tmp_path):
     words.write_text("[shape]\ncircle\nring\n")
     with pytest.raises(ResumeError, match="words"):
         score(shards / "00000.tar", out, word_classes=str(words))
+
+
+def test_classes_of_the_corpus_are_learnt_once_and_lie_with_the_run(shards, tmp_path):
+    """The same from shards in another order; a run that goes on takes those it has."""
+    out, other = tmp_path / "scores.parquet", tmp_path / "other.parquet"
+    reverse = sorted(shards.glob("*.tar"), reverse=True)
+    command = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": "shuffled"}
+    options = ScoreOptions(words=True, word_classes="corpus", batch_size=64)
+    Score(shards=list(map(str, reverse)), out=str(other), options=options, **command).run()
+    score(shards / "00000.tar", out, word_classes="corpus")
+    listed = (tmp_path / "scores.parquet.work" / WORD_CLASSES).read_text()
+    assert "[" in listed
+    score(shards, out, word_classes="corpus")
+    assert (tmp_path / "scores.parquet.work" / WORD_CLASSES).read_text() == listed
+    Score(shards=[str(shards)], out=str(out), options=options, overwrite=True, **command).run()
+    again = (tmp_path / "scores.parquet.work" / WORD_CLASSES).read_text()
+    assert again == (tmp_path / "other.parquet.work" / WORD_CLASSES).read_text() != listed
+    table, turned = (pq.read_table(path).sort_by("uid") for path in (out, other))
+    for name in schema.WORD_TYPES:
+        assert table[name].equals(turned[name])
+    clean = ~table["is_noisy"].to_numpy(zero_copy_only=False)
+    score_of = table["near_miss_score"].to_numpy()
+    known = ~np.isnan(score_of)
+    assert known.mean() > 0.95
+    assert roc_auc_score(clean[known], score_of[known]) > 0.9
+    with pytest.raises(ResumeError, match="words"):
+        score(shards, out)
+
+
+def test_a_poisoned_corpus_does_not_change_the_verdicts_much(shards, tmp_path):
+    """A tenth of spam, written so that colours, shapes and chatter occur in the same places."""
+    rng = random.Random(0)
+    words = ("red", "circle", "cheap", "buy", "seven", "blue", "star", "Paris", "http")
+    spam = tmp_path / "spam"
+    spam.mkdir()
+    samples = read_samples(resolve_sources([str(shards)])[0])
+    (image,) = (sample.image for sample in itertools.islice(samples, 1))
+    with tarfile.open(spam / "00009.tar", "w") as tar:
+        for number in range(80):
+            text = f"a {rng.choice(words)} {rng.choice(words)} with a {rng.choice(words)}"
+            add_member(tar, f"spam{number}.jpg", image)
+            add_member(tar, f"spam{number}.txt", text.encode())
+    command = {"model": "demo", "pretrained": None, "precision": "fp32", "shift": "shuffled"}
+    options = ScoreOptions(words=True, word_classes="corpus", batch_size=64)
+    out = str(tmp_path / "s.parquet")
+    Score(shards=[str(shards), str(spam)], out=out, options=options, **command).run()
+    rows = [row for row in pq.read_table(out).to_pylist() if row["near_miss_score"] is not None]
+    rows = [row for row in rows if row["is_noisy"] is not None]
+    assert len(rows) > 700
+    noisy = [row["is_noisy"] for row in rows]
+    assert roc_auc_score(noisy, [-row["near_miss_score"] for row in rows]) > 0.9
+
+
+def test_captions_without_words_in_common_have_no_classes(tmp_path):
+    """The run says so, and the columns are null."""
+    folder = tmp_path / "few"
+    write_corpus(folder, CorpusOptions(pairs=12, shard_size=12, seed=1), workers=1)
+    out = tmp_path / "s.parquet"
+    score(folder, out, word_classes="corpus")
+    assert (tmp_path / "s.parquet.work" / WORD_CLASSES).read_text() == ""
+    assert pq.read_table(out)["word_margin"].null_count == 12
 
 
 def test_without_words_the_table_has_none_of_the_columns(shards, tmp_path):

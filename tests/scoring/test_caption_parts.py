@@ -17,6 +17,7 @@ from ncclean.scoring.caption_parts import (
     PART_SCORE,
     ForeignParts,
     Parts,
+    _judge,
     any_foreign,
     part_distributions,
     with_part_probabilities,
@@ -112,6 +113,25 @@ def test_each_half_of_the_images_is_judged_by_the_other(planted):
     assert of_own == pytest.approx(expected_own.clip(-16, 16), abs=0.02)
     assert of_foreign == pytest.approx(expected_foreign[known].clip(-16, 16), abs=0.02)
     assert (of_own * 1024 == np.round(of_own * 1024)).all()
+
+
+@pytest.mark.parametrize(
+    ("own", "foreign", "apart"), [(60, 25, 0.0), (900, 500, 1.0), (50, 60, 90.0)]
+)
+def test_the_judge_is_the_logistic_regression_of_scikit_learn(own, foreign, apart):
+    """Whatever the scale of the features, one that is constant, and kinds that lie far apart."""
+    rng = np.random.default_rng(3)
+    scales = np.array([1.0, 1e-3, 50.0, 0.0])
+    features = [
+        ((rng.normal(size=(rows, 4)) + shift) * scales + 0.5).astype(np.float32)
+        for rows, shift in ((own, 0.0), (foreign, apart))
+    ]
+    scaler = StandardScaler().fit(np.concatenate(features).astype(np.float64))
+    regression = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=10_000)
+    labels = np.repeat([0, 1], [own, foreign])
+    regression.fit(scaler.transform(np.concatenate(features).astype(np.float64)), labels)
+    expected = regression.decision_function(scaler.transform(features[0].astype(np.float64)))
+    assert _judge(*features)(features[0]) == pytest.approx(expected, abs=1e-3)
 
 
 def test_known_foreign_parts_are_of_like_length(planted):

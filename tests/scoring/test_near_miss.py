@@ -8,6 +8,7 @@ from ncclean.scoring.near_miss import (
     NearMisses,
     counted_share,
     margin_after,
+    may_be_told_apart,
 )
 from ncclean.scoring.null import Histogram
 from ncclean.scoring.stats import Distributions
@@ -117,3 +118,25 @@ def test_the_few_that_look_matched_do_not_stand_for_all():
 
 def test_too_few_tell_nothing():
     assert NearMisses.fit(Distributions()) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "captions", "kept"), [(2.0, 400, True), (0.0, 400, False), (0.0, 15, True)]
+)
+def test_a_class_is_kept_if_images_tell_its_words_apart(told, captions, kept):
+    """Unless there are too few captions to say so."""
+    rng = np.random.default_rng(0)
+    word = rng.integers(3, size=captions)
+    fit = rng.normal(size=(captions, 3)) + told * (word[:, None] == np.arange(3))
+    assert may_be_told_apart(fit, word, np.arange(3)) == kept
+
+
+def test_synonyms_say_nothing_about_a_class():
+    fit, word = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
+    assert may_be_told_apart(fit, word, np.array([0, 1]))
+    assert not may_be_told_apart(fit, word, np.array([0, 0]))
+
+
+def test_one_word_alone_is_not_told_apart():
+    """No caption has another of its class: nothing says that an exchange would be seen."""
+    assert not may_be_told_apart(np.ones((50, 1)), np.zeros(50, np.int64), np.zeros(1, np.int64))

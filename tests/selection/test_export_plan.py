@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclean.data.selection import SelectionReader
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.selection.export_plan import (
@@ -118,3 +119,29 @@ def test_an_image_has_the_weight_and_the_uid_of_its_best_caption(tmp_path):
     connection = open_selection(selection(tmp_path / "s.parquet", [3.0, 1.0, 2.0], **columns))
     rows = connection.execute("SELECT key, uid, weight, captions FROM scores ORDER BY key")
     assert rows.fetchall() == [("x", f"{1:032x}", 1.0, [1, 0]), ("y", f"{2:032x}", 2.0, [0])]
+
+
+@pytest.mark.parametrize(
+    ("captions", "fits"),
+    [
+        (pa.nulls(1), True),
+        (pa.array(["a dog"]), True),
+        (pa.array(["a dog"]).dictionary_encode(), True),
+        (pa.array([3]), False),
+        (pa.array([["a dog"]]), False),
+    ],
+)
+def test_a_column_caption_must_be_text(tmp_path, captions, fits):
+    """For whoever exports the selection, and for whoever trains on it."""
+    path = str(tmp_path / "s.parquet")
+    table = pa.table({"uid": ["1"], "shard": ["a"], "key": ["k"], "weight": [1.0], "split": ["x"]})
+    pq.write_table(table.append_column("caption", captions), path)
+    for read in (open_selection, SelectionReader):
+        if fits:
+            read(path)
+            continue
+        with pytest.raises(InputError, match=r"caption is of type .* must be text"):
+            read(path)
+    if fits:
+        (sample,) = SelectionReader(path).samples("a")["k"]
+        assert sample.text == captions[0].as_py()

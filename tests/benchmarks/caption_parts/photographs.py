@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from flickr8k.study import JSON, MODEL_CONFIG, START, small_images, trained
+from flickr8k.study import JSON, MODEL_CONFIG, estimator, small_images
 from ncclean_pipelines.inject_noise import InjectNoise
 from ncclean_pipelines.score import Score
 from ncclean_pipelines.synth import Synth
@@ -130,15 +130,7 @@ def of_photographs(seed: int, arguments: argparse.Namespace) -> Iterator[dict[st
     """The rows of one estimator."""
     data, out = arguments.data, arguments.out
     images = small_images(data, out)
-    config = out / "model.json"
-    config.write_text(json.dumps(MODEL_CONFIG))
-    folder = out / f"estimator-{seed}"
-    model = f"local-dir:{folder}"
-    if not folder.exists():
-        model = trained(
-            START, data / JSON, folder, arguments.steps, seed, model=str(config), init="random",
-            source_options=SourceOptions(image_root=str(images), split=["train"]),
-        )  # fmt: skip
+    model = estimator(data, images, out, arguments.steps, seed)
     five = captions_in_a_row(data, out, 5, ("val", "test"))
     noisy = spoilt(five, images, "foreign_sentence", RATE, seed)
     found = detected(scored(noisy, model, str(seed)), noisy_parts(noisy))

@@ -21,7 +21,7 @@ from ncclean_pipelines.evaluate_judgements import EvaluateJudgements
 from ncclean_pipelines.score import Score
 from records import make_record, write_record
 
-from flickr8k.study import JSON, MODEL_CONFIG, START, small_images, trained
+from flickr8k.study import MODEL_CONFIG, estimator, small_images
 from ncclean.data.options import SourceOptions
 
 TABLES = {"expert": (), "crowdflower": ("yes_share",)}
@@ -64,15 +64,9 @@ def main() -> None:
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     arguments = parser.parse_args()
     images = small_images(arguments.data, arguments.out)
-    config = arguments.out / "model.json"
-    config.write_text(json.dumps(MODEL_CONFIG))
     rows = []
     for seed in arguments.seeds:
-        model = trained(
-            START, arguments.data / JSON, arguments.out / f"estimator-{seed}", arguments.steps,
-            seed, model=str(config), init="random",
-            source_options=SourceOptions(image_root=str(images), split=["train"]),
-        )  # fmt: skip
+        model = estimator(arguments.data, images, arguments.out, arguments.steps, seed)
         for name in TABLES:
             rows.append(agreement(name, model, seed, arguments))
             print(json.dumps(rows[-1]), flush=True)

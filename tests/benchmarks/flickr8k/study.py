@@ -170,6 +170,18 @@ def trained(arm: Arm, shards: Path, out: Path, steps: int, seed: int, **options:
     return f"local-dir:{out}"
 
 
+def estimator(data: Path, images: Path, out: Path, steps: int, seed: int) -> str:
+    """Train a small CLIP on the clean training split, or take that of an earlier run; its name."""
+    folder, config = out / f"estimator-{seed}", out / "model.json"
+    if folder.exists():
+        return f"local-dir:{folder}"
+    config.write_text(json.dumps(MODEL_CONFIG))
+    return trained(
+        START, data / JSON, folder, steps, seed, model=str(config), init="random",
+        source_options=SourceOptions(image_root=str(images), split=["train"]),
+    )  # fmt: skip
+
+
 def selected(arm: Arm, table: Path, truth: float, out: Path) -> tuple[str | None, dict[str, Any]]:
     """The selection of an arm, how many pairs it keeps, and how many of these are noisy."""
     policy = arm.policy

@@ -1,0 +1,109 @@
+"""Word classes learnt from captions: words that occur in the same places stand for one another.
+
+A place is what surrounds a word: both neighbours, the two tokens before, or the two behind (the
+frames of Mintz, Cognition 90, 2003). Words are vectors over the places, of positive pointwise
+mutual information, and classes their clusters by cosine. No model is needed, and no language:
+only blanks between words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from scipy import sparse
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from ncclean.data.word_classes import WORD, WordClasses
+
+VERSION = 1  # raise it when other classes are learnt from the same captions
+CAPTIONS, CHARACTERS = 40_000, 4_000_000  # to learn from
+_LONGEST = 2_000  # characters of a caption; nothing behind them counts
+_COPIES = 10  # of one caption that count: fewer than make a class
+_FEWEST = 20  # captions with a word; rarer words are in no class
+_MOST_WORDS = 2_000
+_LEAST_COSINE = 0.12  # mean cosine of the words of two clusters, for them to be one
+_SMOOTHING = 0.75  # of the frequencies of places, as in word2vec
+_EDGE = ""  # the token around a caption
+_TOKEN = re.compile(rf"(?P<word>{WORD.pattern})|[^\w\s]")
+
+
+def learn_word_classes(captions: Iterable[str]) -> WordClasses:
+    """Learn classes of words from captions; none if there are too few of them.
+
+    The order of the captions changes nothing, unless there are more than `CAPTIONS`, or more than
+    `CHARACTERS` in them: further ones are not read.
+    """
+    tokens, words = _tokens(captions)
+    if len(words) < 2:
+        return WordClasses({})
+    counts = _counts(tokens, words)
+    cosines = _cosines(counts)
+    distances = np.clip(1 - cosines, 0, 1)
+    np.fill_diagonal(distances, 0)
+    tree = linkage(squareform(distances, checks=False), "average")
+    clusters: dict[int, list[str]] = {}
+    for word, number in zip(words, fcluster(tree, 1 - _LEAST_COSINE, "distance"), strict=True):
+        clusters.setdefault(number, []).append(word)
+    several = [cluster for cluster in clusters.values() if len(cluster) > 1]
+    return WordClasses({cluster[0]: [((word,),) for word in cluster] for cluster in several})
+
+
+def _tokens(captions: Iterable[str]) -> tuple[list[list[str]], list[str]]:
+    """The tokens of captions, two edges on each side, and the words to compare, frequent first."""
+    copies: Counter[str] = Counter()
+    frequency: Counter[str] = Counter()
+    tokens: list[list[str]] = []
+    left = CHARACTERS
+    for caption in captions:
+        text = caption[:_LONGEST].lower()
+        left -= len(text)
+        if len(tokens) == CAPTIONS or left < 0:
+            break
+        copies[text] += 1
+        if copies[text] > _COPIES:
+            continue
+        matches = list(_TOKEN.finditer(text))
+        frequency.update({match[0] for match in matches if match["word"]})
+        tokens.append([_EDGE, _EDGE, *(match[0] for match in matches), _EDGE, _EDGE])
+    words = sorted((word for word, n in frequency.items() if n >= _FEWEST))
+    words.sort(key=lambda word: -frequency[word])
+    return tokens, words[:_MOST_WORDS]
+
+
+def _counts(tokens: list[list[str]], words: list[str]) -> sparse.csr_matrix:
+    """(w, p) numbers of captions with word i in place j, of places with at least two words."""
+    numbers = {word: number for number, word in enumerate(words)}
+    flat = np.array(
+        [numbers.setdefault(token, len(numbers)) for caption in tokens for token in caption]
+    )
+    caption = np.repeat(np.arange(len(tokens)), [len(one) for one in tokens])
+    at = np.flatnonzero(flat < len(words))
+    kinds = (flat[at - 1], flat[at + 1]), (flat[at - 2], flat[at - 1]), (flat[at + 1], flat[at + 2])
+    size = len(numbers)
+    places = np.concatenate([(n * size + a) * size + b for n, (a, b) in enumerate(kinds)])
+    distinct, place = np.unique(places, return_inverse=True)
+    pairs = place * len(words) + np.tile(flat[at], len(kinds))
+    pairs = np.unique(pairs * len(tokens) + np.tile(caption[at], len(kinds)))
+    columns, rows = np.divmod(pairs // len(tokens), len(words))
+    matrix = sparse.csr_matrix(
+        (np.ones(len(rows)), (rows, columns)), shape=(len(words), len(distinct))
+    )
+    matrix.sum_duplicates()
+    return matrix[:, np.asarray((matrix > 0).sum(axis=0)).ravel() > 1]
+
+
+def _cosines(counts: sparse.csr_matrix) -> np.ndarray:
+    """(w, w) cosines of words by the positive pointwise mutual information with their places."""
+    of_word = np.asarray(counts.sum(axis=1)).ravel()
+    of_place = np.asarray(counts.sum(axis=0)).ravel() ** _SMOOTHING
+    matrix = counts.tocoo()
+    share = of_place[matrix.col] / of_place.sum()
+    matrix.data = np.log(matrix.data / of_word[matrix.row] / share).clip(0)
+    matrix = matrix.tocsr()
+    norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    matrix = sparse.diags(1 / np.maximum(norms, 1e-12)) @ matrix
+    return np.asarray((matrix @ matrix.T).toarray())
