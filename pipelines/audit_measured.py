@@ -79,7 +79,8 @@ def _needed_line(needed: AnswersNeeded) -> str:
     line = f"{width} takes about {needed.with_judge:,} answers of people in all"
     if needed.of_judge is not None:
         line += f" and {needed.of_judge:,} of the judge"
-    return line + (f" ({needed.alone:,} without the judge)" if alone else "")
+    is_other = alone and needed.alone != needed.with_judge
+    return line + (f" ({needed.alone:,} without the judge)" if is_other else "")
 
 
 def _rule_row(rule: RuleAudit) -> tuple[str, ...]:
