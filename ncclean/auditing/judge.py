@@ -128,9 +128,12 @@ def _column(
     if cut is None:
         return score.cut_at_noise_rate()
     try:
-        return score.cut(side, float(value))
+        bound = float(value)
     except ValueError:
-        raise InputError(f"--judge-column: {value} is not a number") from None
+        bound = math.nan
+    if not math.isfinite(bound):
+        raise InputError(f"--judge-column: {value} is not a number")
+    return score.cut(side, bound)
 
 
 def _either(condition: str, told: str) -> str:

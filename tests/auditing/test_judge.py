@@ -141,7 +141,10 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
     [
         ("missing", "the table has no column missing"),
         ("score<much", "much is not a number"),
+        ("score<nan", "nan is not a number"),
+        ("score>=-inf", "-inf is not a number"),
         ("constant", "says nothing by itself"),
+        ("uid", "says of no pair"),
         ("text<3", "text has no numbers"),
     ],
 )
