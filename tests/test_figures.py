@@ -25,6 +25,7 @@ UNMEASURED = {
     ("architecture.md", "| to add | touch |"),
     ("audit.md", "| `--answers` measures | which is | in `--json` |"),
     ("audit.md", "| key | button | means |"),
+    ("audit.md", "| `answer` is `cannot tell`, and `reason` begins with | because |"),
     ("compare.md", "| tool | takes | gives |"),
     ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),

@@ -113,29 +113,31 @@ def test_a_caption_of_another_name(tmp_path, caption_key, contents):
 
 def test_several_captions(tmp_path):
     record = {
-        "captions": ["zero one", "A. B dog.", "C cat. D."],
+        "captions": ["zero one", "An ant. B dog.", "C cat. D."],
         "is_noisy": [False, True, False],
         "noise_kind": [None, "foreign_sentence", None],
         "noisy_part": [None, 1, None],
     }
     shards = tar(tmp_path, {"a": {"json": record}, "b": {"json": record}})
-    rows = [("a", "B dog.", 1), ("a", None, 0), ("b", None, 2), ("b", "A.", 1)]
+    rows = [("a", "B dog.", 1), ("a", None, 0), ("b", None, 2), ("b", "An ant.", 1)]
     chosen = write_selection(tmp_path, "s", rows)
     found, summary = exported(tmp_path, chosen, shards, caption_key="captions")
     assert (summary.samples, summary.missing) == (2, {})
     assert found["a"]["txt"] == b"B dog."
     assert found["a"]["json"] == {
         "caption": "B dog.", "captions": ["B dog.", "zero one"], "other_captions": ["C cat. D."],
-        "original_caption": "A. B dog.", "original_captions": ["A. B dog.", "zero one"],
+        "original_caption": "An ant. B dog.", "original_captions": ["An ant. B dog.", "zero one"],
         "is_noisy": [True, False], "noise_kind": ["foreign_sentence", None],
-        "noisy_part": [1, None],
+        "noisy_part": [0, None], "original_is_noisy": [True, False],
+        "original_noise_kind": ["foreign_sentence", None], "original_noisy_part": [1, None],
     }  # fmt: skip
     second = found["b"]["json"]
-    assert (second["caption"], second["captions"]) == ("C cat. D.", ["C cat. D.", "A."])
-    assert second["original_captions"] == ["C cat. D.", "A. B dog."]
+    assert (second["caption"], second["captions"]) == ("C cat. D.", ["C cat. D.", "An ant."])
+    assert second["original_captions"] == ["C cat. D.", "An ant. B dog."]
     assert "original_caption" not in second
+    assert second["is_noisy"] == [False, False]
     assert captions(tmp_path, "captions") == {
-        "a": ["B dog.", "zero one"], "b": ["C cat. D.", "A."],
+        "a": ["B dog.", "zero one"], "b": ["C cat. D.", "An ant."],
     }  # fmt: skip
 
 
