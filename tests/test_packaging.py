@@ -90,6 +90,7 @@ LAYERS = (
     "execution",
     "evaluation",
     "report",
+    "reviewing",
 )
 
 

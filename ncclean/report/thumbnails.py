@@ -92,7 +92,7 @@ def read_thumbnails(
     wanted: dict[str, list[Pictured]] = defaultdict(list)
     for pair in pairs:
         wanted[pair.shard].append(pair)
-    named = _by_name(shards)
+    named = shards_by_name(shards)
     gate = PixelGate()
     most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
     with ThreadPoolExecutor(_THREADS, "ncclean-thumbnails") as pool:
@@ -123,6 +123,15 @@ def encode_thumbnail(
 
     `gate` is that of all threads that decode. Raises `ImageRejected` as the decoder does.
     """
+    webp, (width, height) = encode_webp(data, most_bytes, sizes, gate)
+    url = "data:image/webp;base64," + base64.b64encode(webp).decode()
+    return Thumbnail(url, width, height)
+
+
+def encode_webp(
+    data: bytes, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
+) -> tuple[bytes, tuple[int, int]]:
+    """The picture as WebP of at most `most_bytes`, as large as fits, and its width and height."""
     from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
 
     image = decode_whole(data, sizes[0][0], gate or PixelGate())
@@ -133,11 +142,12 @@ def encode_thumbnail(
         small.save(buffer, "WEBP", quality=quality)
         if buffer.tell() <= most_bytes:
             break
-    url = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return Thumbnail(url, *small.size)
+    return buffer.getvalue(), small.size
 
 
-def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+    """Shards by full name, and by the last component of the name where that is unique."""
+    shards = list(shards)
     named: dict[str, ShardRef] = {}
     twice = set()
     for shard in shards:
