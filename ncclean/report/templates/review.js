@@ -210,21 +210,27 @@ function clear() { const before = [...chosen]; chosen.clear(); anchor = -1; befo
 
 // ---- deciding ----------------------------------------------------------------------------------
 
-const decide = guarded(async (kind, captionOf) => {
+// The page goes on at once; the server is told in the order of the keys.
+let told = Promise.resolve();
+function tell(work) { told = told.then(guarded(work)); return told; }
+
+function decide(kind, captionOf) {
   const places = (chosen.size ? [...chosen].sort((a, b) => a - b) : at >= 0 ? [at] : []).filter(n => cards.has(n));
-  const meant = places.map(n => cards.get(n)).map((card, i) => [places[i], card, captionOf ? captionOf(card) : null]).filter(([, , text]) => !captionOf || text);
+  const meant = places.map(n => [n, cards.get(n)]).map(([n, card]) => [n, card, captionOf ? captionOf(card) : null]).filter(([, , text]) => !captionOf || text);
   if (!meant.length) { if (places.length) trouble("No better word and no wrong sentence is known here: e edits the caption."); return; }
   const body = {decision: kind, pairs: meant.map(([, card]) => [card.uid, card.number])};
   if (captionOf) body.captions = meant.map(([, , text]) => text);
-  const answer = await ask("decide", {}, body);
+  const before = meant.map(([, card]) => card.decision);
   trouble();
   for (const [n, card, text] of meant) { card.decision = [kind, text, ""]; verdict(n); }
-  const end = Math.max(...places);
-  clear(); state(answer);
-  await move(end + 1, false);
-});
+  clear(); move(Math.max(...places) + 1, false);
+  tell(async () => {
+    try { state(await ask("decide", {}, body)); }
+    catch (error) { meant.forEach(([n, card], i) => { card.decision = before[i]; verdict(n); }); throw error; }
+  });
+}
 
-const undo = guarded(async () => {
+const undo = () => tell(async () => {
   const answer = await ask("undo", {}, {});
   const now = new Map(answer.undone.map(([uid, n, decision]) => [`${n} ${uid}`, decision]));
   let back = -1;
@@ -267,12 +273,14 @@ $("all").addEventListener("close", guarded(async () => {
   const kind = $("all").returnValue; grid.focus();
   if (!kind) return;
   $("state").textContent = "deciding…";
+  await told;
   const answer = await ask("decide-all", {}, {decision: kind, request});
   await open(at);
   state(answer); $("state").textContent = `${number(answer.changed)} decided at once; u undoes it`;
 }));
 
 const finish = guarded(async () => {
+  await told;
   await ask("done", {}, {});
   document.body.replaceChildren(element("p", "finished", "The decisions are written. This page can be closed."));
 });
