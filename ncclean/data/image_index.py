@@ -75,7 +75,10 @@ class ImageIndex:
                     key = image_key(member)
                     if key and key not in self._places:
                         is_shown = member.size <= LARGEST_IMAGE and not member.is_sparse
-                        self._places[key] = (member.content, member.size if is_shown else _TOO_LARGE)
+                        self._places[key] = (
+                            member.content,
+                            member.size if is_shown else _TOO_LARGE,
+                        )
                     if number % _NOTIFIED == 0:
                         with self._moved:
                             self._moved.notify_all()
@@ -99,7 +102,7 @@ class ImageIndex:
             self._places = {
                 name: (begin, size)
                 for name, (begin, size) in zip(names, places, strict=True)
-                if 0 <= begin and size <= LARGEST_IMAGE
+                if begin >= 0 and size <= LARGEST_IMAGE
             }
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
             return False

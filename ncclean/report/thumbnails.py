@@ -14,6 +14,7 @@ from typing import Protocol
 from PIL import Image
 
 from ncclean.data.gate import PixelGate
+from ncclean.data.open_image import ImageRejected, decode_whole
 from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import OF_CAPTIONS
 from ncclean.data.shards import ShardRef
@@ -132,8 +133,6 @@ def encode_webp(
     data: bytes, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
 ) -> tuple[bytes, tuple[int, int]]:
     """The picture as WebP of at most `most_bytes`, as large as fits, and its width and height."""
-    from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
-
     image = decode_whole(data, sizes[0][0], gate or PixelGate())
     for longest, quality in sizes:
         small = image.copy()
@@ -186,8 +185,6 @@ def _thumbnail(data: bytes | None, encode: Callable[[bytes], Thumbnail]) -> Thum
         return Thumbnail(reason="image file too large to show")
     if not data:
         return Thumbnail(reason="zero bytes")
-    from ncclean.data.decode import ImageRejected
-
     try:
         return encode(data)
     except ImageRejected as rejected:

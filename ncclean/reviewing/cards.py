@@ -33,9 +33,7 @@ def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
     suspect, better = row["suspect_word"], row["better_word"]
     has_words = isinstance(suspect, str) and isinstance(better, str) and suspect and better
     words = [shown_text(word, 100)[0] for word in (suspect, better)] if has_words else None
-    marked = [
-        piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)
-    ]
+    marked = [piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)]
     return {
         "uid": row["uid"],
         "number": row["caption_number"],

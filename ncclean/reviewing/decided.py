@@ -132,7 +132,7 @@ class Decided:
         """Write the decisions to `out`, and remove the journal; returns their number."""
         with self._lock:
             names = ", ".join(DECISIONS.names)
-            table: pa.Table = self._connection.execute(
+            table: pa.Table = self._connection.sql(
                 f"SELECT {names} FROM ({current()}) ORDER BY number"
             ).to_arrow_table()
             write_decisions(self._out, table)

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_index import ImageIndex, can_be_indexed
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.sample_images import pick_images
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, NccleanError, ShardError
 from ncclean.report.thumbnails import LARGE_SIZES, encode_webp, shards_by_name
 
-_INDEXES = 16  # held in memory, some megabytes each
+_INDEXES = 64  # held in memory, some megabytes each
 _KEPT = 1_000  # pictures, some 20 KB each
 _MOST_BYTES = 60_000
 _PATIENCE = 300.0  # seconds; a tar of a store is read through before its last image is found
@@ -104,8 +105,6 @@ class Pictures:
                     future.set_exception(NoPicture(why))
 
     def _encoded(self, data: bytes | None) -> bytes:
-        from ncclean.data.decode import ImageRejected
-
         if data is None:
             raise NoPicture("image file too large to show")
         if not data:

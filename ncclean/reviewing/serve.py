@@ -77,9 +77,6 @@ def serve(
         decided = Decided(table.connection, table.lock, out, reviewer)
         folder = Path(str(out.parent)) / WORKING_FOLDER / _INDEXES
         pictures = Pictures(shards, folder)
-        if shards is not None:
-            import ncclean.data.decode  # noqa: F401  torch takes seconds: before the first picture
-
         listener = stack.enter_context(_listening(port))
 
         def done() -> None:

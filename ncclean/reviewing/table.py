@@ -102,7 +102,9 @@ class ReviewTable:
         scores = JoinedScores.open(paths, joins, memory_limit)
         try:
             condition = (
-                scores.expression(where, "--where", is_condition=True) if where is not None else None
+                scores.expression(where, "--where", is_condition=True)
+                if where is not None
+                else None
             )
             return cls(scores, condition)
         except BaseException:

@@ -257,10 +257,12 @@ class _Selection:
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
                 f"{weight} AS weight FROM scores"
             )
-            self._connection.execute(f"CREATE TEMP VIEW candidates AS {_with_decisions()}"
-                                     if self._decisions is not None else
-                                     "CREATE TEMP VIEW candidates AS SELECT *, "
-                                     "NULL::VARCHAR AS decision FROM policy_candidates")
+            self._connection.execute(
+                f"CREATE TEMP VIEW candidates AS {_with_decisions()}"
+                if self._decisions is not None
+                else "CREATE TEMP VIEW candidates AS SELECT *, "
+                "NULL::VARCHAR AS decision FROM policy_candidates"
+            )
             self._connection.execute("SELECT * FROM candidates LIMIT 0")
         except duckdb.Error as error:
             option = "--where" if policy.where else "the policy"

@@ -134,7 +134,5 @@ def _rows(path: str) -> list[Decision]:
     decisions = [Decision(**row) for row in table.to_pylist()]
     for decision in decisions:
         if decision.decision not in KINDS:
-            raise InputError(
-                f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}"
-            )
+            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
     return decisions
