@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 from upath import UPath
@@ -138,7 +138,7 @@ def _opened(shard: ShardRef) -> Iterator[IO[bytes]]:
             yield stream
     else:
         with stores.open_file(shard.url, _READ_BUFFER) as stream:
-            yield cast("IO[bytes]", stream)
+            yield stream
 
 
 def _name(shard: ShardRef) -> str:

@@ -27,8 +27,8 @@ from ncclean.storage.log import open_log
 # The last decision about each pair.
 CURRENT = (
     "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
-    "arg_max({caption: caption}, number).caption AS caption, arg_max(reviewer, number) AS reviewer, "
-    "arg_max(time, number) AS time, max(number) AS number FROM decided {where} "
+    "arg_max({caption: caption}, number).caption AS caption, "
+    "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, max(number) AS number FROM decided {where} "
     "GROUP BY uid, caption_number"
 )
 
@@ -53,8 +53,8 @@ class Decided:
         """
         self._connection, self._lock, self._out = connection, lock, out
         self._reviewer = reviewer or default_reviewer()
-        self._log, records = open_log(journal_of(out))
-        records = list(records)
+        self._log, lines = open_log(journal_of(out))
+        records = list(lines)
         self._batch = max((record.get("batch", 0) for record in records), default=0)
         self._undone: list[int] = []
         self._number = 0

@@ -172,7 +172,7 @@ class Server:
         if kind not in KINDS or not pairs:
             raise ValueError(kind)
         if kind == CORRECT:
-            captions = [_caption(text) for text in captions]
+            captions = [_caption(text) for text in captions or ()]
             if len(captions) != len(pairs):
                 raise ValueError("a caption for each pair")
         else:

@@ -95,7 +95,9 @@ def select(
     (with `dedup`, of shard and row). With `drop_parts` it has `caption`, the mended caption, null
     where nothing was left out; a corrected caption of `decisions` is there too. `decisions` are
     files of `ncclean review`: what a person keeps, drops or corrects does not depend on the policy,
-    but for pairs without scores, and for `sample`, which draws from what is left. Where images have several captions, `caption_number` and
+    but for pairs without scores, and for `sample`, which draws from what is left.
+
+    Where images have several captions, `caption_number` and
     `caption_rank` come after these, and the order is that of shard and row. `dedup` is a table of
     `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
     by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
