@@ -28,7 +28,8 @@ from ncclean.storage.log import open_log
 CURRENT = (
     "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
     "arg_max({caption: caption}, number).caption AS caption, "
-    "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, max(number) AS number FROM decided {where} "
+    "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
+    "max(number) AS number FROM decided {where} "
     "GROUP BY uid, caption_number"
 )
 
