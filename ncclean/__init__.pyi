@@ -387,6 +387,7 @@ def write_report(
     audit: str | Sequence[str] = ...,
     judge_answers: str | None = None,
     judge_column: str | None = None,
+    decisions: str | Sequence[str] = ...,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,

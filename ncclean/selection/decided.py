@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from ncclean.schema import DECISIONS
-from ncclean.storage.decisions import Decision, Pair, read_decisions
+from ncclean.storage.decisions import KINDS, Decision, Pair, read_decisions
 
 _LISTED = 20
 DROPPED = "decision"  # the reason of a pair that a person dropped
@@ -51,6 +52,11 @@ class Decisions:
                 )
         latest = {pair: several[-1] for pair, several in all_of.items()}
         return cls(latest, len(conflicts), tuple(conflicts[:_LISTED]))
+
+    def counts(self) -> dict[str, int]:
+        """Number of pairs by decision."""
+        counts = Counter(decision.decision for decision in self.by_pair.values())
+        return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
     def create_table(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Create the table `decided` of a connection."""

@@ -11,6 +11,7 @@ import threading
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from ncclean_pipelines.report import Report
 from ncclean_pipelines.select import Select
 
 from ncclean.output_mark import was_made_by
@@ -167,6 +168,9 @@ def test_select_reads_what_a_killed_review_left(scored, tmp_path):
     assert selected.summary.decided == {"correct": 1, "drop": 1, "keep": 1}
     assert selected.summary.kept == plain.summary.kept + 1
     assert selected.summary.dropped_by_reason["decision"] == 1
+    page = tmp_path / "report.html"
+    Report(scores=[scores], out=str(page), pairs=0, decisions=[str(out)]).run()
+    assert "1 keep, 1 drop, 1 correct" in page.read_text()
 
 
 def test_of_two_people_the_later_counts_and_the_conflict_is_named(scored, tmp_path):
