@@ -85,8 +85,9 @@ def write_report(
 
     `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
     the figures, `answers` the files of an audit, beside which a `judge` may have answered,
-    `decisions` those of reviews, which are counted. Raises `InputError` if the table cannot be read or the page would be too large. A shard that breaks off
-    does not raise: it is named in the result.
+    `decisions` those of reviews, which are counted. Raises `InputError` if the table cannot be read
+    or the page would be too large. A shard that breaks off does not raise: it is named in the
+    result.
     """
     begin = time.perf_counter()
     progress.say("reading the score table")
