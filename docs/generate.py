@@ -59,6 +59,7 @@ def schema_page() -> str:
         optional=_columns(schema.OPTIONAL_COLUMNS),
         embeddings=_table(("column", "type"), embeddings),
         neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
+        decisions=_columns(schema.DECISION_COLUMNS),
         outcomes=_columns(schema.OUTCOME_COLUMNS),
     )
 

@@ -29,6 +29,7 @@ __all__ = [
     "merge",
     "neighbours",
     "query",
+    "review",
     "run",
     "score",
     "select",

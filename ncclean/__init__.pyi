@@ -158,6 +158,25 @@ def audit(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Judge a sample of a corpus, and measure its noise rate and its rules."""
+def review(
+    scores: str | Sequence[str],
+    out: str,
+    *,
+    shards: str | Sequence[str] = ...,
+    image_root: str | None = None,
+    split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
+    class_template: str | None = None,
+    join: str | Sequence[str] = ...,
+    dedup: str | None = None,
+    where: str | None = None,
+    reviewer: str | None = None,
+    port: int = 0,
+    browser: bool = True,
+    memory_limit: str | None = '400MB',
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Go through pairs in a browser: keep, drop or correct them."""
 def select(
     scores: str | Sequence[str],
     out: str,
@@ -184,6 +203,7 @@ def select(
     audit: str | Sequence[str] = ...,
     judge_answers: str | None = None,
     judge_column: str | None = None,
+    decisions: str | Sequence[str] = ...,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,
@@ -375,6 +395,7 @@ def write_report(
     audit: str | Sequence[str] = ...,
     judge_answers: str | None = None,
     judge_column: str | None = None,
+    decisions: str | Sequence[str] = ...,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,

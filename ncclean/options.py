@@ -39,7 +39,7 @@ class Reads(Enum):
 
 
 # What few need is not installed with ncclean: the module that tells whether an extra is there.
-EXTRAS = {"judge": "openai", "plots": "matplotlib"}
+EXTRAS = {"judge": "openai", "plots": "matplotlib", "review": "uvicorn"}
 
 
 @dataclass(frozen=True)

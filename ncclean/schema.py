@@ -373,3 +373,19 @@ OUTCOME_COLUMNS = (
 )
 
 OUTCOMES = pa.schema([column.field() for column in OUTCOME_COLUMNS])
+
+# What a person decided about a pair: `ncclean review` writes them, `select --decisions` reads them.
+DECISION_COLUMNS = (
+    Column("uid", _STRING, "uid of the pair, as in the score table", "storage.decisions"),
+    Column(
+        "caption_number",
+        pa.int16(),
+        "which of the sample's captions, from 0",
+        "storage.decisions",
+    ),
+    Column("decision", _STRING, "keep, drop or correct", "storage.decisions"),
+    Column("caption", _STRING, "the corrected caption; null unless corrected", "storage.decisions"),
+    Column("reviewer", _STRING, "who decided", "storage.decisions"),
+    Column("time", pa.timestamp("us", "UTC"), "when it was decided", "storage.decisions"),
+)
+DECISIONS = pa.schema([column.field() for column in DECISION_COLUMNS])

@@ -58,6 +58,10 @@ class Report(Command):
         ),
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
+    decisions: Annotated[
+        Sequence[str],
+        Option("Decisions of `ncclean review`, to count them. Repeatable.", reads=Reads.PATH),
+    ] = ()
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -90,6 +94,7 @@ class Report(Command):
             figures=self.figures,
             answers=self.audit,
             judge=self.beside,
+            decisions=self.decisions,
             join=self.join,
             memory_limit=self.memory_limit,
             progress=progress,

@@ -14,7 +14,7 @@ from ncclean.selection.policy import Policy
 from .command import Command, Result
 from .display import Note, Shown, Table, counted, interval, partner_lines, share
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, Replace, Scores
+from .shared_options import Decisions, Join, MemoryLimit, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.selection.select import SelectionSummary
@@ -56,6 +56,7 @@ class Select(Command):
         ),
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
+    decisions: Decisions = ()
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -74,6 +75,7 @@ class Select(Command):
 
         beside = [JoinedFile.parse(table).path for table in self.join]
         beside += [self.dedup] if self.dedup is not None else []
+        check_apart(self.out, self.decisions)
         check_free([self.out], self.name, self.overwrite)
         check_apart(self.out, table_files([*self.scores, *beside]))
         progress.say("selecting")
@@ -82,6 +84,7 @@ class Select(Command):
             stores.location(self.out),
             self.policy,
             dedup=self.dedup,
+            decisions=self.decisions,
             join=self.join,
             memory_limit=self.memory_limit,
         )
@@ -131,6 +134,8 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
     rows.append(row("dropped", selected.dropped, selected.expected_mismatched_dropped))
     rows += [row(f"  {reason}", count) for reason, count in selected.dropped_by_reason.items()]
     yield Table("", ("", "pairs", "share", "expected mismatched"), tuple(rows))
+    if selected.decided is not None:
+        yield from decision_lines(selected)
     if selected.weight_sum != selected.kept:
         mean = selected.weight_sum / selected.kept if selected.kept else 0.0
         yield f"weights sum to {selected.weight_sum:,.1f}, mean {mean:.4f}"
@@ -149,3 +154,22 @@ def _summary(selected: SelectionSummary) -> Iterator[Shown]:
 def mended_line(captions: int, dropped: int, parts: int) -> str:
     """Say how many captions lost how many of their sentences."""
     return f"{counted(captions, 'caption')} lost {dropped:,} of {counted(parts, 'sentence')}"
+
+
+def decision_lines(selected: SelectionSummary) -> Iterator[Shown]:
+    """Say how many pairs people decided about, and about which they differ."""
+    counts = selected.decided or {}
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    yield f"{counted(sum(counts.values()), 'pair')} decided by people" + (kinds and f": {kinds}")
+    if selected.decided_elsewhere:
+        yield Note(
+            f"{counted(selected.decided_elsewhere, 'decision')} on pairs that the table does not "
+            "have"
+        )
+    if selected.conflicts:
+        first = selected.conflicting[0]
+        said = ", ".join(f"{decision} by {who}" for decision, who in first.decisions)
+        yield Note(
+            f"{counted(selected.conflicts, 'pair')} decided differently in several files: the "
+            f"later decision counts (first: {first.uid}, {said})"
+        )

@@ -93,6 +93,14 @@ Join = Annotated[
         reads=Reads.JOINED,
     ),
 ]
+Decisions = Annotated[
+    Sequence[str],
+    Option(
+        "Decisions of `ncclean review`, which win over the policy. Repeatable; of several about a "
+        "pair the latest counts.",
+        reads=Reads.PATH,
+    ),
+]
 Donors = Annotated[
     Sequence[str],
     Option(

@@ -20,6 +20,7 @@ from .merge import Merge
 from .neighbours import Neighbours
 from .query import Query
 from .report import Report
+from .review import Review
 from .score import Score
 from .select import Select
 from .synth import Synth
@@ -30,6 +31,7 @@ COMMANDS: tuple[type[Command], ...] = (
     Merge,
     Query,
     Audit,
+    Review,
     Select,
     Export,
     Neighbours,

@@ -91,6 +91,7 @@ LAYERS = (
     "evaluation",
     "report",
     "judging",
+    "reviewing",
 )
 
 

@@ -19,12 +19,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.decode import (
     ImageDecoder,
-    ImageRejected,
     byte_tensor,
-    one_line,
-    open_image,
-    to_rgb,
 )
+from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
 from ncclean.data.samples import SkipReason
 
 _RATIO = (3 / 4, 4 / 3)

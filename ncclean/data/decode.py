@@ -8,8 +8,6 @@ takes Pillow.
 
 from __future__ import annotations
 
-import io
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +21,10 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from ncclean.data.gate import PixelGate
 from ncclean.data.image_signals import image_signals
-from ncclean.data.sample_groups import HEIC_NOT_READ
+from ncclean.data.open_image import ImageRejected, one_line, open_image, to_rgb
 from ncclean.data.samples import SkipReason
 from ncclean.options import MAX_PIXELS
 
-# Only formats that web crawls contain: every further parser is attack surface.
-PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-_AVIF_BRANDS = (b"avif", b"avis")
 # Past this aspect ratio the resized strip is mostly thrown away by the crop (30000 x 1 px would
 # become 6,720,000 x 224 px), so only the cropped window is resampled.
 _MAX_STRIP_RATIO = 3.0
@@ -64,18 +58,6 @@ class DecodedImage:
     width: int
     height: int
     signals: dict[str, float | str] | None = None
-
-
-class ImageRejected(Exception):
-    """The image cannot be used; carries the status, and the size where the header told it."""
-
-    def __init__(
-        self, reason: SkipReason, message: str, width: int | None = None, height: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.width = width
-        self.height = height
 
 
 class ImageDecoder:
@@ -170,51 +152,6 @@ class ImageDecoder:
         return _resize_image(image, self.preprocessing), signals
 
 
-def decode_whole(
-    data: bytes, longest: int, gate: PixelGate, max_pixels: int = MAX_PIXELS
-) -> Image.Image:
-    """The uncropped picture for people to look at, in RGB, at most `longest` pixels a side.
-
-    The same bounds as `ImageDecoder`, and raises what it raises.
-    """
-    header = open_image(data, max_pixels)
-    width, height = header.size
-    try:
-        header.draft("RGB", (longest, longest))  # JPEG only: decodes at a fraction of the size
-        with gate.hold(header.size[0] * header.size[1]):
-            image = to_rgb(header)
-            image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    except Exception as error:  # decoders raise anything on hostile bytes
-        raise ImageRejected(SkipReason.IMAGE_CORRUPT, one_line(error), width, height) from error
-    return image
-
-
-def open_image(data: bytes, max_pixels: int) -> Image.Image:
-    """Open an image, reading only its header. Raises `ImageRejected` above the pixel limit."""
-    try:
-        header = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
-    except Image.DecompressionBombError as error:
-        # Raised past twice Pillow's bound, which is at least ours; its text speaks of attacks.
-        message = f"far more than {max_pixels} pixels"
-        raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message) from error
-    except Exception as error:
-        message = _unidentified(data) if _is_unidentified(error) else one_line(error)
-        raise ImageRejected(SkipReason.IMAGE_CORRUPT, message) from error
-    width, height = header.size
-    if width * height > max_pixels:
-        message = f"{width} x {height} pixels, the limit is {max_pixels}"
-        raise ImageRejected(SkipReason.IMAGE_TOO_LARGE, message, width, height)
-    return header
-
-
-def _unidentified(data: bytes) -> str:
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
-        return HEIC_NOT_READ
-    if data[4:8] == b"ftyp" and data[8:12] in _AVIF_BRANDS:
-        return "AVIF, which this version of Pillow does not read: update it, or convert to JPEG"
-    return "not an image"
-
-
 def byte_tensor(data: bytes) -> torch.Tensor:
     """A read-only uint8 tensor over bytes, without a copy."""
     # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
@@ -275,14 +212,6 @@ def _geometry(width: int, height: int, spec: Preprocessing) -> tuple[int, int, i
     return new_height, new_width, round((new_height - side) / 2), round((new_width - side) / 2)
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert the first frame of an image in any mode to 8-bit RGB, ignoring EXIF rotation."""
-    if image.mode.startswith("I;16"):
-        # Pillow's conversion would clip 16-bit values at 255 and leave a white image.
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    return image.convert("RGB")
-
-
 def _open_clip_transform(spec: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:
     """open_clip's own transform without its normalisation, for modes without a fast path."""
     from open_clip.transform import image_transform
@@ -302,18 +231,3 @@ def _open_clip_transform(spec: Preprocessing) -> Callable[[Image.Image], torch.T
         return (unit * 255).round().to(torch.uint8)
 
     return transform
-
-
-def _is_unidentified(error: Exception) -> bool:
-    from PIL import UnidentifiedImageError
-
-    # A Pillow without AVIF knows no format of that name.
-    return isinstance(error, (UnidentifiedImageError, struct.error, KeyError))
-
-
-def one_line(error: BaseException) -> str:
-    """A decoder's error message on one line, without paths of its source files."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    # torchvision's messages start with the path of its own source file.
-    text = text.split(".cpp:")[-1].split(", ", 1)[-1] if ".cpp:" in text else text
-    return text[:200]

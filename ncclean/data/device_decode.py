@@ -18,11 +18,11 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from ncclean.data.decode import (
     DecodedImage,
     ImageDecoder,
-    ImageRejected,
     Preprocessing,
     byte_tensor,
     resize_tensor,
 )
+from ncclean.data.open_image import ImageRejected
 from ncclean.options import MAX_PIXELS
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ def pick_images(shard: ShardRef, keys: Collection[str]) -> Iterator[tuple[str, b
         with shard.open() as packed, unpacked(packed) as stream:
             walk = TarWalk(stream)
             for member in walk:
-                key = _image_key(member)
+                key = image_key(member)
                 if key not in wanted:
                     continue
                 wanted.remove(key)
@@ -53,7 +53,7 @@ def _pick_by_reading(shard: ShardRef, wanted: set[str]) -> Iterator[tuple[str, b
             yield sample.key, sample.image if len(sample.image) <= LARGEST_IMAGE else None
 
 
-def _image_key(member: TarMember) -> str:
-    """The key if the member is an image, as webdataset splits names, else nothing."""
+def image_key(member: TarMember) -> str:
+    """The key of a member that is an image, as webdataset splits names; else nothing."""
     place = sample_member(member.name)
     return place[0] if place is not None and is_image(place[1]) else ""

@@ -17,8 +17,9 @@ from typing import BinaryIO
 
 import torch
 
-from ncclean.data.decode import ImageDecoder, ImageRejected
+from ncclean.data.decode import ImageDecoder
 from ncclean.data.gate import Gate
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.reader import read_samples
 from ncclean.data.samples import CaptionKeys, Sample
 from ncclean.data.shards import WEBDATASET, ShardRef

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 
 from ncclean.data.augment import TrainingDecoder
-from ncclean.data.decode import ImageRejected, Preprocessing
+from ncclean.data.decode import Preprocessing
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.options import LoaderOptions
 from ncclean.data.rank_samples import LoaderCounts as LoaderCounts
 from ncclean.data.rank_samples import RankSamples, RawSample

@@ -56,7 +56,7 @@ class SamplePictures:
 
 def encode_jpeg(data: bytes, longest: int, gate: PixelGate) -> Thumbnail:
     """The picture as a JPEG data URL. Raises `ImageRejected` as the decoder does."""
-    from ncclean.data.decode import decode_whole
+    from ncclean.data.open_image import decode_whole
 
     image = decode_whole(data, longest, gate)
     buffer = io.BytesIO()

@@ -38,7 +38,8 @@ _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shar
 class Page:
     """The content of a page besides the measurements. `thumbnails` is None without shards.
 
-    `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured.
+    `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
+    `decided` how many pairs people decided about, by decision.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Page:
     thumbnails: Thumbnails | None = None
     join: Sequence[str] = ()
     audit: Audit | None = None
+    decided: dict[str, int] | None = None
 
 
 def render(numbers: Measurements, page: Page) -> str:

@@ -23,11 +23,11 @@ _LONGEST_NAME = 300
 _LONGEST_KIND = 16
 _READ_CHARACTERS = 4 * _LONGEST_CAPTION
 # A borderline pair is neither clearly matched nor clearly mismatched.
-_BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
+BORDERLINE = "noise_probability BETWEEN 0.02 AND 0.98"
 # Matched but for a word that `--words` found.
-_ALMOST = "noise_probability < 0.5 AND near_miss_probability >= 0.5 AND suspect_word IS NOT NULL"
+ALMOST = "noise_probability < 0.5 AND near_miss_probability >= 0.5 AND suspect_word IS NOT NULL"
 # Matched but for a sentence that `--caption-parts` found.
-_WRONG_SENTENCE = (
+WRONG_SENTENCE = (
     "noise_probability < 0.5 AND part_noise_probability >= 0.5 AND len(part_starts) > 1"
 )
 _PARTS = "part_starts, part_noise_probabilities"
@@ -128,10 +128,10 @@ def choose_pairs(table: ScoreTable, per_group: int) -> tuple[ShownPair, ...]:
 
     if calibrated:
         take("worst", "noise_probability >= 0.5", "noise_probability DESC, similarity", per_group)
-        take("wrong sentence", _WRONG_SENTENCE, "part_noise_probability DESC", per_group)
-        take("almost right", _ALMOST, "near_miss_probability DESC, near_miss_score", per_group)
+        take("wrong sentence", WRONG_SENTENCE, "part_noise_probability DESC", per_group)
+        take("almost right", ALMOST, "near_miss_probability DESC, near_miss_score", per_group)
         take("best", "noise_probability < 0.5", "noise_probability, similarity DESC", per_group)
-        take("borderline", _BORDERLINE, "abs(noise_probability - 0.5)", per_group)
+        take("borderline", BORDERLINE, "abs(noise_probability - 0.5)", per_group)
     else:
         scored = table.rows("SELECT count(*) FROM pairs WHERE status = 'ok'")[0][0]
         take("worst", "status = 'ok'", "similarity", min(per_group, scored // 2))
@@ -189,7 +189,7 @@ def _pair(
 ) -> ShownPair:
     shard, number, _, key, status, error, text, length, url, width, height, starts, noise = row[:13]
     values, flags = row[13 : 13 + len(_SHOWN_SCORES)], row[13 + len(_SHOWN_SCORES) :]
-    pieces, left_out = _pieces(str(text or ""), starts, noise, caption_bytes)
+    pieces, left_out = caption_pieces(str(text or ""), starts, noise, caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))
     return ShownPair(
@@ -213,7 +213,7 @@ def _pair(
     )
 
 
-def _pieces(
+def caption_pieces(
     text: str, starts: object, noise: object, most_bytes: int
 ) -> tuple[tuple[tuple[str, bool], ...], int]:
     """The parts of a caption made safe, cut to about `most_bytes`; how many characters that cuts.

@@ -14,6 +14,7 @@ from typing import Protocol
 from PIL import Image
 
 from ncclean.data.gate import PixelGate
+from ncclean.data.open_image import ImageRejected, decode_whole
 from ncclean.data.sample_images import pick_images
 from ncclean.data.samples import OF_CAPTIONS
 from ncclean.data.shards import ShardRef
@@ -97,7 +98,7 @@ def read_thumbnails(
     wanted: dict[str, list[Pictured]] = defaultdict(list)
     for pair in pairs:
         wanted[pair.shard].append(pair)
-    named = _by_name(shards)
+    named = shards_by_name(shards)
     if encode is None:
         most_bytes = all_bytes * 3 // 4 // max(len(pairs), 1)
         encode = functools.partial(
@@ -128,8 +129,15 @@ def encode_thumbnail(
 
     `gate` is that of all threads that decode. Raises `ImageRejected` as the decoder does.
     """
-    from ncclean.data.decode import decode_whole  # torch, which a report without shards can spare
+    webp, (width, height) = encode_webp(data, most_bytes, sizes, gate)
+    url = "data:image/webp;base64," + base64.b64encode(webp).decode()
+    return Thumbnail(url, width, height)
 
+
+def encode_webp(
+    data: bytes, most_bytes: int, sizes: _Sizes = _SIZES, gate: PixelGate | None = None
+) -> tuple[bytes, tuple[int, int]]:
+    """The picture as WebP of at most `most_bytes`, as large as fits, and its width and height."""
     image = decode_whole(data, sizes[0][0], gate or PixelGate())
     for longest, quality in sizes:
         small = image.copy()
@@ -138,11 +146,12 @@ def encode_thumbnail(
         small.save(buffer, "WEBP", quality=quality)
         if buffer.tell() <= most_bytes:
             break
-    url = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return Thumbnail(url, *small.size)
+    return buffer.getvalue(), small.size
 
 
-def _by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+def shards_by_name(shards: Iterable[ShardRef]) -> dict[str, ShardRef]:
+    """Shards by full name, and by the last component of the name where that is unique."""
+    shards = list(shards)
     named: dict[str, ShardRef] = {}
     twice = set()
     for shard in shards:
@@ -181,8 +190,6 @@ def _thumbnail(data: bytes | None, encode: Encode) -> Thumbnail:
         return Thumbnail(reason="image file too large to show")
     if not data:
         return Thumbnail(reason="zero bytes")
-    from ncclean.data.decode import ImageRejected
-
     try:
         return encode(data)
     except ImageRejected as rejected:

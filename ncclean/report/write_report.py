@@ -24,6 +24,7 @@ from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
 from ncclean.report.thumbnails import Thumbnails, read_thumbnails
+from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import check_same_corpus
 
 _FORMATS = ("pdf", "png", "svg")
@@ -42,6 +43,7 @@ class WrittenReport:
     out: str
     figures: list[str] = field(default_factory=list)
     audit: Audit | None = None
+    decided: dict[str, int] | None = None
 
     @property
     def failed_shards(self) -> dict[str, str]:
@@ -51,6 +53,7 @@ class WrittenReport:
         return {
             **self.numbers.to_json(),
             "audit": self.audit.to_json() if self.audit is not None else None,
+            "decided": self.decided,
             "pairs_shown": len(self.pairs),
             "pictures": self.thumbnails.count if self.thumbnails is not None else 0,
             "shards_failed": len(self.failed_shards),
@@ -73,6 +76,7 @@ def write_report(
     figures: str | None = None,
     answers: str | Sequence[str] = (),
     judge: JudgeAnswers = NO_JUDGE,
+    decisions: Sequence[str] = (),
     join: Sequence[str] = (),
     memory_limit: str | None = None,
     progress: Progress = SILENT,
@@ -80,9 +84,10 @@ def write_report(
     """Measure the table, pick pairs, read their pictures, write the page and the figures.
 
     `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
-    the figures, `answers` the files of an audit, beside which a `judge` may have answered. Raises
-    `InputError` if the table cannot be read or the page would be too large. A shard that breaks off
-    does not raise: it is named in the result.
+    the figures, `answers` the files of an audit, beside which a `judge` may have answered,
+    `decisions` those of reviews, which are counted. Raises `InputError` if the table cannot be read
+    or the page would be too large. A shard that breaks off does not raise: it is named in the
+    result.
     """
     begin = time.perf_counter()
     progress.say("reading the score table")
@@ -93,6 +98,7 @@ def write_report(
     if answers:
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
+    decided = Decisions.read(decisions).counts() if decisions else None
     thumbnails = None
     if shards is not None:
         check_same_corpus(scores, shards)
@@ -106,6 +112,7 @@ def write_report(
         thumbnails=thumbnails,
         join=join,
         audit=audit,
+        decided=decided,
     )
     html = render(numbers, page).encode()
     with published(stores.location(out)) as aside:
@@ -119,6 +126,7 @@ def write_report(
         out=out,
         figures=_write_figures(numbers, figures, progress) if figures else [],
         audit=audit,
+        decided=decided,
     )
 
 

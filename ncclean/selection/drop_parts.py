@@ -65,7 +65,8 @@ def check_parts(connection: duckdb.DuckDBPyConnection) -> None:
 def count_mended(connection: duckdb.DuckDBPyConnection, chain: str) -> dict[str, int]:
     """Count the kept captions that lost parts, the parts that they lost, and all parts."""
     mended, dropped, parts = connection.execute(
-        "SELECT count(caption), coalesce(sum(parts - len(kept_parts)), 0), "
+        "SELECT count(*) FILTER (len(kept_parts) < parts), "
+        "coalesce(sum(parts - len(kept_parts)), 0), "
         f"coalesce(sum(parts), 0) FROM ({chain}) WHERE reason IS NULL"
     ).fetchall()[0]
     return {"captions_mended": mended, "parts_dropped": dropped, "parts": parts}

@@ -30,6 +30,7 @@ from ncclean.selection.chain_steps import (
     find_over_cap,
     find_worse_captions,
 )
+from ncclean.selection.decided import DROPPED, Conflict, Decisions
 from ncclean.selection.drop_parts import check_parts, count_mended, part_columns
 from ncclean.selection.policy import Policy
 from ncclean.storage.catalog import columns_of, first_line
@@ -52,7 +53,9 @@ class SelectionSummary:
     a partner in each joined table. `drawn` are the rows that were written where pairs are drawn,
     some several times. `measured_noise_kept` is the share of mismatched pairs among the kept by the
     answers of an audit. `captions_mended` lost `parts_dropped` of all `parts` of the kept pairs'
-    captions, None without `drop_parts`.
+    captions, None without `drop_parts`. `decided` counts the pairs of the table that people decided
+    about, by decision, None without decisions; `decided_elsewhere` are decisions on pairs that the
+    table lacks, `conflicts` pairs about which files differ, the first of them in `conflicting`.
     """
 
     rows: int
@@ -70,6 +73,10 @@ class SelectionSummary:
     captions_mended: int | None = None
     parts_dropped: int | None = None
     parts: int | None = None
+    decided: dict[str, int] | None = None
+    decided_elsewhere: int = 0
+    conflicts: int = 0
+    conflicting: tuple[Conflict, ...] = ()
 
 
 def select(
@@ -78,6 +85,7 @@ def select(
     policy: Policy,
     *,
     dedup: str | None = None,
+    decisions: Sequence[str] = (),
     join: Sequence[str] = (),
     memory_limit: str | None = None,
 ) -> SelectionSummary:
@@ -85,7 +93,11 @@ def select(
 
     `out` is Parquet with the columns `uid, shard, key, weight, split`, in the order of the input
     (with `dedup`, of shard and row). With `drop_parts` it has `caption`, the mended caption, null
-    where nothing was left out. Where images have several captions, `caption_number` and
+    where nothing was left out; a corrected caption of `decisions` is there too. `decisions` are
+    files of `ncclean review`: what a person keeps, drops or corrects does not depend on the policy,
+    but for pairs without scores, and for `sample`, which draws from what is left.
+
+    Where images have several captions, `caption_number` and
     `caption_rank` come after these, and the order is that of shard and row. `dedup` is a table of
     `ncclean neighbours`; of each group of near-duplicates the best pair by the policy's score (else
     by `similarity`) is kept. `join` are tables whose columns the policy may read, each `PATH` or
@@ -101,7 +113,8 @@ def select(
         JoinedScores.open(paths, join, memory_limit, beside=beside, writable=aside) as scores,
     ):
         try:
-            selection = _Selection(scores, policy, dedup is not None)
+            decided = Decisions.read(decisions) if decisions else None
+            selection = _Selection(scores, policy, dedup is not None, decided)
             if policy.by_noise_probability and selection.has_scored:
                 _raise_if_unknown(paths)
             if policy.drop_parts:
@@ -134,10 +147,17 @@ def _raise_if_unknown(paths: Sequence[str]) -> None:
 class _Selection:
     """The steps of one selection on one connection."""
 
-    def __init__(self, scores: JoinedScores, policy: Policy, has_dedup: bool) -> None:
+    def __init__(
+        self,
+        scores: JoinedScores,
+        policy: Policy,
+        has_dedup: bool,
+        decisions: Decisions | None = None,
+    ) -> None:
         self._connection = scores.connection
         self._partners = scores.partners
         self._policy = policy
+        self._decisions = decisions
         columns = {name: scores.names.named(name) for name in policy.columns()}
         for name, option in policy.columns().items():
             if columns[name] is None:
@@ -155,6 +175,7 @@ class _Selection:
         read = [name for name in columns.values() if name is not None]
         scores.prepare([*read, *_READ_IF_THERE], expressions)
         self._kind = columns_of(self._connection, "scores")
+        (decisions or Decisions({})).create_table(self._connection)
         self._create_candidates()
         self._has_captions = bool(self._one("SELECT max(number) FROM candidates")[0])
         # Each step reads the chain of those before it.
@@ -181,7 +202,7 @@ class _Selection:
         """COPY the kept pairs to `aside`; returns the fields of the summary except `out`."""
         policy = json.dumps(self._policy.to_json())
         columns = "uid, shard, key, weight, split"
-        if self._policy.drop_parts:
+        if self._policy.drop_parts or self._decisions is not None:
             columns += f", caption AS {MENDED}"
         kept = f"SELECT * FROM ({self._chain()}) WHERE reason IS NULL"
         if self._has_captions:
@@ -228,7 +249,7 @@ class _Selection:
             goodness = policy.goodness(value) or goodness
         try:
             self._connection.execute(
-                "CREATE TEMP VIEW candidates AS SELECT uid, shard, key, row, status, "
+                "CREATE TEMP VIEW policy_candidates AS SELECT uid, shard, key, row, status, "
                 f"coalesce({self._or_null('caption_number', 'SMALLINT')}, 0) AS number, "
                 f"{part_columns(policy, noise)}, "
                 f"{self._or_null('ncu_split', 'VARCHAR')} AS split, "
@@ -237,6 +258,12 @@ class _Selection:
                 f"{where} AS passes_where, "
                 f"coalesce({policy.rule() or 'true'}, false) AS passes_rule, "
                 f"{weight} AS weight FROM scores"
+            )
+            self._connection.execute(
+                f"CREATE TEMP VIEW candidates AS {_with_decisions()}"
+                if self._decisions is not None
+                else "CREATE TEMP VIEW candidates AS SELECT *, "
+                "NULL::VARCHAR AS decision FROM policy_candidates"
             )
             self._connection.execute("SELECT * FROM candidates LIMIT 0")
         except duckdb.Error as error:
@@ -272,8 +299,11 @@ class _Selection:
             score += f"WHEN {among('over_cap')} THEN 'over cap' "
         if self._drawn is not None:
             score += f"WHEN NOT {among('draws')} THEN 'not drawn' "
+        is_left = f"{among('draws')}" if self._drawn is not None else "true"
         return f"""SELECT *, CASE
             WHEN status IS DISTINCT FROM 'ok' THEN coalesce(status, 'no status')
+            WHEN decision = 'drop' THEN {quoted(DROPPED)}
+            WHEN decision IS NOT NULL THEN CASE WHEN NOT {is_left} THEN 'not drawn' END
             WHEN NOT passes_where THEN 'where' {is_duplicate}
             WHEN NOT passes_rule THEN {quoted(policy.method or "")}
             WHEN len(kept_parts) = 0 THEN 'no part left'
@@ -286,7 +316,10 @@ class _Selection:
         if fraction is None:
             return None
         columns = "uid, shard, row, number, goodness"
-        left = f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL)"
+        # What a person keeps is no part of the fraction.
+        left = (
+            f"(SELECT {columns} FROM ({self._chain()}) WHERE reason IS NULL AND decision IS NULL)"
+        )
         return find_best_fraction(self._connection, left, fraction)
 
     def _summary(self) -> dict[str, Any]:
@@ -319,8 +352,26 @@ class _Selection:
             "weight_sum": weights or 0.0,
             "forget": forget,
             "joined": self._partners,
+            **self._count_decided(),
             "drawn": self._drawn,
             **(count_mended(self._connection, self._chain()) if self._policy.drop_parts else {}),
+        }
+
+    def _count_decided(self) -> dict[str, Any]:
+        if self._decisions is None:
+            return {}
+        counts = self._connection.execute(
+            "SELECT decision, count(*) FROM candidates WHERE decision IS NOT NULL "
+            "GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+        there = self._one(
+            "SELECT count(DISTINCT (uid, number)) FROM candidates WHERE decision IS NOT NULL"
+        )[0]
+        return {
+            "decided": dict(counts),
+            "decided_elsewhere": len(self._decisions.by_pair) - there,
+            "conflicts": self._decisions.conflicts,
+            "conflicting": self._decisions.listed,
         }
 
     def _move_ties(self, by_reason: dict[Any, tuple[Any, ...]], condition: str) -> None:
@@ -331,7 +382,7 @@ class _Selection:
         pairs, wrong, weight, forget = self._one(
             "SELECT count(*), coalesce(sum(noise_probability), 0), coalesce(sum(weight), 0), "
             f"count(*) FILTER (split = 'forget') FROM ({self._chain(True)}) "
-            f"WHERE reason IS NULL AND {condition}"
+            f"WHERE reason IS NULL AND decision IS NULL AND {condition}"
         )
 
         def moved(fields: tuple[Any, ...], sign: int) -> tuple[Any, ...]:
@@ -348,3 +399,21 @@ class _Selection:
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return rows[0]
+
+
+def _with_decisions() -> str:
+    """SQL for the candidates beside what people decided.
+
+    A pair that a person keeps has a weight, its whole caption or the corrected one, and no noise to
+    be expected. One that a person drops is not the best of its near-duplicates.
+    """
+    return """SELECT * REPLACE (
+          coalesce(corrected, CASE WHEN NOT is_kept THEN caption END) AS caption,
+          CASE WHEN is_kept THEN range(1, parts + 1) ELSE kept_parts END AS kept_parts,
+          CASE WHEN is_kept THEN 0 ELSE noise_probability END AS noise_probability,
+          passes_where AND decision IS DISTINCT FROM 'drop' OR is_kept AS passes_where,
+          CASE WHEN is_kept AND (weight IS NULL OR isnan(weight)) THEN 1 ELSE weight END AS weight
+        ) FROM (
+          SELECT *, coalesce(decision IN ('keep', 'correct'), false) AS is_kept
+          FROM policy_candidates LEFT JOIN decided
+            ON uid = decided_uid AND number = decided_number)"""

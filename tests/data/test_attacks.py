@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from ncclean.data.decode import ImageDecoder, ImageRejected, Preprocessing
+from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_sources
 from ncclean.data.stream import DecodedSample

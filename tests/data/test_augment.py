@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from ncclean.data.augment import TrainingDecoder, random_crop
-from ncclean.data.decode import ImageRejected, Preprocessing
+from ncclean.data.decode import Preprocessing
+from ncclean.data.open_image import ImageRejected
 from tests import hostile
 
 SPEC = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)

@@ -10,7 +10,8 @@ from open_clip.transform import image_transform
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from ncclean.data.decode import ImageDecoder, ImageRejected, Preprocessing
+from ncclean.data.decode import ImageDecoder, Preprocessing
+from ncclean.data.open_image import ImageRejected
 from tests import hostile
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}

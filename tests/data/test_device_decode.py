@@ -6,8 +6,9 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from ncclean.data.decode import DecodedImage, ImageDecoder, ImageRejected, Preprocessing
+from ncclean.data.decode import DecodedImage, ImageDecoder, Preprocessing
 from ncclean.data.device_decode import DeviceImageDecoder
+from ncclean.data.open_image import ImageRejected
 from tests import hostile
 
 SPEC = Preprocessing((64, 64), (0.0,) * 3, (1.0,) * 3)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ncclean.data.decode import ImageRejected
 from ncclean.data.images.units import resolve_images
+from ncclean.data.open_image import ImageRejected
 from ncclean.data.shards import resolve_shards
 from ncclean.report.pairs import ShownPair
 from ncclean.report.thumbnails import encode_thumbnail, read_thumbnails

@@ -1,0 +1,146 @@
+"""Where the images of a tar lie: an index made in one pass, used from its first entry on, and kept.
+
+An image of a tar of gigabytes is then one read of its bytes, from a disk or a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.sample_images import LARGEST_IMAGE, image_key
+from ncclean.data.shards import WEBDATASET, ShardRef
+from ncclean.data.tar import reason_of
+from ncclean.data.tar_walk import TAR_ERRORS, TarWalk
+from ncclean.data.unpacking import is_packed
+from ncclean.errors import InputError, ShardError
+
+_READ_BUFFER = 64 << 10
+_NOTIFIED = 64  # members between two looks of those who wait
+_TOO_LARGE = -1
+
+Place = tuple[int, int]  # first byte and size
+
+
+class ImageIndex:
+    """The first image of each key of an uncompressed tar.
+
+    A thread walks over the tar; `read` waits until it has come to a key. The finished index goes
+    to a file of `folder`, whose name changes with the shard.
+    """
+
+    def __init__(self, shard: ShardRef, folder: Path) -> None:
+        self._shard = shard
+        self._file = folder / f"{_name(shard)}.npz"
+        self._places: dict[str, Place] = {}
+        self._is_done = False
+        self._error: str | None = None
+        self._moved = threading.Condition()
+        if not self._load():
+            threading.Thread(target=self._walk, name="ncclean-index", daemon=True).start()
+
+    def read(self, key: str) -> bytes | None:
+        """The bytes of a key's image, None for one that is too large to show.
+
+        Raises `KeyError` if the tar has none, `ShardError` if it cannot be read that far.
+        """
+        with self._moved:
+            while key not in self._places and not self._is_done:
+                self._moved.wait()
+            place = self._places.get(key)
+        if place is None:
+            if self._error is not None:
+                raise ShardError(f"cannot be read: {self._error}")
+            raise KeyError(key)
+        begin, size = place
+        try:
+            return None if size < 0 else stores.read_range(self._shard.url, begin, begin + size)
+        except InputError as error:
+            raise ShardError(str(error)) from error
+
+    def _walk(self) -> None:
+        try:
+            with _opened(self._shard) as stream:
+                for number, member in enumerate(TarWalk(stream)):
+                    key = image_key(member)
+                    if key and key not in self._places:
+                        is_shown = member.size <= LARGEST_IMAGE and not member.is_sparse
+                        self._places[key] = (
+                            member.content,
+                            member.size if is_shown else _TOO_LARGE,
+                        )
+                    if number % _NOTIFIED == 0:
+                        with self._moved:
+                            self._moved.notify_all()
+            self._save()
+        except TAR_ERRORS as error:
+            self._error = reason_of(error)
+        except (ShardError, InputError) as error:
+            self._error = str(error)
+        finally:
+            with self._moved:
+                self._is_done = True
+                self._moved.notify_all()
+
+    def _load(self) -> bool:
+        try:
+            with np.load(self._file, allow_pickle=False) as arrays:
+                names = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+                places = arrays["places"].astype(np.int64).reshape(-1, 2).tolist()
+            if len(places) == 0:
+                names = []
+            self._places = {
+                name: (begin, size)
+                for name, (begin, size) in zip(names, places, strict=True)
+                if begin >= 0 and size <= LARGEST_IMAGE
+            }
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+            return False
+        self._is_done = True
+        return True
+
+    def _save(self) -> None:
+        keys = "\0".join(self._places).encode("utf-8", "surrogateescape")
+        try:
+            with published(UPath(self._file)) as aside, open(aside, "wb") as file:
+                np.savez(
+                    file,
+                    keys=np.frombuffer(keys, dtype=np.uint8),
+                    places=np.array(list(self._places.values()), dtype=np.int64).reshape(-1, 2),
+                )
+        except (OSError, InputError):
+            return  # a folder that cannot be written to: the index is made again next time
+
+
+def can_be_indexed(shard: ShardRef) -> bool:
+    """Whether a shard is an uncompressed tar."""
+    if shard.layout != WEBDATASET:
+        return False
+    with shard.open() as stream:
+        return not is_packed(stream)
+
+
+@contextmanager
+def _opened(shard: ShardRef) -> Iterator[IO[bytes]]:
+    """The tar: headers of one on a disk are read in small pieces, a store is read through."""
+    if stores.is_url(shard.url):
+        with shard.open() as stream:
+            yield stream
+    else:
+        with stores.open_file(shard.url, _READ_BUFFER) as stream:
+            yield stream
+
+
+def _name(shard: ShardRef) -> str:
+    identity = f"{stores.canonical(shard.url)}\n{shard.size}\n{shard.version}"
+    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,0 +1,355 @@
+"use strict";
+// Blocks of pairs are added as one scrolls; of those far away only their height stays.
+const BLOCK = 60, NEAR = 3;
+const $ = id => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const grid = $("grid");
+let request = {}, total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
+let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false;
+
+function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
+
+async function ask(name, fields, body) {
+  const query = new URLSearchParams(Object.entries(fields || {}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
+  const options = body === undefined ? {} : {
+    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+  };
+  let answer;
+  try { answer = await fetch(`${name}?${query}`, options); }
+  catch { throw new Error("The server does not answer: start the review again. What was decided is saved."); }
+  const value = await answer.json().catch(() => ({error: `the server says ${answer.status}`}));
+  if (!answer.ok) throw new Error(value.error);
+  return value;
+}
+
+function guarded(work) { return (...args) => Promise.resolve(work(...args)).catch(error => trouble(error.message)); }
+function number(value) { return value.toLocaleString("en"); }
+function element(kind, name, text) {
+  const made = document.createElement(kind);
+  if (name) made.className = name;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// ---- views -------------------------------------------------------------------------------------
+
+const open = guarded(async (start = 0) => {
+  const mine = ++epoch;
+  trouble();
+  const answer = await ask("rows", {...request, start, count: BLOCK, anew: 1});
+  if (mine !== epoch) return;
+  total = answer.pairs;
+  reset(answer.start - answer.start % BLOCK);
+  at = total ? Math.min(answer.start, total - 1) : -1;
+  show(answer);
+  await fill();
+  move(at, false);
+});
+
+function reset(start) {
+  editing = null; blocks.clear(); cards.clear(); chosen.clear(); grid.replaceChildren(); grid.scrollTop = 0;
+  first = last = start; at = anchor = -1;
+}
+
+const drawn = guarded(async () => {
+  const mine = epoch;
+  const answer = await ask("histogram", {...request, low: null, high: null});
+  if (mine !== epoch) return;
+  histogram = answer; paint();
+});
+
+function paint() {
+  const svg = $("histogram"), counts = histogram ? histogram.counts : [], most = Math.max(1, ...counts);
+  svg.replaceChildren(...counts.map((count, n) => {
+    const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const height = count ? Math.max(1.5, 44 * Math.log1p(count) / Math.log1p(most)) : 0;
+    const width = 640 / counts.length, middle = value(n + .5);
+    for (const [name, v] of Object.entries({x: n * width, y: 44 - height, width: width - 1, height})) bar.setAttribute(name, v);
+    if ((request.low == null || middle >= request.low) && (request.high == null || middle <= request.high)) bar.setAttribute("class", "in");
+    return bar;
+  }));
+  const whole = request.low == null && request.high == null;
+  $("clear").hidden = whole;
+  const digits = v => Number(v).toPrecision(3);
+  $("range").textContent = histogram && histogram.score
+    ? `${data.scores[histogram.score] || histogram.score} ${digits(request.low ?? histogram.low)} to ${digits(request.high ?? histogram.high)}` : "";
+}
+
+function value(bin) { return histogram.low + bin * (histogram.high - histogram.low) / histogram.counts.length; }
+
+// ---- blocks ------------------------------------------------------------------------------------
+
+const wanted = new Map();
+async function load(start) {
+  if (wanted.has(start)) return wanted.get(start);
+  const mine = epoch;
+  const job = ask("rows", {...request, start, count: BLOCK}).then(answer => { if (mine === epoch) { show(answer); } })
+    .finally(() => wanted.delete(start));
+  wanted.set(start, job);
+  return job;
+}
+
+function show(answer) {
+  const start = answer.start - answer.start % BLOCK;
+  if (answer.start !== start) return load(start);
+  const block = blocks.get(start) || element("section", "block");
+  if (!blocks.has(start)) {
+    blocks.set(start, block); block.dataset.start = start;
+    const after = [...blocks.keys()].filter(n => n > start).sort((a, b) => a - b)[0];
+    const height = grid.scrollHeight;
+    grid.insertBefore(block, after === undefined ? null : blocks.get(after));
+    fillBlock(block, answer);
+    if (after !== undefined) grid.scrollTop += grid.scrollHeight - height;  // what one sees stays where it is
+  } else fillBlock(block, answer);
+  first = Math.min(...blocks.keys()); last = Math.max(...blocks.keys());
+  state(answer);
+}
+
+function fillBlock(block, answer) {
+  block.style.minHeight = "";
+  block.replaceChildren(...answer.cards.map((card, n) => draw(card, answer.start + n)));
+  block.dataset.full = "1";
+}
+
+const fill = guarded(async () => {
+  if (!blocks.size) return;
+  const box = grid.getBoundingClientRect(), reach = NEAR * box.height;
+  for (const [start, block] of blocks) {
+    const place = block.getBoundingClientRect();
+    const far = place.bottom < box.top - 2 * reach || place.top > box.bottom + 2 * reach;
+    if (far && block.dataset.full && !(at >= start && at < start + BLOCK) && !(editing >= start && editing < start + BLOCK && editing !== null)) {
+      block.style.minHeight = `${place.height}px`;
+      for (let n = start; n < start + BLOCK; n++) if (!chosen.has(n)) cards.delete(n);
+      block.replaceChildren(); delete block.dataset.full;
+    } else if (!far && !block.dataset.full) await load(start);
+  }
+  const end = grid.scrollHeight - grid.scrollTop - box.height;
+  if (end < reach && last + BLOCK < total && !wanted.has(last + BLOCK)) { await load(last + BLOCK); return fill(); }
+  if (grid.scrollTop < reach && first > 0 && !wanted.has(first - BLOCK)) { await load(first - BLOCK); }
+});
+
+function draw(card, n) {
+  const box = element("article", "card");
+  box.dataset.n = n; box.setAttribute("role", "option"); box.id = `card-${n}`;
+  const picture = element("div", "picture"), image = element("img");
+  image.loading = "lazy"; image.decoding = "async"; image.alt = "";
+  image.addEventListener("error", guarded(async () => {
+    const answer = await fetch(image.src).catch(() => null);
+    const why = answer && !answer.ok ? await answer.json().catch(() => ({})) : {};
+    picture.replaceChildren(element("span", "", card.error || why.error || "no picture"));
+  }), {once: true});
+  image.src = `picture?${new URLSearchParams({shard: card.shard, key: card.key})}`;
+  picture.append(image);
+  const caption = element("p", "caption");
+  caption.dir = "auto";
+  if (card.pieces.length) for (const [text, kind] of card.pieces) caption.append(element("span", kind, text), kind === "part" ? " " : "");
+  else caption.append(element("span", "meta", "no caption"));
+  if (card.leftOut) caption.append(element("span", "meta", ` … ${number(card.leftOut)} more characters`));
+  box.append(picture, caption);
+  if (card.words) {
+    const better = element("p", "better", "better: ");
+    better.append(element("b", "", card.words[1])); box.append(better);
+  }
+  const scores = Object.entries(card.scores).map(([name, v]) => `${(data.scores[name] || name).toLowerCase()} ${v}`);
+  if (card.status !== "ok") scores.unshift(card.status + (card.error ? `: ${card.error}` : ""));
+  if (card.group) scores.push(`group ${card.group}`);
+  const meta = element("p", "meta", scores.join(" · "));
+  meta.title = `${card.shard} / ${card.key} / ${card.uid}`;
+  box.append(meta, element("p", "verdict"));
+  cards.set(n, {...card, box}); verdict(n);
+  return box;
+}
+
+function verdict(n) {
+  const card = cards.get(n); if (!card || !card.box) return;
+  const [kind, caption, who] = card.decision || [];
+  card.box.className = `card ${kind || ""}${n === at ? " at" : ""}${chosen.has(n) ? " chosen" : ""}`;
+  card.box.setAttribute("aria-selected", chosen.has(n) || n === at);
+  card.box.querySelector(".verdict").textContent = !kind ? "" : kind === "correct" ? `corrected: ${visible(caption)}` : {keep: "kept", drop: "dropped"}[kind] + (who ? ` by ${who}` : "");
+}
+
+function visible(text) { return text.replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f\u0000-\u0008]/g, c => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`); }
+
+function state(answer) {
+  if (answer.canUndo !== undefined) canUndo = answer.canUndo;
+  document.querySelector("[data-do=undo]").disabled = !canUndo;
+  const counts = answer.decided || {}, parts = ["keep", "drop", "correct"].filter(k => counts[k]).map(k => `${number(counts[k])} ${k}`);
+  $("decided").textContent = parts.length ? `decided: ${parts.join(", ")}` : "nothing decided yet";
+  where();
+}
+
+function where() {
+  $("state").textContent = total ? `${number(at + 1)} of ${number(total)}${chosen.size ? `, ${number(chosen.size)} selected` : ""}` : "no pairs";
+}
+
+// ---- moving and selecting ----------------------------------------------------------------------
+
+async function move(n, extend) {
+  if (!total) return where();
+  n = Math.max(0, Math.min(total - 1, n));
+  const before = [at, ...chosen];
+  if (extend) {
+    if (anchor < 0) anchor = at;
+    chosen.clear();
+    for (let i = Math.min(anchor, n); i <= Math.max(anchor, n); i++) if (cards.has(i)) chosen.add(i);
+  } else anchor = -1;
+  at = n;
+  if (!cards.has(n)) await load(n - n % BLOCK);
+  [...before, ...chosen, at].forEach(verdict);
+  const card = cards.get(n);
+  if (card) { card.box.scrollIntoView({block: "nearest"}); grid.setAttribute("aria-activedescendant", card.box.id); }
+  where();
+}
+
+function columns() {
+  const block = grid.querySelector(".block");
+  return block ? getComputedStyle(block).gridTemplateColumns.split(" ").length : 1;
+}
+
+function clear() { const before = [...chosen]; chosen.clear(); anchor = -1; before.forEach(verdict); where(); }
+
+// ---- deciding ----------------------------------------------------------------------------------
+
+// The page goes on at once; the server is told in the order of the keys.
+let told = Promise.resolve();
+function tell(work) { told = told.then(guarded(work)); return told; }
+
+function decide(kind, captionOf) {
+  const places = (chosen.size ? [...chosen].sort((a, b) => a - b) : at >= 0 ? [at] : []).filter(n => cards.has(n));
+  const meant = places.map(n => [n, cards.get(n)]).map(([n, card]) => [n, card, captionOf ? captionOf(card) : null]).filter(([, , text]) => !captionOf || text);
+  if (!meant.length) { if (places.length) trouble("No better word and no wrong sentence is known here: e edits the caption."); return; }
+  const body = {decision: kind, pairs: meant.map(([, card]) => [card.uid, card.number])};
+  if (captionOf) body.captions = meant.map(([, , text]) => text);
+  const before = meant.map(([, card]) => card.decision);
+  trouble();
+  for (const [n, card, text] of meant) { card.decision = [kind, text, ""]; verdict(n); }
+  clear(); move(Math.max(...places) + 1, false);
+  tell(async () => {
+    try { state(await ask("decide", {}, body)); }
+    catch (error) { meant.forEach(([n, card], i) => { card.decision = before[i]; verdict(n); }); throw error; }
+  });
+}
+
+const undo = () => tell(async () => {
+  const answer = await ask("undo", {}, {});
+  const now = new Map(answer.undone.map(([uid, n, decision]) => [`${n} ${uid}`, decision]));
+  let back = -1;
+  for (const [n, card] of cards) if (now.has(`${card.number} ${card.uid}`)) {
+    card.decision = now.get(`${card.number} ${card.uid}`); verdict(n); if (back < 0 || n < back) back = n;
+  }
+  state(answer);
+  if (answer.changed > answer.undone.length) return open(at);
+  if (back >= 0) await move(back, false);
+});
+
+function edit() {
+  const card = cards.get(at); if (!card || editing !== null) return;
+  if (!card.isWhole) { trouble("This caption is too long to edit here."); return; }
+  editing = at;
+  const place = at, caption = card.box.querySelector(".caption"), area = element("textarea");
+  area.value = card.decision && card.decision[1] || card.text; area.setAttribute("aria-label", "Corrected caption");
+  area.dir = "auto";
+  caption.hidden = true; caption.after(area); area.focus();
+  const close = () => { if (editing === null) return; editing = null; area.remove(); caption.hidden = false; grid.focus({preventScroll: true}); };
+  area.addEventListener("keydown", event => {
+    event.stopPropagation();
+    if (event.key === "Escape") close();
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      const text = area.value.trim();
+      close();
+      if (text && text !== card.text) { clear(); at = place; decide("correct", () => text); }
+    }
+  });
+  area.addEventListener("blur", () => setTimeout(() => { if (area.isConnected && area.value === card.text) close(); }, 200));
+}
+
+function all() {
+  if (!total) return;
+  $("all-what").textContent = `All ${number(total)} pairs of this view that are undecided:`;
+  $("all").returnValue = ""; $("all").showModal();
+}
+$("all").addEventListener("close", guarded(async () => {
+  const kind = $("all").returnValue; grid.focus();
+  if (!kind) return;
+  $("state").textContent = "deciding…";
+  await told;
+  const answer = await ask("decide-all", {}, {decision: kind, request});
+  await open(at);
+  state(answer); $("state").textContent = `${number(answer.changed)} decided at once; u undoes it`;
+}));
+
+const finish = guarded(async () => {
+  await told;
+  await ask("done", {}, {});
+  document.body.replaceChildren(element("p", "finished", "The decisions are written. This page can be closed."));
+});
+
+const deeds = {
+  keep: () => decide("keep"), drop: () => decide("drop"), mend: () => decide("correct", card => card.mended),
+  edit, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => $("help").showModal(),
+};
+const keys = {k: "keep", d: "drop", r: "mend", e: "edit", s: "skip", u: "undo", a: "all", "?": "help"};
+
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape") grid.focus(); return; }
+  const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
+  if (step) move(at + step, event.shiftKey);
+  else if (event.key === "Home") open(0);
+  else if (event.key === "End") open(Math.max(0, total - 1));
+  else if (event.key === "x") { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
+  else if (event.key === "Escape") clear();
+  else if (event.key === "v") $("view").focus();
+  else if (event.key === "/") $("where").focus();
+  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1); }
+  else if (keys[event.key]) deeds[keys[event.key]]();
+  else return;
+  event.preventDefault();
+});
+document.querySelector("footer").addEventListener("click", event => {
+  const button = event.target.closest("button"); if (button) { grid.focus({preventScroll: true}); deeds[button.dataset.do](); }
+});
+grid.addEventListener("click", event => {
+  const card = event.target.closest(".card"); if (!card || event.target.matches("textarea")) return;
+  const n = +card.dataset.n;
+  if (event.shiftKey) move(n, true);
+  else if (event.ctrlKey || event.metaKey) { chosen.has(n) ? chosen.delete(n) : chosen.add(n); verdict(n); where(); }
+  else { clear(); move(n, false); }
+});
+grid.addEventListener("dblclick", event => { if (event.target.closest(".caption")) edit(); });
+let due = 0;
+grid.addEventListener("scroll", () => { if (!due) due = requestAnimationFrame(() => { due = 0; fill(); }); }, {passive: true});
+$("done").addEventListener("click", finish);
+
+// ---- what is asked for -------------------------------------------------------------------------
+
+function changed() {
+  request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), undecided: $("undecided").checked ? "1" : ""};
+  open(0); drawn();
+}
+for (const name of ["view", "score"]) $(name).addEventListener("change", () => { request.low = request.high = null; changed(); grid.focus(); });
+$("where").addEventListener("keydown", event => { if (event.key === "Enter") { changed(); grid.focus(); } });
+$("where").addEventListener("change", changed);
+$("undecided").addEventListener("change", changed);
+$("clear").addEventListener("click", () => { request.low = request.high = null; paint(); changed(); });
+
+let from = null;
+const bin = event => {
+  const box = $("histogram").getBoundingClientRect();
+  return Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)) * histogram.counts.length;
+};
+$("histogram").addEventListener("pointerdown", event => { if (histogram && histogram.counts.length) { from = bin(event); $("histogram").setPointerCapture(event.pointerId); } });
+$("histogram").addEventListener("pointermove", event => { if (from !== null) brush(bin(event)); });
+$("histogram").addEventListener("pointerup", event => { if (from !== null) { brush(bin(event)); from = null; changed(); } });
+function brush(to) {
+  const [low, high] = [Math.floor(Math.min(from, to)), Math.ceil(Math.max(from, to))];
+  request.low = low > 0 ? value(low) : null; request.high = high < histogram.counts.length ? value(high) : null;
+  paint();
+}
+
+for (const [name, title] of data.views) { const option = element("option", "", title); option.value = name; $("view").append(option); }
+$("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)));
+ask("views").then(counts => { for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
+grid.focus();
+changed();

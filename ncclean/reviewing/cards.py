@@ -1,0 +1,117 @@
+"""A row as the page shows it: text made safe, what is wrong marked, and what would mend it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from ncclean.report.captions import shown_text
+from ncclean.report.pairs import caption_pieces
+
+_SHOWN_BYTES = 2_000
+_EDITED_CHARACTERS = 20_000
+_LONGEST_NAME = 300
+_SCORES = (
+    "noise_probability", "similarity", "near_miss_probability", "part_noise_probability",
+    "better_captions", "better_images", "is_noisy", "noise_kind",
+)  # fmt: skip
+_GROUPS = ("pair_group", "image_group")
+
+
+def card_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a card; every text in it is to be shown as text."""
+    text = row["text"] if isinstance(row["text"], str) else ""
+    pieces, left_out = caption_pieces(
+        text[: 4 * _SHOWN_BYTES],
+        row["part_starts"],
+        row["part_noise_probabilities"],
+        _SHOWN_BYTES,
+    )
+    suspect, better = row["suspect_word"], row["better_word"]
+    has_words = isinstance(suspect, str) and isinstance(better, str) and suspect and better
+    words = [shown_text(word, 100)[0] for word in (suspect, better)] if has_words else None
+    marked = [piece for text_, is_wrong in pieces for piece in _marked(text_, is_wrong, words)]
+    return {
+        "uid": row["uid"],
+        "number": row["caption_number"],
+        "shard": row["shard"],
+        "key": row["key"],
+        "status": shown_text(str(row["status"]), 100)[0],
+        "error": _short(row["error"]),
+        "pieces": marked,
+        "leftOut": left_out + max(len(text) - 4 * _SHOWN_BYTES, 0),
+        "text": text[:_EDITED_CHARACTERS],
+        "isWhole": len(text) <= _EDITED_CHARACTERS,
+        "words": words,
+        "mended": mended_caption(row),
+        "group": next((_short(row[name]) for name in _GROUPS if row[name]), None),
+        "scores": {name: _value(row[name]) for name in _SCORES if row[name] is not None},
+    }
+
+
+def mended_caption(row: Mapping[str, Any]) -> str | None:
+    """The caption with the better word, or without its wrong sentences; None if nothing is known.
+
+    A wrong sentence comes first, as in the selection's `--drop-parts`: what has a probability of at
+    least one half is left out, else the worst part.
+    """
+    text = row["text"]
+    if not isinstance(text, str):
+        return None
+    parts = _without_wrong_parts(row, text)
+    if parts is not None:
+        return parts
+    suspect, better = row["suspect_word"], row["better_word"]
+    if not (isinstance(suspect, str) and isinstance(better, str) and suspect and better):
+        return None
+    place = _word(text, suspect)
+    if place is None:
+        return None
+    if place[0].isupper():
+        better = better[:1].upper() + better[1:]
+    begin, end = place.span()
+    return f"{text[:begin]}{better}{text[end:]}"
+
+
+def _without_wrong_parts(row: Mapping[str, Any], text: str) -> str | None:
+    starts, noise = row["part_starts"], row["part_noise_probabilities"]
+    if not (isinstance(starts, list) and isinstance(noise, list) and len(starts) > 1):
+        return None
+    if len(starts) != len(noise) or starts[0] != 0 or starts != sorted(set(starts)):
+        return None
+    wrong = [isinstance(value, float) and value >= 0.5 for value in noise]
+    if not any(wrong) and (row["part_noise_probability"] or 0.0) >= 0.5:
+        worst = row["worst_part_number"]
+        wrong = [number == worst for number in range(len(starts))]
+    ends = pairwise([*starts, len(text)])
+    kept = [text[a:b] for (a, b), is_wrong in zip(ends, wrong, strict=True) if not is_wrong]
+    mended = "".join(kept).strip()
+    return mended if mended and len(kept) < len(starts) else None
+
+
+def _word(text: str, word: str) -> re.Match[str] | None:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)
+
+
+def _marked(piece: str, is_wrong: bool, words: list[str] | None) -> list[tuple[str, str]]:
+    """Texts with `part`, `word` or nothing, for how each is marked."""
+    kind = "part" if is_wrong else ""
+    place = _word(piece, words[0]) if words is not None else None
+    if place is None:
+        return [(piece, kind)]
+    begin, end = place.span()
+    split = [(piece[:begin], kind), (piece[begin:end], "word"), (piece[end:], kind)]
+    return [(text, mark) for text, mark in split if text]
+
+
+def _short(value: object) -> str | None:
+    return shown_text(value, _LONGEST_NAME)[0] if isinstance(value, str) and value else None
+
+
+def _value(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    return _short(value) if isinstance(value, str) else value

@@ -1,0 +1,162 @@
+"""The decisions of a review: in a journal that outlives any kill, and in DuckDB for the views."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+from upath import UPath
+
+from ncclean import stores
+from ncclean.schema import DECISIONS
+from ncclean.storage.decisions import (
+    Decision,
+    Pair,
+    default_reviewer,
+    journal_of,
+    read_decisions,
+    record_of,
+    replayed,
+    write_decisions,
+)
+from ncclean.storage.log import open_log
+
+# The last decision about each pair.
+CURRENT = (
+    "SELECT uid, caption_number, arg_max(decision, number) AS decision, "
+    "arg_max({caption: caption}, number).caption AS caption, "
+    "arg_max(reviewer, number) AS reviewer, arg_max(time, number) AS time, "
+    "max(number) AS number FROM decided {where} "
+    "GROUP BY uid, caption_number"
+)
+
+
+class Decided:
+    """Decisions in the table `decided` of a connection, each in the journal before it is there.
+
+    `decided` has a row for each decision, those about one pair that was decided again included;
+    `number` is their order, `batch` tells which are undone together.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        lock: threading.RLock,
+        out: UPath,
+        reviewer: str | None = None,
+    ) -> None:
+        """Open the journal, and read the decisions that are there: a review goes on.
+
+        Raises `InputError` if another review writes to `out`, or it is no table of decisions.
+        """
+        self._connection, self._lock, self._out = connection, lock, out
+        self._reviewer = reviewer or default_reviewer()
+        self._log, lines = open_log(journal_of(out))
+        records = list(lines)
+        self._batch = max((record.get("batch", 0) for record in records), default=0)
+        self._undone: list[int] = []
+        self._number = 0
+        connection.execute(
+            "CREATE TEMP TABLE decided (number BIGINT, batch BIGINT, uid VARCHAR, "
+            "caption_number SMALLINT, decision VARCHAR, caption VARCHAR, reviewer VARCHAR, "
+            "time TIMESTAMPTZ)"
+        )
+        if stores.ask("read", str(out), out.is_file) or replayed(records):
+            self._insert(0, read_decisions(str(out)))
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._undone)
+
+    def decide(
+        self,
+        pairs: Sequence[Pair],
+        decision: str,
+        captions: Sequence[str | None] | None = None,
+        *,
+        continues: bool = False,
+    ) -> None:
+        """Decide about pairs, in one batch, which `undo` takes back.
+
+        On return the decisions are on disk. `continues` adds them to the batch before.
+        """
+        if not pairs:
+            return
+        now = datetime.datetime.now(datetime.timezone.utc)
+        texts = captions or [None] * len(pairs)
+        rows = [
+            Decision(uid, number, decision, text, self._reviewer, now)
+            for (uid, number), text in zip(pairs, texts, strict=True)
+        ]
+        with self._lock:
+            if not continues or not self._undone:
+                self._batch += 1
+                self._undone.append(self._batch)
+            self._log.append(record_of(self._batch, rows))
+            self._insert(self._batch, rows)
+
+    def undo(self) -> list[Pair]:
+        """Take back the last batch of this session; returns its pairs, none if there is none."""
+        with self._lock:
+            if not self._undone:
+                return []
+            batch = self._undone.pop()
+            self._log.append({"undo": batch})
+            pairs = self._connection.execute(
+                "DELETE FROM decided WHERE batch = ? RETURNING uid, caption_number", [batch]
+            ).fetchall()
+            return [(uid, number) for uid, number in pairs]
+
+    def of_pairs(self, pairs: Sequence[Pair]) -> dict[Pair, tuple[str, str | None, str]]:
+        """Decision, caption and reviewer of those pairs that are decided."""
+        with self._lock:
+            where = "WHERE list_contains(?, uid)"
+            rows = self._connection.execute(
+                f"SELECT uid, caption_number, decision, caption, reviewer "
+                f"FROM ({CURRENT.replace('{where}', where)})",
+                [[uid for uid, _ in pairs]],
+            ).fetchall()
+        return {(uid, number): rest for uid, number, *rest in map(tuple, rows)}  # type: ignore[misc]
+
+    def counts(self) -> dict[str, int]:
+        """Number of pairs by decision."""
+        with self._lock:
+            rows = self._connection.execute(
+                f"SELECT decision, count(*) FROM ({current()}) GROUP BY 1 ORDER BY 1"
+            ).fetchall()
+        return dict(rows)
+
+    def save(self) -> int:
+        """Write the decisions to `out`, and remove the journal; returns their number."""
+        with self._lock:
+            names = ", ".join(DECISIONS.names)
+            table: pa.Table = self._connection.sql(
+                f"SELECT {names} FROM ({current()}) ORDER BY number"
+            ).to_arrow_table()
+            write_decisions(self._out, table)
+            self._log.remove()
+            self._undone.clear()
+            return len(table)
+
+    def _insert(self, batch: int, decisions: Sequence[Decision]) -> None:
+        rows = [
+            (self._number + number, batch, *decision)
+            for number, decision in enumerate(decisions, start=1)
+        ]
+        self._number += len(rows)
+        names = ("number", "batch", *Decision._fields)
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+        if columns:
+            kinds = pa.schema([("number", pa.int64()), ("batch", pa.int64()), *DECISIONS])
+            arrow = pa.table({name: list(values) for name, values in columns.items()}, kinds)
+            self._connection.register("arrived", arrow)
+            self._connection.execute("INSERT INTO decided SELECT * FROM arrived")
+            self._connection.unregister("arrived")
+
+
+def current() -> str:
+    """SQL for the last decision about each pair."""
+    return CURRENT.replace("{where}", "")

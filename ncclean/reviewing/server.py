@@ -1,0 +1,275 @@
+"""The server of a review: a page, its rows and pictures, and decisions, for one person's browser.
+
+It listens on this machine alone. Every path begins with a random token; a request with another
+Host than this machine's, or from a page of another origin, is refused, whatever it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+import ncclean
+from ncclean.errors import InputError
+from ncclean.report.page import asset, content_hash, environment, script_json
+from ncclean.reviewing.cards import card_of, mended_caption
+from ncclean.reviewing.decided import Decided
+from ncclean.reviewing.pictures import NoPicture, Pictures
+from ncclean.reviewing.table import Request, ReviewTable
+from ncclean.storage.decisions import CORRECT, KINDS
+
+_HOSTS = ("127.0.0.1", "localhost", "::1")
+_PAGE_ROWS = 200
+_LARGEST_BODY = 4 << 20
+_LONGEST_CAPTION = 100_000
+_PICTURE_THREADS = 8
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Server:
+    """The application of one review. `done` is called when the person has finished."""
+
+    def __init__(
+        self,
+        table: ReviewTable,
+        decided: Decided,
+        pictures: Pictures,
+        title: str,
+        done: Callable[[], None],
+    ) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._table, self._decided, self._pictures = table, decided, pictures
+        self._title, self._done = title, done
+        self._pool = ThreadPoolExecutor(_PICTURE_THREADS, "ncclean-pictures")
+        inside = {
+            "GET": {
+                "": self._page,
+                "views": self._views,
+                "rows": self._rows,
+                "histogram": self._histogram,
+                "picture": self._picture,
+            },
+            "POST": {
+                "decide": self._decide,
+                "decide-all": self._decide_all,
+                "undo": self._undo,
+                "done": self._finish,
+            },
+        }
+        self.app = Starlette(
+            routes=[
+                Route(f"/{{token}}/{name}", self._guarded(handler), methods=[method])
+                for method, handlers in inside.items()
+                for name, handler in handlers.items()
+            ]
+        )
+
+    def _guarded(
+        self, handler: Callable[[HttpRequest], Awaitable[Response]]
+    ) -> Callable[[HttpRequest], Awaitable[Response]]:
+        async def guarded(request: HttpRequest) -> Response:
+            token = request.path_params["token"].encode()
+            if not secrets.compare_digest(token, self.token.encode()):
+                return PlainTextResponse("no such page", 404)
+            if not is_own(request):
+                return PlainTextResponse("not from here", 403)
+            try:
+                response = await handler(request)
+            except InputError as error:
+                response = JSONResponse({"error": str(error)}, 400)
+            except (KeyError, TypeError, ValueError):
+                response = JSONResponse({"error": "a request that the page does not make"}, 400)
+            response.headers.update(_HEADERS)
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return guarded
+
+    async def _page(self, request: HttpRequest) -> Response:
+        style, script = asset("review.css"), asset("review.js")
+        policy = (
+            f"default-src 'none'; img-src 'self' data:; connect-src 'self'; "
+            f"style-src '{content_hash(style)}'; script-src '{content_hash(script)}'; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        html = environment().get_template("review.html").render(
+            title=self._title,
+            version=ncclean.__version__,
+            style=Markup(style),
+            script=Markup(script),
+            data=script_json(
+                {
+                    "views": [[view.name, view.title, view.score]
+                              for view in self._table.views.values()],
+                    "scores": self._table.scores,
+                }
+            ),
+        )  # fmt: skip
+        return HTMLResponse(html, headers={"Content-Security-Policy": policy})
+
+    async def _views(self, request: HttpRequest) -> Response:
+        return JSONResponse(await run_in_threadpool(self._table.counts))
+
+    async def _histogram(self, request: HttpRequest) -> Response:
+        wanted = _wanted(request.query_params)
+        return JSONResponse(await run_in_threadpool(self._table.histogram, wanted))
+
+    async def _rows(self, request: HttpRequest) -> Response:
+        query = request.query_params
+        wanted, is_anew = _wanted(query), query.get("anew") == "1"
+        start, count = int(query.get("start", "0")), int(query.get("count", "0"))
+        count = min(max(count, 0), _PAGE_ROWS)
+
+        def read() -> dict[str, Any]:
+            with self._table.lock:
+                view = self._table.view(wanted, is_anew)
+                start_ = min(max(start, 0), view.pairs)
+                rows = self._table.page(view, start_, count)
+                pairs = [(row["uid"], row["caption_number"]) for row in rows]
+                decided = self._decided.of_pairs(pairs) if pairs else {}
+                cards = [
+                    {**card_of(row), "decision": decided.get(pair)}
+                    for row, pair in zip(rows, pairs, strict=True)
+                ]
+                self._pictures.expect((row["shard"], row["key"]) for row in rows)
+                return {"pairs": view.pairs, "start": start_, "cards": cards, **self._state()}
+
+        return JSONResponse(await run_in_threadpool(read))
+
+    async def _picture(self, request: HttpRequest) -> Response:
+        shard, key = request.query_params["shard"], request.query_params["key"]
+        loop = asyncio.get_running_loop()
+        try:
+            data = await loop.run_in_executor(self._pool, self._pictures.read, shard, key)
+        except (NoPicture, TimeoutError) as reason:
+            return JSONResponse({"error": str(reason) or "it takes too long to read"}, 404)
+        headers = {"Cache-Control": "private, max-age=3600"}
+        return Response(data, media_type="image/webp", headers=headers)
+
+    async def _decide(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        kind = body["decision"]
+        pairs = [(str(uid), int(number)) for uid, number in body["pairs"]]
+        captions = body.get("captions")
+        if kind not in KINDS or not pairs:
+            raise ValueError(kind)
+        if kind == CORRECT:
+            captions = [_caption(text) for text in captions or ()]
+            if len(captions) != len(pairs):
+                raise ValueError("a caption for each pair")
+        else:
+            captions = None
+        await run_in_threadpool(self._decided.decide, pairs, kind, captions)
+        return JSONResponse({"changed": len(pairs), **await run_in_threadpool(self._state)})
+
+    async def _decide_all(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        wanted, kind = _wanted(body["request"]), body["decision"]
+        if kind not in KINDS:
+            raise ValueError(kind)
+
+        def decide() -> int:
+            changed = 0
+            for rows in self._table.batches(self._table.view(wanted)):
+                captions = [mended_caption(row) for row in rows] if kind == CORRECT else None
+                if captions is not None:
+                    there = [(r, c) for r, c in zip(rows, captions, strict=True) if c is not None]
+                    rows, captions = [r for r, _ in there], [c for _, c in there]
+                pairs = [(row["uid"], row["caption_number"]) for row in rows]
+                self._decided.decide(pairs, kind, captions, continues=changed > 0)
+                changed += len(pairs)
+            return changed
+
+        changed = await run_in_threadpool(decide)
+        return JSONResponse({"changed": changed, **await run_in_threadpool(self._state)})
+
+    async def _undo(self, request: HttpRequest) -> Response:
+        await _body(request)
+
+        def undo() -> dict[str, Any]:
+            pairs = self._decided.undo()
+            now = self._decided.of_pairs(pairs[:_PAGE_ROWS]) if pairs else {}
+            undone = [[*pair, now.get(pair)] for pair in pairs[:_PAGE_ROWS]]
+            return {"changed": len(pairs), "undone": undone, **self._state()}
+
+        return JSONResponse(await run_in_threadpool(undo))
+
+    async def _finish(self, request: HttpRequest) -> Response:
+        await _body(request)
+        self._done()
+        return JSONResponse({"changed": 0, **await run_in_threadpool(self._state)})
+
+    def _state(self) -> dict[str, Any]:
+        return {"decided": self._decided.counts(), "canUndo": self._decided.can_undo}
+
+
+def is_own(request: HttpRequest) -> bool:
+    """Whether Host is this machine, under any port (of a tunnel), and the page asking is ours.
+
+    A name of the web that resolves to this machine is another Host; a page of another site has
+    another Origin.
+    """
+    host = request.headers.get("host", "")
+    try:
+        is_here = urlsplit(f"//{host}").hostname in _HOSTS
+    except ValueError:
+        return False
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "none")
+    is_same = origin is None or origin == f"http://{host}"
+    return is_here and is_same and site in ("none", "same-origin")
+
+
+async def _body(request: HttpRequest) -> dict[str, Any]:
+    """The JSON of a POST. Raises `ValueError` for anything else, and for far too much."""
+    if request.headers.get("content-type", "").split(";")[0] != "application/json":
+        raise ValueError("no JSON")
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > _LARGEST_BODY:
+            raise ValueError("too much")
+    body = json.loads(bytes(data))
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    return body
+
+
+def _wanted(fields: Any) -> Request:
+    def number(name: str) -> float | None:
+        value = fields.get(name)
+        return None if value in (None, "") else float(value)
+
+    return Request(
+        view=str(fields.get("view", "suspects")),
+        score=str(fields["score"]) if fields.get("score") else None,
+        low=number("low"),
+        high=number("high"),
+        where=str(fields.get("where") or ""),
+        undecided=str(fields.get("undecided", "")) in ("1", "True"),
+    )
+
+
+def _caption(text: object) -> str:
+    """A corrected caption: one that is not empty, without what JSON cannot hold as text."""
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_CAPTION:
+        raise InputError("a caption must not be empty")
+    return text.strip().encode("utf-8", "replace").decode("utf-8")

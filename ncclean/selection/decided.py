@@ -1,0 +1,69 @@
+"""The decisions of people in a selection: of several files, the latest about each pair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from ncclean.schema import DECISIONS
+from ncclean.storage.decisions import KINDS, Decision, Pair, read_decisions
+
+_LISTED = 20
+DROPPED = "decision"  # the reason of a pair that a person dropped
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A pair about which files differ: what each says, and who says it. The last one counts."""
+
+    uid: str
+    caption_number: int
+    decisions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The decision that counts for each pair, and the pairs about which files differ."""
+
+    by_pair: dict[Pair, Decision]
+    conflicts: int = 0
+    listed: tuple[Conflict, ...] = ()
+
+    @classmethod
+    def read(cls, paths: Sequence[str]) -> Decisions:
+        """Read files of decisions, and the journals of reviews beside them.
+
+        Where files differ about a pair, the later decision counts, whatever the order of the files.
+        """
+        all_of: dict[Pair, list[Decision]] = {}
+        for path in dict.fromkeys(paths):
+            for decision in read_decisions(path):
+                all_of.setdefault(decision.pair, []).append(decision)
+        conflicts = []
+        for pair, several in all_of.items():
+            several.sort(key=lambda decision: decision.time)
+            if len({(one.decision, one.caption) for one in several}) > 1:
+                conflicts.append(
+                    Conflict(*pair, tuple((one.decision, one.reviewer) for one in several))
+                )
+        latest = {pair: several[-1] for pair, several in all_of.items()}
+        return cls(latest, len(conflicts), tuple(conflicts[:_LISTED]))
+
+    def counts(self) -> dict[str, int]:
+        """Number of pairs by decision."""
+        counts = Counter(decision.decision for decision in self.by_pair.values())
+        return {kind: counts[kind] for kind in KINDS if counts[kind]}
+
+    def create_table(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Create the table `decided` of a connection."""
+        rows = [decision._asdict() for decision in self.by_pair.values()]
+        connection.register("decisions_read", pa.Table.from_pylist(rows, DECISIONS))
+        connection.execute(
+            "CREATE TEMP TABLE decided AS SELECT uid AS decided_uid, "
+            "caption_number AS decided_number, decision, caption AS corrected FROM decisions_read"
+        )
+        connection.unregister("decisions_read")

@@ -1,0 +1,138 @@
+"""What people decided about pairs: Parquet files, and the journals of reviews under way.
+
+A decision is appended to a journal and synced before it is acknowledged. The journal lies in the
+hidden working folder beside its `decisions.parquet`, and is written into that file at the end of
+the review. What a killed review left in its journal is read with the file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+from ncclean import __version__, stores
+from ncclean.atomic import published
+from ncclean.errors import InputError
+from ncclean.file_names import WORKING_FOLDER
+from ncclean.output_mark import mark
+from ncclean.schema import DECISIONS
+from ncclean.storage.log import read_log
+
+KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
+Pair = tuple[str, int]  # uid and number of the caption
+
+
+class Decision(NamedTuple):
+    """One decision about a pair; `caption` replaces the pair's if it is `correct`."""
+
+    uid: str
+    caption_number: int
+    decision: str
+    caption: str | None
+    reviewer: str
+    time: datetime.datetime
+
+    @property
+    def pair(self) -> Pair:
+        return self.uid, self.caption_number
+
+
+def default_reviewer() -> str:
+    """The name of the user, or `unknown` where the system has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def journal_of(out: UPath) -> UPath:
+    """The journal of the review that writes `out`."""
+    return out.parent / WORKING_FOLDER / f"{out.name}.jsonl"
+
+
+def record_of(batch: int, decisions: Sequence[Decision]) -> dict[str, Any]:
+    """The line of the journal for decisions that were made, and are undone, together."""
+    first = decisions[0]
+    record: dict[str, Any] = {
+        "batch": batch,
+        "decision": first.decision,
+        "reviewer": first.reviewer,
+        "time": first.time.isoformat(),
+        "pairs": [decision.pair for decision in decisions],
+    }
+    if first.decision == CORRECT:
+        record["captions"] = [decision.caption for decision in decisions]
+    return record
+
+
+def replayed(records: Iterable[dict[str, Any]]) -> list[Decision]:
+    """The decisions of a journal in order, without those that were undone."""
+    batches: dict[int, list[Decision]] = {}
+    for record in records:
+        if "undo" in record:
+            batches.pop(record["undo"], None)
+        else:
+            batches.setdefault(record.get("batch", -1), []).extend(_decisions(record))
+    return [decision for batch in batches.values() for decision in batch]
+
+
+def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
+    """Those of one line; none for a line that is no decision."""
+    try:
+        kind, reviewer, pairs = record["decision"], str(record["reviewer"]), record["pairs"]
+        time = datetime.datetime.fromisoformat(record["time"])
+        captions = record.get("captions") or [None] * len(pairs)
+        for (uid, number), caption in zip(pairs, captions, strict=True):
+            if kind in KINDS:
+                yield Decision(str(uid), int(number), kind, caption, reviewer, time)
+    except (KeyError, TypeError, ValueError):
+        return
+
+
+def read_decisions(path: str) -> list[Decision]:
+    """The decisions of a file in order, and those that a killed review left in its journal.
+
+    Of each pair there is one decision, the last. Raises `InputError` for a file that is not there,
+    or is no table of decisions.
+    """
+    place = stores.location(path)
+    journal = list(replayed(read_log(journal_of(place))))
+    is_there = stores.ask("read", path, place.is_file)
+    if not is_there and not journal:
+        raise InputError(stores.missing(path))
+    decisions = [*(_rows(path) if is_there else ()), *journal]
+    return list({decision.pair: decision for decision in decisions}.values())
+
+
+def write_decisions(out: UPath, table: pa.Table) -> None:
+    """Write a table of decisions, whole or not at all."""
+    metadata = {"made_by": mark("review"), "ncclean_version": __version__}
+    with published(out) as aside:
+        pq.write_table(
+            table.cast(DECISIONS).replace_schema_metadata(metadata), aside, compression="zstd"
+        )
+
+
+def _rows(path: str) -> list[Decision]:
+    try:
+        with stores.ask("read", path, stores.open_parquet, stores.location(path)) as file:
+            names = set(file.schema_arrow.names)
+            missing = [name for name in DECISIONS.names if name not in names]
+            if missing:
+                raise InputError(
+                    f"{path} has no decisions of `ncclean review`: it lacks {', '.join(missing)}"
+                )
+            table = file.read(DECISIONS.names).cast(DECISIONS)
+    except (ValueError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    decisions = [Decision(**row) for row in table.to_pylist()]
+    for decision in decisions:
+        if decision.decision not in KINDS:
+            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
+    return decisions

@@ -1,0 +1,117 @@
+"""`ncclean review`: go through pairs in a browser, and decide what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from ncclean.data.options import SourceOptions
+from ncclean.errors import InputError
+from ncclean.options import Option, Reads
+
+from .command import Command, Result
+from .display import Shown
+from .progress import SILENT, Progress
+from .shared_options import Join, MemoryLimit, PictureShards, Replace, Scores
+
+if TYPE_CHECKING:
+    from ncclean.reviewing.serve import Reviewed
+
+_MEMORY = "400MB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Review(Command):
+    """Go through pairs in a browser: keep, drop or correct them.
+
+    Starts a server on this machine, and prints the address of its page. Each decision is on disk
+    when the page shows it. Finish with the button of the page, or Ctrl-C; then `--out` has the
+    decisions, for `ncclean select --decisions`. Started again, a review goes on.
+
+    Example: `ncclean review scores.parquet --shards shards/ --out decisions.parquet`
+    """
+
+    name = "review"
+    summary = "Keep, drop and correct pairs in a browser."
+    is_stage = False
+
+    scores: Scores
+    out: Annotated[str, Option("Parquet file of the decisions.", endings=(".parquet",),
+                               extra="review")]  # fmt: skip
+    shards: PictureShards = ()
+    source_options: SourceOptions = field(default_factory=SourceOptions)
+    join: Join = ()
+    dedup: Annotated[
+        str | None,
+        Option(
+            "Table of `ncclean neighbours`: views of near-duplicates and of false negatives.",
+            reads=Reads.TABLE,
+        ),
+    ] = None
+    where: Annotated[
+        str | None,
+        Option(
+            "SQL condition: only these pairs. The page takes further ones.",
+            metavar="SQL",
+            sql_over=("scores", "join"),
+        ),
+    ] = None
+    reviewer: Annotated[
+        str | None, Option("Who decides (default: the user's name).", shows_default=False)
+    ] = None
+    port: Annotated[int, Option("Port of the page; 0 takes a free one.", low=0, high=65535)] = 0
+    browser: Annotated[bool, Option("Open the page in the browser.")] = True
+    memory_limit: MemoryLimit = _MEMORY
+    overwrite: Replace = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "://" in self.out:
+            raise InputError(f"--out takes a local file, to which each decision is synced, got "
+                             f"{self.out}")  # fmt: skip
+
+    def run(self, progress: Progress = SILENT) -> Result[Reviewed]:
+        """Serve the page until it is finished; see `ncclean.reviewing.serve`."""
+        from ncclean import stores
+        from ncclean.data.sources import resolve_pairs
+        from ncclean.output_mark import check_free
+        from ncclean.reviewing.serve import serve
+        from ncclean.storage.tables import check_apart, table_files
+
+        check_free([self.out], self.name, self.overwrite)
+        check_apart(self.out, table_files(self.scores))
+        progress.say("opening the table")
+        joined = [*self.join, *([f"neighbours={self.dedup}"] if self.dedup is not None else [])]
+        reviewed = serve(
+            self.scores,
+            stores.location(self.out),
+            shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
+            join=joined,
+            where=self.where,
+            reviewer=self.reviewer,
+            port=self.port,
+            memory_limit=self.memory_limit,
+            announce=self._announce,
+        )
+        return self.result(
+            reviewed,
+            _summary(reviewed),
+            figures={"decided": f"{reviewed.decided:,}"},
+            made=[self.out],
+        )
+
+    def _announce(self, url: str) -> None:
+        """Say where the page is; standard output is left to `--json`."""
+        print(f"review at {url}  (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        if self.browser:
+            import webbrowser
+
+            webbrowser.open(url)
+
+
+def _summary(reviewed: Reviewed) -> Iterator[Shown]:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in reviewed.by_decision.items())
+    yield f"{reviewed.decided:,} pairs decided" + (f": {kinds}" if kinds else "")
+    yield f"written to {reviewed.out}"

@@ -1,0 +1,98 @@
+"""The page in Chromium: keys alone, hostile captions, and nothing from the network."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.score import Score
+
+from tests import hostile
+from tests.report.browser import chromium, needs_chromium, requests, resize
+from tests.report.tables import HOSTILE
+from tests.reviewing.served import served
+
+pytestmark = [needs_chromium, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reviewed")
+    members = []
+    for name, text in HOSTILE.items():
+        image = hostile.encoded(hostile.photo(seed=len(name)))
+        members += hostile.sample(name, image, text.encode())
+    (folder / "hostile.tar").write_bytes(hostile.tar_bytes(members))
+    out = folder / "scores.parquet"
+    Score(
+        shards=[str(folder / "hostile.tar")],
+        out=str(out),
+        model="demo",
+        precision="fp32",
+        shift=0.2,
+    ).run()
+    return out
+
+
+def wait(condition):
+    for _ in range(200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")
+
+
+def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    out = tmp_path / "decisions.parquet"
+    with served(scores, "--shards", scores.parent / "hostile.tar", "--out", out) as running:
+        with chromium() as driver:
+
+            def text(name):
+                return driver.find_element("id", name).text
+
+            def press(*keys):
+                ActionChains(driver).send_keys(*keys).perform()
+
+            driver.get(running.url)
+            wait(lambda: driver.find_elements("css selector", ".card"))
+            driver.execute_script(
+                "const v = document.getElementById('view'); v.value = 'all';"
+                "v.dispatchEvent(new Event('change'))"
+            )
+            cards = "return document.querySelectorAll('.card').length"
+            wait(lambda: driver.execute_script(cards) == len(HOSTILE))
+            loaded = "return [...document.images].filter(i => i.naturalWidth > 0).length"
+            wait(lambda: driver.execute_script(loaded) > 0)
+            if shot := os.environ.get("REVIEW_SCREENSHOTS"):
+                driver.save_screenshot(f"{shot}/hostile.png")
+            press("kd")  # faster than the server answers
+            wait(lambda: text("decided") == "decided: 1 keep, 1 drop")
+            press("u")
+            wait(lambda: text("decided") == "decided: 1 keep")
+            ActionChains(driver).key_down(Keys.SHIFT).send_keys(Keys.ARROW_RIGHT).key_up(
+                Keys.SHIFT
+            ).perform()
+            press("d")
+            wait(lambda: text("decided") == "decided: 1 keep, 2 drop")
+            press("e")
+            driver.switch_to.active_element.send_keys(Keys.CONTROL, "a")
+            driver.switch_to.active_element.send_keys("what it shows", Keys.ENTER)
+            wait(lambda: text("decided") == "decided: 1 keep, 2 drop, 1 correct")
+            assert driver.execute_script("return window.hacked") is None
+            assert not driver.find_elements("css selector", ".card script, .card b:not(.better b)")
+            own = running.url.rstrip("/").rsplit("/", 1)[0]
+            asked = [url for url in requests(driver) if not url.startswith(("data:", "chrome"))]
+            assert all(url.startswith(own) for url in asked), asked
+            for width in (390, 1280):
+                resize(driver, width, 800)
+                widths = "return [document.documentElement.scrollWidth, innerWidth]"
+                assert driver.execute_script(widths) == [width, width]
+            driver.find_element("id", "done").click()
+            assert running.process.wait(30) == 0
+        decisions = pq.read_table(out).column("decision").to_pylist()
+        assert sorted(decisions) == ["correct", "drop", "drop", "keep"]
