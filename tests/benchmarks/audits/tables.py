@@ -162,7 +162,7 @@ def judges_table(record: Record) -> Iterator[str]:
     rates = [rate for rate in dict.fromkeys(row["rate"] for row in record["rows"]) if rate]
     yield from heading(
         "estimator", "judge", "people's pairs", *(percent(rate) for rate in rates),
-        "least possible", "fewest that hold the truth",
+        "bound", "fewest that hold the truth",
     )  # fmt: skip
     groups: dict[tuple[str, str], list[Any]] = {}
     for row in record["rows"]:
