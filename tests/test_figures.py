@@ -26,6 +26,8 @@ UNMEASURED = {
     ("audit.md", "| `--answers` measures | which is | in `--json` |"),
     ("audit.md", "| key | button | means |"),
     ("audit.md", "| `answer` is `cannot tell`, and `reason` begins with | because |"),
+    ("review.md", "| view | pairs |"),
+    ("review.md", "| key | |"),
     ("compare.md", "| tool | takes | gives |"),
     ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),

@@ -111,7 +111,8 @@ def one_object(text):
 
 
 def test_every_command_is_here():
-    assert list(COMMAND_LINES) == list(COMMANDS)
+    # A review is a server, which runs until a person ends it: tests/reviewing.
+    assert list(COMMAND_LINES) == [name for name in COMMANDS if name != "review"]
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
