@@ -14,7 +14,7 @@ from ncclean.options import CaptionKeys, Option, Reads
 from .command import Command, Result
 from .display import Note, Shown, counted, file_size, hours
 from .progress import SILENT, Progress
-from .shared_options import Join, Overwrite, ScoredShards
+from .shared_options import Join, OutputLayout, Overwrite, ScoredShards
 
 if TYPE_CHECKING:
     from ncclean.data.shards import ShardRef
@@ -40,10 +40,14 @@ class Export(Command):
     selection: Annotated[
         str, Option("What `select` wrote.", argument=True, metavar="SELECTION", reads=Reads.TABLE)
     ]
-    out: Annotated[str, Option("Folder of the shards, or a .npy file for the uids.", inside="")]
+    out: Annotated[
+        str,
+        Option("Folder of the output, one .parquet file, or a .npy file for the uids.", inside=""),
+    ]
     shards: ScoredShards = ()
     source_options: SourceOptions = field(default_factory=SourceOptions)
     caption_key: CaptionKeys = None
+    layout: OutputLayout = "webdataset"
     samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     scores: Annotated[
         Sequence[str],
@@ -114,6 +118,7 @@ class Export(Command):
         from ncclean.options import usable_cores
         from ncclean.runners.opened import open_runner
         from ncclean.selection.export import export_shards
+        from ncclean.selection.out_layout import out_layout
 
         shards = self._selected_shards()
         with open_runner(self.tasks, self.tasks.workers or usable_cores()) as runner:
@@ -121,6 +126,7 @@ class Export(Command):
                 self.selection,
                 shards,
                 stores.location(self.out),
+                layout=out_layout(self.layout, self.out, shards),
                 samples_per_shard=self.samples_per_shard,
                 scores=self.scores,
                 join=self.join,
@@ -134,11 +140,14 @@ class Export(Command):
 
     def _plan(self, progress: Progress) -> ExportPlan:
         from ncclean.selection.export_cost import plan
+        from ncclean.selection.out_layout import out_layout
 
+        shards = self._selected_shards()
         return plan(
             self.selection,
-            self._selected_shards(),
+            shards,
             self.out,
+            layout=out_layout(self.layout, self.out, shards),
             samples_per_shard=self.samples_per_shard,
             scores=() if self.join else self.scores,  # joined once, not by each task
             columns=self.columns,

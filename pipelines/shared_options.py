@@ -40,6 +40,13 @@ Shards = Annotated[
         reads=Reads.SHARDS,
     ),
 ]
+OutputLayout = Annotated[
+    Literal["auto", "webdataset", "folder", "csv", "parquet"],
+    Option(
+        "Form of the output: tars, images with Hugging Face's `metadata`, or with open_clip's csv, "
+        "or Parquet with the images; `auto` is that of the input."
+    ),
+]
 Scores = Annotated[
     Sequence[str],
     Option(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from ncclean.data.images.listing import entries_of
-from ncclean.data.images.rows import columns_of
-from ncclean.data.images.units import FOLDER, TABLE
+from ncclean.data.images.rows import TABLE, columns_of
+from ncclean.data.images.units import FOLDER
 from ncclean.data.reader import read_samples
 from ncclean.data.shards import ShardRef
 from ncclean.data.tar import TarSamples

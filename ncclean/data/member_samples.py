@@ -20,6 +20,7 @@ from ncclean.data.sample_groups import (
     SampleGroups,
     is_image,
     is_unread_image,
+    json_object,
     may_be_caption,
     parse_json,
     usual_caption,
@@ -68,6 +69,12 @@ class Contents(Group):
         return self._parsed[1]
 
     @property
+    def record(self) -> dict[str, Any]:
+        """The object of a sample's json member, its names as they are written."""
+        raw = self.members.get("json")
+        return (json_object(raw) or {}) if isinstance(raw, bytes) else {}
+
+    @property
     def captions(self) -> list[tuple[str | None, object]]:
         """A sample's captions, a text or a list each, by the caption key asked for."""
         if self._caption_keys:
@@ -95,8 +102,9 @@ class MemberSamples(ABC):
     A json that follows its sample late still reaches `late_metadata`.
     """
 
-    def __init__(self, caption_key: CaptionKeys, size: int) -> None:
-        """`size` is that of the shard in bytes."""
+    def __init__(self, caption_key: CaptionKeys, size: int, whole: bool = False) -> None:
+        """`size` is that of the shard in bytes; with `whole`, samples have `rows`."""
+        self._whole = whole
         self.caption_keys = caption_keys(caption_key)
         self._budget = TextBudget(size)
         self._located: Member | None = None  # the member just read
@@ -148,6 +156,8 @@ class MemberSamples(ABC):
         sample = Sample(
             row=group.row, key=group.key, metadata=group.metadata, members=group.located
         )
+        if self._whole:
+            sample.rows = [group.record]
         if group.is_repeat:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         if group.is_cut:

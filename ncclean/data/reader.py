@@ -19,16 +19,17 @@ def read_samples(
     opened: Callable[[], BinaryIO] | None = None,
     wanted: Container[str] | None = None,
     together: bool = False,
+    whole: bool = False,
 ) -> FolderSamples | TableSamples | TarSamples:
     """The samples of a shard of images.
 
     `opened` gives the stream of a tar opened before. `wanted` are the keys that matter: files of
     other samples need not be read, so they may lack an image and have any status. With `together`,
     samples that differ from the one before in row and key alone may be left out: the keys are its
-    `alike`.
+    `alike`. With `whole`, samples have their `rows`.
     """
     if is_table(shard):
-        return TableSamples(shard, caption_key, UnitFiles(shard, wanted), together)
+        return TableSamples(shard, caption_key, UnitFiles(shard, wanted), together, whole)
     if shard.layout == FOLDER:
-        return FolderSamples(shard, caption_key, UnitFiles(shard, wanted))
-    return TarSamples(shard, caption_key, opened)
+        return FolderSamples(shard, caption_key, UnitFiles(shard, wanted), whole)
+    return TarSamples(shard, caption_key, opened, whole=whole)

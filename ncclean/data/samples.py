@@ -75,8 +75,9 @@ class Sample:
 
     `status` is what could be told without decoding the image; a sample without a caption that can
     be used has the status of its first one. `image` is dropped as soon as it has been decoded.
-    `members` is filled on request, in the order of the shard. `alike` are the keys of the samples
-    that follow, where these were asked for together: they differ in row and key alone.
+    `members` is filled on request, in the order of the shard; so are `rows`: the rows of the table
+    that the sample is made of, or the object of its json. `alike` are the keys of the samples that
+    follow, where these were asked for together: they differ in row and key alone.
     """
 
     row: int
@@ -87,6 +88,7 @@ class Sample:
     status: SkipReason = SkipReason.OK
     error: str | None = None
     members: list[Member] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
 
     @property

@@ -31,13 +31,14 @@ class TarSamples(MemberSamples):
         caption_key: CaptionKeys = None,
         opened: Callable[[], BinaryIO] | None = None,
         locate: bool = False,
+        whole: bool = False,
     ) -> None:
         """`opened` gives the shard's stream where somebody has opened it ahead.
 
         With `locate`, samples tell where their members lie; the json of `late_metadata` is then
         in `late_members`.
         """
-        super().__init__(caption_key, shard.size)
+        super().__init__(caption_key, shard.size, whole)
         self.shard = shard
         self._open = opened or shard.open
         self.bytes_read = 0  # of the tar, headers and padding included

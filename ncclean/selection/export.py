@@ -8,15 +8,18 @@ import functools
 import hashlib
 import json
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
+from ncclean.data.images.text_rows import SEPARATED
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -30,13 +33,12 @@ from ncclean.selection.export_plan import (
     open_selection,
     plan_selection,
 )
-from ncclean.selection.export_shard import (
-    RECORD,
-    ExportOptions,
-    export_shard,
-    stats_path,
-    working_folder,
-)
+from ncclean.selection.export_rows import export_rows
+from ncclean.selection.export_shard import export_shard
+from ncclean.selection.export_task import ExportOptions
+from ncclean.selection.exported_files import join_rows
+from ncclean.selection.out_layout import PARQUET, RECORD, TARS, OutLayout, Targets
+from ncclean.selection.parquet_pieces import join_parquet, schema_of, unified
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
@@ -84,6 +86,7 @@ def export_shards(
     join: Sequence[str] = (),
     repeat: bool = False,
     caption_key: CaptionKeys = None,
+    layout: OutLayout = TARS,
     runner: Runner | None = None,
     overwrite: bool = False,
     progress: Progress = SILENT,
@@ -101,48 +104,77 @@ def export_shards(
     """
     out = stores.location(str(out))  # the caller's may cache its listings
     tasks, repeats = plan_selection(selection, shards, samples_per_shard, repeat=repeat)
-    digits = digits_of(tasks)
-    work = working_folder(out)
+    targets = Targets(layout, out, digits_of(tasks))
     options = ExportOptions(
         selection=selection,
         out=str(out),
-        digits=digits,
+        digits=targets.digits,
         scores=tuple(scores),
         columns=tuple(columns),
         repeats=repeats,
         caption_key=caption_key,
+        layout=layout,
     )
     with contextlib.ExitStack() as stack:
         table = stack.enter_context(JoinedScores.open(scores, join)) if scores else None
         names = _names(table, columns) if table is not None else []
-        stack.enter_context(
+        record = stack.enter_context(
             RunRecord.open(
-                work / RECORD,
+                targets.work / RECORD,
                 _COMMAND,
                 _identity(options, join, tasks, samples_per_shard),
                 overwrite=overwrite,
                 base=out,
-                files=functools.partial(_files, out, work),
-                taken=lambda: next(iter(stores.ask("list", out, listed, out, "*.tar")), None),
+                files=functools.partial(_files, targets),
+                taken=functools.partial(_taken, targets),
                 compare=_compare,
             )
         )
-        done = {path.name for path in stores.ask("list", out, listed, out, "*_stats.json")}
-        pending = [t for t in tasks if stats_path(out, t.number, digits).name not in done]
+        done = _done(targets) if record.resumed else set()
+        pending = [task for task in tasks if not _is_done(targets, task.number, done)]
         runner = runner or InProcess()
         if table is not None and pending:
             files = table.prepare(["shard", "key", "row", "caption_number", *names])
             if runner.is_remote and join:
-                files = [_shared(work, files[0])]
+                files = [_shared(targets.work, files[0])]
             options = dataclasses.replace(options, scores=tuple(files), columns=tuple(names))
         calls = ((task.number, (task.absolute(), options.absolute())) for task in pending)
         samples = size = 0
-        for written, (_, report) in enumerate(runner.map(export_shard, calls), 1):
-            _check_visible(stats_path(out, report.number, digits))
+        work = export_shard if layout.name == TARS.name else export_rows
+        for written, (_, report) in enumerate(runner.map(work, calls), 1):
+            _check_visible(targets.stats(report.number))
             samples, size = samples + report.samples, size + report.bytes
             facts = {"shards": f"{written:,}", "bytes": file_size(size)}
             progress.advance(samples, 0, "samples", **facts)
-        return _finish(out, work, tasks, digits)
+        return _finish(targets, tasks, runner)
+
+
+def _done(targets: Targets) -> set[str]:
+    """Names of the files in the folder of statistics, and of the table's parts."""
+    folder = targets.stats_folder
+    return {path.name for path in stores.ask("list", folder, listed, folder, "*")}
+
+
+def _is_done(targets: Targets, number: int, names: set[str]) -> bool:
+    """Whether a task has been done, and its part is there, or the table made of it."""
+    if targets.stats(number).name not in names:
+        return False
+    if (
+        targets.table is None
+        or targets.data(number).name in names
+        or bool(stores.present_files([targets.table]))
+    ):
+        return True
+    return not json.loads(stores.read_bytes(targets.stats(number)))["successes"]
+
+
+def _taken(targets: Targets) -> UPath | None:
+    """What lies in the way of an export: a shard, or with other layouts any file that shows."""
+    if targets.table == targets.out:
+        return targets.out if bool(stores.present_files([targets.out])) else None
+    out, pattern = targets.out, "*.tar" if targets.layout.name == TARS.name else "*"
+    files = stores.ask("list", out, listed, out, pattern)
+    return next((path for path in files if not path.name.startswith(".")), None)
 
 
 def _shared(work: UPath, file: str) -> str:
@@ -226,6 +258,7 @@ def _identity(
         **({"join": list(join)} if join else {}),  # records from before there were joins lack it
         "repeats": options.repeats,
         **({"caption_key": options.caption_key} if options.caption_key else {}),
+        **({"layout": options.layout.to_json()} if options.layout != TARS else {}),
         "input": _digest([
             (s.shard.name, s.shard.size, s.shard.version, s.first, s.count)
             for task in tasks for s in task.segments
@@ -242,34 +275,88 @@ def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return differences(earlier, later, _LABELS)
 
 
-def _files(out: UPath, work: UPath, identity: Mapping[str, Any]) -> Iterator[UPath]:
+def _files(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:
     """Every file that an export with this identity may write, but for its record."""
+    layout = OutLayout.of_json(identity.get("layout"))
+    targets = Targets(layout, targets.out, identity["digits"])
     for number in range(identity["written_shards"]):
-        yield out / f"{number:0{identity['digits']}d}.tar"
-        yield stats_path(out, number, identity["digits"])
-    yield out / _SIZES
-    yield work / _SCORES
+        yield targets.data(number)
+        yield targets.stats(number)
+    if targets.table is not None:
+        yield targets.table
+    if layout.name == TARS.name:
+        yield targets.out / _SIZES
+    elif targets.table != targets.out:
+        for names in stores.ask("list", targets.work, listed, targets.work, "*_files-*.json"):
+            yield from (targets.out / name for name in json.loads(stores.read_bytes(names)))
+            yield names
+    yield targets.work / _SCORES
 
 
 def _digest(values: object) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
-def _finish(out: UPath, work: UPath, tasks: list[ExportTask], digits: int) -> ExportSummary:
-    """Write `sizes.json`, and sum up the statistics of all shards."""
-    summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(out))
+def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> ExportSummary:
+    """Write what is made of all tasks, and sum up their statistics."""
+    summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(targets.out))
     sizes: dict[str, int] = {}
+    columns: dict[str, None] = {}
+    schemas: dict[int, pa.Schema] = {}
+    names = set()
     for task in tasks:
-        path = stats_path(out, task.number, digits)
+        path, data = targets.stats(task.number), targets.data(task.number)
         stats = json.loads(stores.read_bytes(path))
-        sizes[path.name.replace("_stats.json", ".tar")] = stats["successes"]
+        sizes[data.name] = stats["successes"]
+        names |= {path.name, data.name}
         summary.samples += stats["successes"]
         summary.bytes += stats["bytes"]
         summary.errors |= stats["errors"]
+        columns |= dict.fromkeys(stats.get("columns", ()))
+        if "schema" in stats:
+            schemas[task.number] = pa.ipc.read_schema(pa.py_buffer(b64decode(stats["schema"])))
         for name, count in stats["missing"].items():  # once, of a shard that is in two tasks
             summary.missing[name] = max(count, summary.missing.get(name, 0))
-    remove_leftovers(out, {*sizes, *(name.replace(".tar", "_stats.json") for name in sizes)})
-    stores.remove_files([work / _SCORES])
-    with published(out / _SIZES) as aside:
-        aside.write_text(json.dumps(sizes, indent=2) + "\n")
+    for folder in {targets.out, targets.stats_folder}:
+        remove_leftovers(folder, names)
+    stores.remove_files([targets.work / _SCORES])
+    if targets.layout.name == TARS.name:
+        with published(targets.out / _SIZES) as aside:
+            aside.write_text(json.dumps(sizes, indent=2) + "\n")
+    elif targets.table is None:
+        _agree(targets, schemas, runner)
+    else:
+        parts = [targets.data(n) for n, count in enumerate(sizes.values()) if count]
+        _join(targets.table, parts, list(columns))
+        summary.shards = 1
     return summary
+
+
+def _join(table: UPath, parts: list[UPath], columns: list[str]) -> None:
+    """Make the table of its parts, unless an earlier run has, and remove these."""
+    if not bool(stores.present_files([table])):
+        with published(table) as aside:
+            if table.name.endswith(PARQUET):
+                join_parquet(parts, aside)
+            else:
+                is_text = table.suffix in SEPARATED
+                join_rows(parts, columns, aside, targets.layout.separator if is_text else None)
+    stores.remove_files(parts)
+
+
+def _agree(targets: Targets, schemas: Mapping[int, pa.Schema], runner: Runner) -> None:
+    """Give all Parquet files one schema: loaders take that of the first for all."""
+    one = unified(schemas.values())
+    odd = [number for number, schema in schemas.items() if not schema.equals(one, True)]
+    calls = ((number, (str(targets.data(number).absolute()), one)) for number in odd)
+    for _ in runner.map(_conform, calls):
+        pass
+
+
+def _conform(file: str, schema: pa.Schema) -> None:
+    """Write a Parquet file anew under a schema that has its columns."""
+    path = stores.location(file)
+    if schema_of(path).equals(schema, True):
+        return
+    with published(path) as aside:
+        join_parquet([path], aside, schema)

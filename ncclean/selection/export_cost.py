@@ -17,12 +17,10 @@ from ncclean.options import usable_cores
 from ncclean.progress import SILENT, Progress
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, digits_of, plan_selection
-from ncclean.selection.export_shard import (
-    ExportOptions,
-    ShardReport,
-    export_shard,
-    stats_path,
-)
+from ncclean.selection.export_rows import export_rows
+from ncclean.selection.export_shard import export_shard
+from ncclean.selection.export_task import ExportOptions, ShardReport
+from ncclean.selection.out_layout import PARQUET, TARS, OutLayout
 from ncclean.storage.tables import listed
 
 
@@ -60,6 +58,7 @@ def plan(
     columns: Sequence[str] = (),
     repeat: bool = False,
     caption_key: CaptionKeys = None,
+    layout: OutLayout = TARS,
     workers: int | None = None,
     overwrite: bool = False,
     progress: Progress = SILENT,
@@ -79,12 +78,13 @@ def plan(
         columns=tuple(columns) if scores else (),
         repeats=repeats,
         caption_key=caption_key,
+        layout=layout,
     )
     report, seconds, processor = _first_shard(options, tasks[0])
     segments = [segment for task in tasks for segment in task.segments]
     samples = sum(segment.count for segment in segments)
     size = round(samples * report.bytes / max(report.samples, 1))
-    done = 0 if overwrite else _done(out, tasks)
+    done = 0 if overwrite else _done(options, tasks)
     left = samples * (1 - done / len(tasks))
     workers = workers or usable_cores()
     whole = [segment.shard for segment in segments if _is_read_whole(segment.shard)]
@@ -110,19 +110,22 @@ def _first_shard(options: ExportOptions, task: ExportTask) -> tuple[ShardReport,
     """Export the samples of the first input shard: the report, seconds, seconds of a processor."""
     task = ExportTask(0, task.segments[:1])
     with scratch_folder() as folder:
-        options = dataclasses.replace(options, out=str(folder))
+        name = f"trial{PARQUET}" if options.layout.table.startswith(".") else "trial"
+        options = dataclasses.replace(options, out=str(folder / name))
         begin, processor = time.perf_counter(), time.process_time()
-        report = export_shard(task.absolute(), options.absolute())
+        work = export_shard if options.layout.name == TARS.name else export_rows
+        report = work(task.absolute(), options.absolute())
         return report, time.perf_counter() - begin, time.process_time() - processor
 
 
-def _done(out: str, tasks: Sequence[ExportTask]) -> int:
-    """Count the shards that an interrupted export has written."""
-    folder, digits = stores.location(out), digits_of(tasks)
+def _done(options: ExportOptions, tasks: Sequence[ExportTask]) -> int:
+    """Count the tasks that an interrupted export has done."""
+    targets = dataclasses.replace(options.targets, digits=digits_of(tasks))
+    folder = targets.stats_folder
     if not stores.is_url(folder) and not folder.is_dir():
         return 0
     names = {path.name for path in stores.ask("list", folder, listed, folder, "*_stats.json")}
-    return sum(stats_path(folder, task.number, digits).name in names for task in tasks)
+    return sum(targets.stats(task.number).name in names for task in tasks)
 
 
 def _is_read_whole(shard: ShardRef) -> bool:

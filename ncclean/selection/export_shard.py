@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from upath import UPath
-
 from ncclean import stores
 from ncclean.atomic import published
 from ncclean.data.images.as_tar import tar_key, write_tar
-from ncclean.data.kept_captions import KeptCaptions
 from ncclean.data.range_copier import RangeCopier
 from ncclean.data.sample_groups import json_object
 from ncclean.data.samples import CaptionKeys
@@ -36,73 +30,18 @@ from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
 from ncclean.scratch import scratch_folder
-from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
-from ncclean.storage.catalog import columns_of, connect
-from ncclean.storage.quoting import identifier
-from ncclean.storage.work_folder import work_folder
+from ncclean.selection.export_plan import ExportTask, Segment
+from ncclean.selection.export_task import (
+    Chosen,
+    ExportOptions,
+    ShardReport,
+    chosen_of,
+    copy_key,
+    finish_task,
+)
 
-RECORD = "_export.jsonl"
 _COPY_BYTES = 1 << 20
 _LONGEST_HEADERS = 3 << 20  # of a member with a long name and further attributes
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Options that every task of an export shares. Paths may be URLs.
-
-    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
-    is the factor of the weights that says how often a sample is written; None is once.
-    `caption_key` are the names of the captions, where the selection tells several apart.
-    """
-
-    selection: str
-    out: str
-    digits: int = 5
-    scores: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    repeats: float | None = None
-    caption_key: CaptionKeys = None
-
-    def absolute(self) -> ExportOptions:
-        """The options with absolute paths, for a worker whose working folder is another one."""
-        return replace(
-            self,
-            selection=stores.absolute(self.selection),
-            out=stores.absolute(self.out),
-            scores=tuple(map(stores.absolute, self.scores)),
-        )
-
-
-@dataclass
-class ShardReport:
-    """The outcome for an exported shard; `missing` keys were selected but are not in the input."""
-
-    number: int
-    samples: int = 0
-    bytes: int = 0
-    missing: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Selected samples of an input shard: key to copies and to the fields to add to its json.
-
-    `captions` is None where the samples have but one, which stays.
-    """
-
-    copies: dict[str, int]
-    fields: Mapping[str, dict[str, Any]]
-    captions: KeptCaptions | None
-
-    def renamed(self, rename: Callable[[str], str]) -> _Chosen:
-        """The same under other keys, for a shard that has the right captions."""
-        return _Chosen(
-            {rename(key): copies for key, copies in self.copies.items()},
-            {rename(key): fields for key, fields in self.fields.items()},
-            None,
-        )
 
 
 def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
@@ -113,8 +52,10 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
     """
     begin = time.time()
     report = ShardReport(task.number)
-    tar = stores.location(options.out) / f"{task.number:0{options.digits}d}.tar"
-    with published(tar) as aside, open(aside, "wb", buffering=0) as out:
+    with (
+        published(options.targets.data(task.number)) as aside,
+        open(aside, "wb", buffering=0) as out,
+    ):
         for segment in task.segments:
             try:
                 _copy_segment(segment, options, out, report)
@@ -122,46 +63,15 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
                 report.errors[segment.name] = str(error)
         out.write(END_OF_ARCHIVE)
         report.bytes = out.tell()
-    report.seconds = time.time() - begin
-    stats = stats_path(stores.location(options.out), task.number, options.digits)
-    with published(stats) as aside:
-        aside.write_text(json.dumps(_stats(task, report, begin), indent=2) + "\n")
+    finish_task(task, options, report, begin)
     return report
-
-
-def working_folder(out: UPath) -> UPath:
-    """The folder of an export's record."""
-    return work_folder(out, RECORD, out)
-
-
-def stats_path(out: UPath, number: int, digits: int) -> UPath:
-    """The path of an exported shard's statistics, which are published after the shard."""
-    return out / f"{number:0{digits}d}_stats.json"
-
-
-def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any]:
-    """The fields of img2dataset's `_stats.json`, and where the samples came from."""
-    return {
-        "count": task.samples,
-        "successes": report.samples,
-        "failed_to_download": sum(report.missing.values()),
-        "failed_to_resize": 0,
-        "duration": round(report.seconds, 3),
-        "start_time": begin,
-        "end_time": begin + report.seconds,
-        "status_dict": {"success": report.samples},
-        "bytes": report.bytes,
-        "missing": report.missing,
-        "errors": report.errors,
-        "sources": {segment.name: segment.count for segment in task.segments},
-    }
 
 
 def _copy_segment(
     segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport
 ) -> None:
     """Copy what can be read; raises `ShardError` at the end if that is not all there was."""
-    chosen = _chosen(segment, options)
+    chosen = chosen_of(segment, options)
     problems: list[str] = []
     with (
         _local(segment, chosen, options.caption_key, problems) as path,
@@ -188,61 +98,9 @@ def _copy_segment(
         raise ShardError(problems[0] + others)
 
 
-def _chosen(segment: Segment, options: ExportOptions) -> _Chosen:
-    connection = open_selection(options.selection)
-    rows = connection.execute(
-        "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]
-    ).fetchall()
-    keys = [str(key) for key, *_ in rows]
-    captions = {str(key): several for key, _, _, several, _ in rows if several is not None}
-    mended = {
-        str(key): {
-            number: text
-            for number, text in zip(several or (0,), texts, strict=True)
-            if text is not None
-        }
-        for key, _, _, several, texts in rows
-        if any(text is not None for text in texts)
-    }
-    numbers = {key: list(dict.fromkeys(several)) for key, several in captions.items()}
-    if options.repeats is None:
-        copies = dict(Counter(keys))
-        copies |= {key: several.count(several[0]) for key, several in captions.items()}
-    else:
-        uids, weights = [row[1] for row in rows], [row[2] for row in rows]
-        times = copies_of(uids, weights, options.repeats)
-        copies = Counter[str]()
-        for key, number in zip(keys, times, strict=True):
-            copies[key] += int(number)
-        copies = +copies
-    best = {key: several[0] for key, several in numbers.items()}
-    return _Chosen(
-        copies,
-        _score_fields(segment.name, options, best) if options.columns else {},
-        KeptCaptions(numbers, mended, options.caption_key) if numbers or mended else None,
-    )
-
-
-def _score_fields(
-    shard: str, options: ExportOptions, captions: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
-    """The columns of each sample, of its best caption where `captions` has that one's number."""
-    connection = connect(options.scores)
-    number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
-    names = ", ".join(map(identifier, options.columns))
-    rows = connection.execute(
-        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
-    ).fetchall()  # the first row of a key that occurs twice wins
-    return {
-        key: dict(zip(options.columns, values, strict=True))
-        for key, caption, *values in rows
-        if captions.get(key, caption) == caption
-    }
-
-
 @contextlib.contextmanager
 def _local(
-    segment: Segment, chosen: _Chosen, caption_key: CaptionKeys, problems: list[str]
+    segment: Segment, chosen: Chosen, caption_key: CaptionKeys, problems: list[str]
 ) -> Iterator[Path]:
     """The shard as an uncompressed local tar; others are fetched, unpacked or made for the time.
 
@@ -282,7 +140,7 @@ def _pieces(shard: ShardRef, problems: list[str]) -> Iterator[bytes]:
 
 
 def _copy_sample(
-    copier: RangeCopier, sample: LocatedSample, copy: int, chosen: _Chosen, problems: list[str]
+    copier: RangeCopier, sample: LocatedSample, copy: int, chosen: Chosen, problems: list[str]
 ) -> bool:
     """Write a sample; false if it lacks the caption that was selected."""
     changed: dict[str, bytes] = {}  # members by extension
@@ -312,13 +170,13 @@ def _copy_sample(
     for extension, place in sample.members.items():
         data = changed.pop(extension, None)
         if data is not None:
-            copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
+            copier.write(member_bytes(f"{copy_key(sample.key, copy)}.{extension}", data))
         elif copy:
-            _copy_member(copier, f"{_key(sample.key, copy)}.{extension}", *place)
+            _copy_member(copier, f"{copy_key(sample.key, copy)}.{extension}", *place)
         else:
             copier.copy(*place)
     for extension, data in changed.items():
-        copier.write(member_bytes(f"{_key(sample.key, copy)}.{extension}", data))
+        copier.write(member_bytes(f"{copy_key(sample.key, copy)}.{extension}", data))
     return True
 
 
@@ -336,20 +194,5 @@ def _is_text(place: tuple[int, int]) -> bool:
     return place[1] - place[0] <= 2 * LARGEST_TEXT
 
 
-def _key(key: str, copy: int) -> str:
-    """Copies have keys of their own: webdataset joins neighbours that share one."""
-    return f"{key}_copy{copy}" if copy else key
-
-
 def _with_fields(record: dict[str, Any], fields: dict[str, Any]) -> bytes:
-    added = {name: _plain(value) for name, value in fields.items()}
-    return json.dumps({**record, **added}, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        # Columns are float32: their shortest decimal form, not that of the double.
-        return float(str(np.float32(value))) if np.isfinite(value) else None
-    return value
+    return json.dumps({**record, **fields}, ensure_ascii=False).encode("utf-8", "replace")

@@ -33,8 +33,14 @@ def image_of(row: Row) -> tuple[bytes | None, str | None]:
 
     Of several columns the first in the order of `IMAGE_COLUMNS`, structs, `PATH_COLUMNS` counts.
     """
+    _, image, path = image_column(row)
+    return image, path
+
+
+def image_column(row: Row) -> tuple[str | None, bytes | None, str | None]:
+    """The column that `image_of` takes the image or its path from, and these."""
     first = _LAST
-    chosen: tuple[bytes | None, str | None] = None, None
+    chosen: tuple[str | None, bytes | None, str | None] = None, None, None
     for name, value in row.items():
         place = _PLACES.get(name, _LAST)
         image, path = value, value
@@ -45,7 +51,7 @@ def image_of(row: Row) -> tuple[bytes | None, str | None]:
         is_path = isinstance(path, str) and path != ""
         if place < first and (is_path or isinstance(image, bytes)):
             first = place
-            chosen = image if isinstance(image, bytes) else None, path if is_path else None
+            chosen = name, image if isinstance(image, bytes) else None, path if is_path else None
     return chosen
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from ncclean.data.images.columns import shared_path
 from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.npc import npc_rows
 from ncclean.data.images.row_units import cut_rows
-from ncclean.data.images.text_rows import BrokenRow, LeftOut, Row, TextRows
+from ncclean.data.images.text_rows import LINES, BrokenRow, LeftOut, Row, TextRows
 from ncclean.data.parquet_bounds import (
     BATCH_BYTES,
     check_rows,
@@ -26,15 +26,31 @@ from ncclean.data.parquet_bounds import (
 from ncclean.data.parquet_footer import read_chunks
 from ncclean.data.parquet_pages import with_page_sizes
 from ncclean.data.parquet_table import vector_columns
+from ncclean.data.sample_groups import json_object
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
 
+TABLE = "table"
 _BATCH_ROWS = 64
 _ROWS_LOOKED_AT = 100  # for one that is not broken
 
 
-def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
-    """The rows of a unit of a table under lower-case names.
+class ParquetRow(Row):
+    """A row of a Parquet file, and where it lies: place in a batch, and the schema of the file.
+
+    The batch has every column, those of vectors too, but for those that are too large to be read;
+    its texts may be dictionaries.
+    """
+
+    __slots__ = ("batch", "place", "schema")
+
+    def __init__(self, values: Row, batch: pa.RecordBatch, place: int, schema: pa.Schema) -> None:
+        super().__init__(values)
+        self.batch, self.place, self.schema = batch, place, schema
+
+
+def rows_of(shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
+    """The rows of a unit of a table under lower-case names; `whole` ones of Parquet `ParquetRow`s.
 
     Raises `ShardError` if the file cannot be opened, and at the end if parts of it could not be
     read: their rows are `BrokenRow`s.
@@ -47,7 +63,36 @@ def rows_of(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     if layout == "karpathy":
         count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
         return karpathy_rows(shard.url, splits, shard.offset, count)
-    return _parquet_rows(shard) if shard.url.endswith(".parquet") else _text_rows(shard)
+    is_parquet = shard.url.endswith(".parquet")
+    return _parquet_rows(shard, whole) if is_parquet else _text_rows(shard)
+
+
+def written_names(shard: ShardRef) -> dict[str, str]:
+    """The names of a table's columns as they are written, by their lower-case form.
+
+    Those of jsonl are the first that a row of the unit has. Raises `ShardError` if the table cannot
+    be read.
+    """
+    if shard.layout != TABLE:
+        return {}
+    if shard.url.endswith(".parquet"):
+        names: Iterable[str] = cast(pa.Schema, columns_of(shard.url)).names
+    elif shard.url.endswith(LINES):
+        names = _names_of_lines(shard)
+    else:
+        with TextRows(shard.url) as rows:
+            names = rows.written_names
+    return {name.lower(): name for name in reversed(list(names))}
+
+
+def _names_of_lines(shard: ShardRef) -> list[str]:
+    names: dict[str, None] = {}
+    with TextRows(shard.url, parse=False) as lines:
+        lines.seek(shard.offset)
+        count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
+        for line in itertools.islice(lines, count):
+            names |= dict.fromkeys(json_object(line.encode("utf-8", "surrogateescape")) or {})
+    return list(names)
 
 
 def columns_of(url: str) -> pa.Schema | list[str]:
@@ -91,13 +136,14 @@ def _text_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
         raise ShardError(f"cannot be read: {one_line(error)}") from error
 
 
-def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
+def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
     first, last = shard.rows or (0, 1 << 62)
     failure = ""
     place = stores.location(shard.url)
     try:
         chunks = read_chunks(place)
         file = stores.open_parquet(place)
+        schema = file.schema_arrow
         if lists := [one.path for one in texts(file.schema) if one.max_repetition_level]:
             file.close()
             file = stores.open_parquet(place, lists)
@@ -106,7 +152,7 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
     with file:
         check_rows(min(last, file.metadata.num_rows) - first, shard.size)
         vectors = vector_columns(file.schema_arrow)
-        columns = [name for name in file.schema_arrow.names if name not in vectors]
+        columns = [name for name in file.schema_arrow.names if whole or name not in vectors]
         end = 0
         for group in range(file.num_row_groups):
             begin, end = end, end + file.metadata.row_group(group).num_rows
@@ -123,11 +169,19 @@ def _parquet_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
                     row_groups=[group],
                     columns=kept if len(kept) < len(file.schema_arrow) else None,
                 ):
-                    names = [name.lower() for name in batch.schema.names]
-                    for values in zip(*map(_values, names, batch.columns), strict=True):
+                    shown = [
+                        (name.lower(), column)
+                        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                        if name not in vectors
+                    ]
+                    read = zip(*(_values(name, column) for name, column in shown), strict=True)
+                    for number, values in enumerate(read):
                         done += 1
-                        if done <= end:
-                            yield {**dict(zip(names, values, strict=True)), **left_out}
+                        if done > end:
+                            continue
+                        names = (name for name, _ in shown)
+                        row = {**dict(zip(names, values, strict=True)), **left_out}
+                        yield ParquetRow(row, batch, number, schema) if whole else row
                 if done != end:  # of pages whose headers are wrong
                     raise ValueError(f"{done - begin} rows, {end - begin} were announced")
             except (OSError, pa.ArrowException, ValueError) as error:

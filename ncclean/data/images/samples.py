@@ -34,12 +34,17 @@ from ncclean.errors import ShardError
 class TableSamples:
     """Iterates over the samples of a unit of a table once, one for the rows of each image.
 
-    `together` see `ncclean.data.reader.read_samples`. Raises `ShardError` at the end if parts of
-    the file could not be read; their rows are there, as `row_broken`.
+    `together` and `whole` see `ncclean.data.reader.read_samples`. Raises `ShardError` at the end if
+    parts of the file could not be read; their rows are there, as `row_broken`.
     """
 
     def __init__(
-        self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles, together: bool = False
+        self,
+        shard: ShardRef,
+        caption_key: CaptionKeys,
+        files: UnitFiles,
+        together: bool = False,
+        whole: bool = False,
     ) -> None:
         self.shard = shard
         self.samples = 0
@@ -49,6 +54,7 @@ class TableSamples:
         self._used = {*IMAGE_COLUMNS, *PATH_COLUMNS, *KEY_COLUMNS, *captions}
         self._files = files
         self._together = together
+        self._whole = whole
         self._first = shard.rows[0] if shard.rows is not None else 0
         self._keys: set[str] = set()
 
@@ -57,7 +63,7 @@ class TableSamples:
 
     def _begun(self) -> Iterator[tuple[Sample, bytes | str | None]]:
         """The samples with their images, or where these lie."""
-        groups = by_image(rows_of(self.shard))
+        groups = by_image(rows_of(self.shard, self._whole))
         failure: ShardError | None = None
         held: Sample | None = None  # it may stand for those that follow
         of_held: list[Row | BrokenRow] = []
@@ -109,6 +115,8 @@ class TableSamples:
         if sample.key in self._keys:
             sample.reject(SkipReason.DUPLICATE_KEY, "the key occurs earlier in the shard")
         self._keys.add(sample.key)
+        if self._whole:
+            sample.rows = whole
         if image is None and path is None:
             sample.reject(SkipReason.IMAGE_MISSING)
         elif image is None and _is_web_address(str(path)):
@@ -137,8 +145,10 @@ class FolderSamples(MemberSamples):
     Raises `ShardError` if the folder cannot be listed.
     """
 
-    def __init__(self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles) -> None:
-        super().__init__(caption_key, shard.size)
+    def __init__(
+        self, shard: ShardRef, caption_key: CaptionKeys, files: UnitFiles, whole: bool = False
+    ) -> None:
+        super().__init__(caption_key, shard.size, whole)
         self.shard = shard
         self._files = files
         self._folder = shard.url if stores.is_url(shard.url) else os.path.abspath(shard.url)

@@ -56,7 +56,8 @@ class LeftOut:
 class TextRows:
     """Rows of a text table, in order, from its first one or a byte offset that is one's begin.
 
-    `names` are the columns of csv and tsv, empty for jsonl. `offset` is the byte at which the next
+    `names` are the columns of csv and tsv, empty for jsonl; `written_names` the same as they are
+    written, and `separator` what is between them. `offset` is the byte at which the next
     row begins. Unless `parse`, rows come as they lie, for `row_of`. Raises `ShardError` for what is
     no text, `OSError` if it cannot be read.
     """
@@ -66,6 +67,7 @@ class TextRows:
         self._parse = parse
         self._lines = _Lines(self._stream)
         self.names: list[str] = []
+        self.written_names: list[str] = []
         self._dialect: type[csv.Dialect] | None = None
         try:
             if url.endswith(SEPARATED):
@@ -117,7 +119,12 @@ class TextRows:
         fields = next(self._records(self._dialect), [])
         if isinstance(fields, BrokenRow):
             raise ShardError(f"{url}: the names of its columns cannot be read: {fields.what}")
-        self.names = _names(fields)
+        self.written_names = [name.removeprefix(_BOM).strip() for name in fields]
+        self.names = [name.lower() for name in self.written_names]
+
+    @property
+    def separator(self) -> str | None:
+        return self._dialect.delimiter if self._dialect is not None else None
 
     def _records(self, dialect: type[csv.Dialect]) -> Iterator[list[str] | BrokenRow]:
         """Fields of each record.

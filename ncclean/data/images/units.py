@@ -23,7 +23,7 @@ from ncclean.data.images.listing import (
     subfolders,
     unread_image,
 )
-from ncclean.data.images.rows import columns_of, text_units
+from ncclean.data.images.rows import TABLE, columns_of, text_units
 from ncclean.data.images.text_rows import LINES, SEPARATED
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_bounds import check_rows
@@ -40,7 +40,7 @@ from ncclean.data.shards import (
 from ncclean.errors import InputError, ShardError
 
 TABLES = (".parquet", *SEPARATED, *LINES)
-TABLE, FOLDER = "table", "folder"
+FOLDER = "folder"
 KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
 NPC = "npc"
 CLASSES = "classes"  # and the template of their captions, `classes:a photo of a {}`

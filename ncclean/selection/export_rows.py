@@ -1,0 +1,217 @@
+"""The selected samples of a task as rows: Parquet with the images, or files with their rows."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import posixpath
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ncclean.atomic import published
+from ncclean.data.images.columns import image_column
+from ncclean.data.images.rows import written_names
+from ncclean.data.images.units import is_table
+from ncclean.data.reader import read_samples
+from ncclean.data.samples import Sample, SkipReason
+from ncclean.errors import ShardError
+from ncclean.scratch import scratch_folder
+from ncclean.selection.export_plan import ExportTask, Segment
+from ncclean.selection.export_task import (
+    Chosen,
+    ExportOptions,
+    ShardReport,
+    chosen_of,
+    copy_key,
+    finish_task,
+)
+from ncclean.selection.exported_files import ImageFiles, RowLines
+from ncclean.selection.exported_rows import (
+    ExportedRow,
+    ExportedSample,
+    add_fields,
+    copied,
+    image_path,
+    left_out,
+    rows_of_members,
+    rows_of_table,
+)
+from ncclean.selection.out_layout import PARQUET, has_files
+from ncclean.selection.parquet_pieces import ParquetPieces, join_parquet, schema_of
+from ncclean.storage.catalog import connect
+from ncclean.storage.quoting import identifier
+
+
+def export_rows(task: ExportTask, options: ExportOptions) -> ShardReport:
+    """Write the samples of a task as Parquet, or as images with their rows; statistics come last.
+
+    Samples that the input lacks are counted as missing; an input shard that cannot be read is an
+    error of the report, not of the export. Raises `InputError` if the output cannot be written.
+    """
+    begin = time.time()
+    report = ShardReport(task.number)
+    write = _write_parquet if options.layout.name == "parquet" else _write_files
+    with scratch_folder() as scratch:
+        write(task, options, report, scratch)
+    finish_task(task, options, report, begin)
+    return report
+
+
+def _write_parquet(
+    task: ExportTask, options: ExportOptions, report: ShardReport, scratch: Path
+) -> None:
+    pieces = ParquetPieces(scratch, _types(options))
+    for sample in _samples(task, options, report):
+        for row in sample.rows:
+            row.embed(sample.image, sample.path)
+        pieces.add(sample.rows, len(sample.image))
+        report.samples += 1
+    _publish_pieces(pieces.finish(), task, options, report)
+
+
+def _write_files(
+    task: ExportTask, options: ExportOptions, report: ShardReport, scratch: Path
+) -> None:
+    targets = options.targets
+    name = targets.name(task.number)
+    is_parquet = options.layout.table.endswith(PARQUET)
+    pieces = ParquetPieces(scratch, _types(options))
+    with open(scratch / "rows.jsonl", "w", encoding="utf-8", newline="") as text:
+        lines = RowLines(text)
+        files = ImageFiles(
+            targets.out,
+            targets.work,
+            name,
+            pieces.add if is_parquet else lines.add,
+            options.layout.path_column,
+            options.layout.beside,
+        )
+        for sample in _samples(task, options, report):
+            files.add(sample)
+        files.finish()
+    report.samples, report.bytes, report.columns = files.samples, files.bytes, [*lines.columns]
+    if files.problems:
+        _add_error(report, task.segments[0].name, files.problems)
+    if is_parquet:
+        _publish_pieces(pieces.finish(), task, options, report)
+        return
+    with published(targets.data(task.number)) as aside:
+        shutil.move(scratch / "rows.jsonl", aside)
+    report.bytes += targets.data(task.number).stat().st_size
+
+
+def _publish_pieces(
+    pieces: list[Path], task: ExportTask, options: ExportOptions, report: ShardReport
+) -> None:
+    if not pieces:
+        return
+    with published(options.targets.data(task.number)) as aside:
+        if len(pieces) == 1:
+            shutil.move(pieces[0], aside)
+        else:
+            join_parquet(pieces, aside)
+        report.bytes += aside.stat().st_size
+        report.schema = base64.b64encode(schema_of(aside).serialize()).decode()
+
+
+def _types(options: ExportOptions) -> Mapping[str, pa.DataType]:
+    """The types of the columns to add."""
+    if not options.columns:
+        return {}
+    with contextlib.closing(connect(options.scores)) as connection:
+        names = ", ".join(map(identifier, options.columns))
+        table: Any = connection.sql(f"SELECT {names} FROM scores LIMIT 0").to_arrow_table()
+        return {field.name: field.type for field in table.schema}
+
+
+def _samples(
+    task: ExportTask, options: ExportOptions, report: ShardReport
+) -> Iterator[ExportedSample]:
+    """The selected samples of a task, copies too, to be written with `report` of what is wrong."""
+    for segment in task.segments:
+        problems: list[str] = []
+        try:
+            yield from _of_segment(segment, options, report, problems)
+        except ShardError as error:
+            problems.append(str(error))
+        if problems:
+            _add_error(report, segment.name, problems)
+
+
+def _of_segment(
+    segment: Segment, options: ExportOptions, report: ShardReport, problems: list[str]
+) -> Iterator[ExportedSample]:
+    chosen = chosen_of(segment, options)
+    lacking, place = sum(chosen.copies.values()), 0
+    shard = segment.shard
+    samples = read_samples(shard, options.caption_key, wanted=chosen.copies, whole=True)
+    names = written_names(shard) if is_table(shard) else {}
+    try:
+        for sample in samples:
+            is_there = sample.image is not None and sample.status is not SkipReason.DUPLICATE_KEY
+            if sample.key not in chosen.copies or not is_there:
+                continue
+            for copy in range(chosen.copies[sample.key]):
+                is_here = segment.first <= place < segment.first + segment.count
+                place, lacking = place + 1, lacking - 1
+                if not is_here:
+                    continue
+                exported = _exported(sample, copy, segment, options, chosen, names, problems)
+                if exported is None:
+                    lacking += 1
+                else:
+                    yield exported
+    finally:
+        if lacking:
+            report.missing[segment.name] = lacking
+    late = sum(1 for fields in samples.late_metadata.values() if fields)
+    if late:
+        problems.append(f"the json of {late:,} samples lies behind other samples: it is left out")
+
+
+def _exported(
+    sample: Sample,
+    copy: int,
+    segment: Segment,
+    options: ExportOptions,
+    chosen: Chosen,
+    names: Mapping[str, str],
+    problems: list[str],
+) -> ExportedSample | None:
+    """A sample to write; None if it lacks the caption that was selected."""
+    shard = segment.shard
+    rows: list[ExportedRow] | None
+    if is_table(shard):
+        rows = rows_of_table(sample, chosen.captions, options.caption_key, names)
+        is_file = image_column(sample.rows[0])[1] is None
+    else:
+        column = options.layout.caption_column
+        rows = rows_of_members(sample, chosen.captions, column)
+        is_file = has_files(shard)
+    if not rows:
+        return None
+    if (why := left_out(rows)) is not None:
+        problems.append(f"{sample.key}: {why}, which is left out")
+    add_fields(rows, sample, segment.name, chosen.fields.get(sample.key, {}))
+    root = shard.files[0] if is_file else None
+    path = posixpath.join(
+        options.layout.image_folder(root, segment.name),
+        image_path(sample, root if is_table(shard) else None),
+    )
+    if copy:
+        copied(rows, copy_key(sample.key, copy))
+        stem, ending = posixpath.splitext(path)
+        path = f"{copy_key(stem, copy)}{ending}"
+    caption = None if is_table(shard) else rows[0].values[options.layout.caption_column]
+    return ExportedSample(sample.image or b"", path, caption, rows)
+
+
+def _add_error(report: ShardReport, name: str, problems: list[str]) -> None:
+    others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+    before = f"{report.errors[name]}; " if name in report.errors else ""
+    report.errors[name] = f"{before}{problems[0]}{others}"

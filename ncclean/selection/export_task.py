@@ -1,0 +1,188 @@
+"""What the tasks of an export share: options, what is chosen of a shard, and the report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.data.kept_captions import KeptCaptions
+from ncclean.data.samples import CaptionKeys
+from ncclean.selection.export_plan import ExportTask, Segment, copies_of, open_selection
+from ncclean.selection.out_layout import TARS, OutLayout, Targets
+from ncclean.storage.catalog import columns_of, connect
+from ncclean.storage.quoting import identifier
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options that every task of an export shares. Paths may be URLs.
+
+    `scores` and `columns`: score files and the columns to add to each sample's json. `repeats`
+    is the factor of the weights that says how often a sample is written; None is once.
+    `caption_key` are the names of the captions, where the selection tells several apart.
+    """
+
+    selection: str
+    out: str
+    digits: int = 5
+    scores: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    repeats: float | None = None
+    caption_key: CaptionKeys = None
+    layout: OutLayout = TARS
+
+    @property
+    def targets(self) -> Targets:
+        """Where the files of the export lie."""
+        return Targets(self.layout, stores.location(self.out), self.digits)
+
+    def absolute(self) -> ExportOptions:
+        """The options with absolute paths, for a worker whose working folder is another one."""
+        return replace(
+            self,
+            selection=stores.absolute(self.selection),
+            out=stores.absolute(self.out),
+            scores=tuple(map(stores.absolute, self.scores)),
+        )
+
+
+@dataclass
+class ShardReport:
+    """The outcome of a task; `missing` keys were selected but are not in the input.
+
+    `columns` are those of its rows where they go to a text, `schema` that of its Parquet file, in
+    base64 of Arrow's form.
+    """
+
+    number: int
+    samples: int = 0
+    bytes: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    columns: list[str] = field(default_factory=list)
+    schema: str | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Selected samples of an input shard: key to copies and to the fields to add to its json.
+
+    `captions` is None where the samples have but one, which stays.
+    """
+
+    copies: dict[str, int]
+    fields: Mapping[str, dict[str, Any]]
+    captions: KeptCaptions | None
+
+    def renamed(self, rename: Callable[[str], str]) -> Chosen:
+        """The same under other keys, for a shard that has the right captions."""
+        return Chosen(
+            {rename(key): copies for key, copies in self.copies.items()},
+            {rename(key): fields for key, fields in self.fields.items()},
+            None,
+        )
+
+
+def finish_task(
+    task: ExportTask, options: ExportOptions, report: ShardReport, begin: float
+) -> None:
+    """Publish the statistics of a task that began at a time; its files are there."""
+    report.seconds = time.time() - begin
+    with published(options.targets.stats(task.number)) as aside:
+        aside.write_text(json.dumps(_stats(task, report, begin), indent=2) + "\n")
+
+
+def _stats(task: ExportTask, report: ShardReport, begin: float) -> dict[str, Any]:
+    """The fields of img2dataset's `_stats.json`, and where the samples came from."""
+    return {
+        "count": task.samples,
+        "successes": report.samples,
+        "failed_to_download": sum(report.missing.values()),
+        "failed_to_resize": 0,
+        "duration": round(report.seconds, 3),
+        "start_time": begin,
+        "end_time": begin + report.seconds,
+        "status_dict": {"success": report.samples},
+        "bytes": report.bytes,
+        "missing": report.missing,
+        "errors": report.errors,
+        "sources": {segment.name: segment.count for segment in task.segments},
+        **({"columns": report.columns} if report.columns else {}),
+        **({"schema": report.schema} if report.schema else {}),
+    }
+
+
+def chosen_of(segment: Segment, options: ExportOptions) -> Chosen:
+    """What the selection has of an input shard, with the columns to add."""
+    connection = open_selection(options.selection)
+    rows = connection.execute(
+        "SELECT key, uid, weight, captions, mended FROM scores WHERE shard = ?", [segment.name]
+    ).fetchall()
+    keys = [str(key) for key, *_ in rows]
+    captions = {str(key): several for key, _, _, several, _ in rows if several is not None}
+    mended = {
+        str(key): {
+            number: text
+            for number, text in zip(several or (0,), texts, strict=True)
+            if text is not None
+        }
+        for key, _, _, several, texts in rows
+        if any(text is not None for text in texts)
+    }
+    numbers = {key: list(dict.fromkeys(several)) for key, several in captions.items()}
+    if options.repeats is None:
+        copies = dict(Counter(keys))
+        copies |= {key: several.count(several[0]) for key, several in captions.items()}
+    else:
+        uids, weights = [row[1] for row in rows], [row[2] for row in rows]
+        times = copies_of(uids, weights, options.repeats)
+        copies = Counter[str]()
+        for key, number in zip(keys, times, strict=True):
+            copies[key] += int(number)
+        copies = +copies
+    best = {key: several[0] for key, several in numbers.items()}
+    return Chosen(
+        copies,
+        _score_fields(segment.name, options, best) if options.columns else {},
+        KeptCaptions(numbers, mended, options.caption_key) if numbers or mended else None,
+    )
+
+
+def _score_fields(
+    shard: str, options: ExportOptions, captions: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """The columns of each sample, of its best caption where `captions` has that one's number."""
+    connection = connect(options.scores)
+    number = "caption_number" if "caption_number" in columns_of(connection, "scores") else "0"
+    names = ", ".join(map(identifier, options.columns))
+    rows = connection.execute(
+        f"SELECT key, {number}, {names} FROM scores WHERE shard = ? ORDER BY row DESC", [shard]
+    ).fetchall()  # the first row of a key that occurs twice wins
+    return {
+        key: dict(zip(options.columns, map(_plain, values), strict=True))
+        for key, caption, *values in rows
+        if captions.get(key, caption) == caption
+    }
+
+
+def copy_key(key: str, copy: int) -> str:
+    """Copies have keys of their own: webdataset joins neighbours that share one."""
+    return f"{key}_copy{copy}" if copy else key
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        # Columns are float32: their shortest decimal form, not that of the double.
+        return float(str(np.float32(value))) if np.isfinite(value) else None
+    return value

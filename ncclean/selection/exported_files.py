@@ -1,0 +1,169 @@
+"""Exported images as files, and the rows that name them: parts of jsonl, joined to one table."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import itertools
+import json
+import os
+import posixpath
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TextIO
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.atomic import published
+from ncclean.errors import InputError
+from ncclean.json_values import finite
+from ncclean.selection.exported_rows import ExportedRow, ExportedSample
+
+_BATCH_BYTES = 64 << 20
+_BATCH_SAMPLES = 1000
+_BLOCK_BYTES = 8 << 20
+_UPLOADS = 16  # at a time
+_IN_THE_WAY = (FileExistsError, IsADirectoryError, NotADirectoryError)
+
+
+RowSink = Callable[[Sequence[ExportedRow]], None]
+
+
+class ImageFiles:
+    """Writes images below `out`, and passes their rows to `write`, with the path under `column`.
+
+    Before files are written, their names go to a list in `work`: what a killed run has left can be
+    removed. With `beside`, the caption goes to a text beside each image too.
+    """
+
+    def __init__(
+        self, out: UPath, work: UPath, task: str, write: RowSink, column: str, beside: bool
+    ) -> None:
+        self.problems: list[str] = []
+        self.samples = self.bytes = 0
+        self._out, self._work, self._task = out, work, task
+        self._write_rows, self._column, self._beside = write, column, beside
+        self._waiting: list[ExportedSample] = []
+        self._waiting_bytes = self._batches = 0
+        self._folders: set[str] = set()
+
+    def add(self, sample: ExportedSample) -> None:
+        """Take a sample; it is written with others."""
+        self._waiting.append(sample)
+        self._waiting_bytes += len(sample.image)
+        if self._waiting_bytes >= _BATCH_BYTES or len(self._waiting) >= _BATCH_SAMPLES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write the samples that wait, through to the disk."""
+        if self._waiting:
+            self._flush()
+        if not stores.is_url(self._out) and self.samples:
+            os.sync()  # once for thousands of files, before anything says that they are there
+
+    def _flush(self) -> None:
+        names = [name for sample in self._waiting for name, _ in self._files(sample)]
+        with published(self._work / f"{self._task}_files-{self._batches:05d}.json") as aside:
+            aside.write_text(json.dumps(names) + "\n")
+        with ThreadPoolExecutor(_UPLOADS if stores.is_url(self._out) else 1) as pool:
+            for sample, problem in zip(
+                self._waiting, pool.map(self._write, self._waiting), strict=True
+            ):
+                if problem is not None:
+                    self.problems.append(problem)
+                    continue
+                self.samples += 1
+                for row in sample.rows:
+                    row.refer(sample.path, self._column)
+                self._write_rows(sample.rows)
+        self._batches += 1
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _files(self, sample: ExportedSample) -> Iterable[tuple[str, bytes]]:
+        yield sample.path, sample.image
+        if self._beside and sample.caption is not None:
+            yield f"{posixpath.splitext(sample.path)[0]}.txt", sample.caption.encode()
+
+    def _write(self, sample: ExportedSample) -> str | None:
+        """Write the files of a sample; returns why that cannot be, if it is no error of the disk.
+
+        A path may be that of another image's folder.
+        """
+        try:
+            for name, data in self._files(sample):
+                self._write_file(self._out / name, data)
+                self.bytes += len(data)
+        except _IN_THE_WAY as error:
+            return f"{sample.path}: {error.strerror}"
+        except OSError as error:
+            raise InputError(stores.explain(self._out / sample.path, error)) from error
+        return None
+
+    def _write_file(self, path: UPath, data: bytes) -> None:
+        if stores.is_url(path):
+            stores.ask("write", path, path.fs.pipe_file, path.path, data)
+            return
+        folder = os.path.dirname(str(path))
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        with open(str(path), "wb") as file:
+            file.write(data)
+
+
+class RowLines:
+    """Writes rows as lines of JSON, bytes as base64; `columns` are all that were there."""
+
+    def __init__(self, lines: TextIO) -> None:
+        self.columns: dict[str, None] = {}
+        self._lines = lines
+
+    def add(self, rows: Sequence[ExportedRow]) -> None:
+        """Write rows."""
+        for row in rows:
+            self.columns.update(dict.fromkeys(row.values))
+            self._lines.write(_json_line(row.values))
+
+
+def _json_line(values: dict[str, Any]) -> str:
+    text = json.dumps(finite(values), ensure_ascii=False, default=_as_json)
+    return text.encode("utf-8", "replace").decode() + "\n"
+
+
+def _as_json(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def join_rows(
+    parts: Iterable[UPath], columns: Sequence[str], out: Path, separator: str | None
+) -> None:
+    """Write parts of jsonl as one table: all `columns` with a separator, or jsonl without one."""
+    with open(out, "w", encoding="utf-8", newline="") as table:
+        if separator is None:
+            table.writelines(itertools.chain.from_iterable(map(_lines, parts)))
+            return
+        writer = csv.writer(table, delimiter=separator, lineterminator="\n")
+        writer.writerow(columns)
+        for line in itertools.chain.from_iterable(map(_lines, parts)):
+            values = json.loads(line)
+            writer.writerow([_cell(values.get(name)) for name in columns])
+
+
+def _lines(part: UPath) -> Iterable[str]:
+    url = str(part)
+    opened = (
+        stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=2)
+        if stores.is_url(part)
+        else stores.open_file(url)
+    )
+    with opened as file:
+        for line in file:
+            yield line.decode()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

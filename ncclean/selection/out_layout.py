@@ -1,0 +1,207 @@
+"""The form in which a selection is written: tars, Parquet, or images with a table."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.images.rows import TABLE
+from ncclean.data.images.text_rows import SEPARATED, TextRows
+from ncclean.data.images.units import CLASSES, FOLDER, is_table
+from ncclean.data.shards import WEBDATASET, ShardRef, distinct_names
+from ncclean.errors import InputError
+from ncclean.selection.safe_paths import safe_path
+from ncclean.storage.work_folder import work_folder
+
+Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
+RECORD = "_export.jsonl"
+PARQUET = ".parquet"
+_METADATA = "metadata"  # the table of Hugging Face's imagefolder
+_NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
+
+
+@dataclass(frozen=True)
+class OutLayout:
+    """What an export writes.
+
+    `table` is the file of all rows, made at the end: its name in the output, or its ending alone if
+    it is the output; empty where each task writes files of its own. `beside` writes captions beside
+    images too, `separator` is what a csv has. `roots` are the folders of images with those that they become; images that lie in
+    shards get the folder of these unless there `is_one`.
+    """
+
+    name: str = WEBDATASET
+    table: str = ""
+    beside: bool = False
+    separator: str = ","
+    roots: tuple[tuple[str, str], ...] = ()
+    is_one: bool = False
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any] | None) -> OutLayout:
+        """The layout that a record has, as far as names of files follow from it."""
+        return TARS if fields is None else cls(**fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout as a record has it."""
+        return {
+            "name": self.name,
+            "table": self.table,
+            "beside": self.beside,
+            "separator": self.separator,
+        }
+
+    def image_folder(self, root: str | None, shard: str) -> str:
+        """The folder for the images below `root`, or for those in a shard."""
+        if root is not None:
+            return dict(self.roots)[root]
+        return "" if self.is_one else shard
+
+    @property
+    def path_column(self) -> str:
+        """The column of paths where the input has none: Hugging Face's, or open_clip's."""
+        return "filepath" if self.name == "csv" else "file_name"
+
+    @property
+    def caption_column(self) -> str:
+        return "title" if self.name == "csv" else "caption"
+
+
+TARS = OutLayout()
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where the files of an export lie."""
+
+    layout: OutLayout
+    out: UPath
+    digits: int
+
+    @property
+    def work(self) -> UPath:
+        """The folder of an export's record."""
+        if self.layout.table.startswith("."):
+            return self.out.parent / f"{self.out.name}.work"
+        return work_folder(self.out, RECORD, self.out)
+
+    @property
+    def table(self) -> UPath | None:
+        """The file that is joined from the rows of all tasks."""
+        name = self.layout.table
+        return None if not name else self.out if name.startswith(".") else self.out / name
+
+    def data(self, number: int) -> UPath:
+        """What a task writes: a shard, or rows of the table."""
+        if not self.layout.table:
+            ending = ".tar" if self.layout.name == WEBDATASET else PARQUET
+            return self.out / f"{self.name(number)}{ending}"
+        ending = PARQUET if self.layout.table.endswith(PARQUET) else ".jsonl"
+        return self.work / f"{self.name(number)}_rows{ending}"
+
+    def stats(self, number: int) -> UPath:
+        """The statistics of a task, which are published after what it writes."""
+        return self.stats_folder / f"{self.name(number)}_stats.json"
+
+    @property
+    def stats_folder(self) -> UPath:
+        return self.out if self.layout.name == WEBDATASET else self.work
+
+    def name(self, number: int) -> str:
+        return f"{number:0{self.digits}d}"
+
+
+def out_layout(layout: Layout, out: str, shards: Sequence[ShardRef]) -> OutLayout:
+    """What to write for `--layout`, `auto` being the layout of the input.
+
+    Raises `InputError` for an output whose ending says something else.
+    """
+    is_file = out.endswith(PARQUET)
+    name = layout
+    if layout == "auto":
+        name = "parquet" if is_file else layout_of(shards)
+    if is_file and name != "parquet":
+        raise InputError(
+            f"--layout {name} writes a folder: {out} would be one file of Parquet, which "
+            "--layout parquet writes"
+        )
+    if out.endswith(_NO_FOLDERS):
+        raise InputError(f"--layout {name} writes a folder: give --out a name without an ending")
+    table = _table(name, is_file, shards)
+    return OutLayout(
+        name,
+        table,
+        beside=name == "folder" and all(shard.layout == FOLDER for shard in shards),
+        separator=_separator(table, shards),
+        roots=_roots(shards),
+        is_one=len(shards) == 1,
+    )
+
+
+def layout_of(shards: Sequence[ShardRef]) -> Layout:
+    """The layout that comes closest to that of the input; tars for what is none of them."""
+    if shards and all(shard.layout.partition(":")[0] in (FOLDER, CLASSES) for shard in shards):
+        return "folder"
+    if not shards or any(shard.layout != TABLE for shard in shards):
+        return "webdataset"
+    names = {_base(shard) for shard in shards}
+    if all(name.startswith(f"{_METADATA}.") for name in names):
+        return "folder"
+    endings = {posixpath.splitext(name)[1] for name in names}
+    if endings == {PARQUET}:
+        return "parquet"
+    return "csv" if endings <= {*SEPARATED} else "folder"
+
+
+def _table(name: str, is_file: bool, shards: Sequence[ShardRef]) -> str:
+    if name in ("webdataset", "parquet"):
+        return PARQUET if is_file else ""
+    tables = {_base(shard) for shard in shards if shard.layout == TABLE}
+    endings = {posixpath.splitext(table)[1] for table in tables}
+    separated = bool(tables) and endings <= {*SEPARATED}
+    if name == "csv":
+        if separated and len(tables) == 1:
+            return tables.pop()
+        return "pairs.tsv" if endings == {".tsv"} else "pairs.csv"
+    if separated:
+        return f"{_METADATA}.csv"
+    return f"{_METADATA}{PARQUET if tables == {_METADATA + PARQUET} else '.jsonl'}"
+
+
+def _separator(table: str, shards: Sequence[ShardRef]) -> str:
+    """What separates the columns of the input's first table, if that is text; else the usual."""
+    first = next((shard for shard in shards if shard.url.endswith(SEPARATED)), None)
+    if table.startswith("pairs.") or first is None:
+        return "\t" if table.endswith(".tsv") else ","
+    with TextRows(first.url) as rows:
+        return rows.separator or ","
+
+
+def _base(shard: ShardRef) -> str:
+    return posixpath.basename(stores.without_query(shard.url))
+
+
+def _roots(shards: Sequence[ShardRef]) -> tuple[tuple[str, str], ...]:
+    """The folders that images lie in, and their places below the one that holds them all."""
+    roots = sorted(
+        {stores.absolute(shard.files[0]) for shard in shards if shard.files and has_files(shard)}
+    )
+    try:
+        common = posixpath.commonpath(roots) if roots else ""
+        places = [posixpath.relpath(root, common) for root in roots]
+    except ValueError:  # URLs and paths
+        places = distinct_names(roots, ())
+    return tuple(
+        (root, "" if place == "." else safe_path(place))
+        for root, place in zip(roots, places, strict=True)
+    )
+
+
+def has_files(shard: ShardRef) -> bool:
+    """Whether the images of a shard may be files of their own."""
+    return is_table(shard) or shard.layout == FOLDER
