@@ -25,6 +25,7 @@ from .shared_options import (
     Device,
     EmbeddingKeys,
     Model,
+    OutputLayout,
     Precision,
     Pretrained,
     ScoreEngine,
@@ -35,18 +36,19 @@ if TYPE_CHECKING:
     from .recipe.run import RunSummary
 
 # Of the whole, though stages have them too; on a cluster only the scoring runs.
-_OF_CLEAN = {"out", "dry_run"}
+_OF_CLEAN = {"out", "dry_run", "layout"}
 _OF_SCORING = {"engine", "ray_address"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clean(Command):
-    """Score a corpus, report on it, and write the shards without the mismatched pairs.
+    """Score a corpus, report on it, and write it without the mismatched pairs.
 
     The bundled recipe `clean`: OUT gets `scores.parquet`, `report.html`, `clean.parquet` (which
-    pairs are kept) and the shards in `clean/`. From embeddings, which need no model, the recipe
-    `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, instead of shards. After an
-    interruption run it again to go on; only what a changed option affects is done again.
+    pairs are kept) and these pairs in `clean/`, in the form that came in: a folder of images, a
+    table or Parquet with noise columns added; tars as they are. From embeddings, which need no
+    model, the recipe `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, instead.
+    After an interruption run it again to go on; only what a changed option affects is done again.
 
     Example: `ncclean clean shards/ --out cleaned/`
     """
@@ -71,6 +73,7 @@ class Clean(Command):
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5
     where: Annotated[str | None, Option("SQL condition that kept pairs must meet too.")] = None
+    layout: OutputLayout = "auto"
     samples_per_shard: Annotated[int, Option("Samples per shard written.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
@@ -81,6 +84,7 @@ class Clean(Command):
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""
         from ncclean.data.sources import are_embeddings, resolve_sources
+        from ncclean.selection.out_layout import layout_of
 
         from .recipe.bundled import find_recipe
         from .recipe.load import load_recipe
@@ -97,6 +101,11 @@ class Clean(Command):
             for target, option in _targets()
             if options[option] is not None or option == "pretrained"
         ]
+        if not is_embedded:
+            layout = layout_of(first) if self.layout == "auto" else self.layout
+            changes.append(f"export.layout={layout}")
+            if layout != "webdataset":
+                changes.append("export.scores=${score}")
         if self.caption_parts is not None:
             changes += ["select.drop_parts=true", f"select.part_threshold={self.threshold}"]
         flags = {

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write the selected samples as shards, copied byte for byte, or DataComp's uid file.
+    """Write the selected samples as tars, Parquet, images with a table, or DataComp's uid file.
 
-    Nothing is decoded or encoded again; keys and order stay. Interrupted exports resume. With
-    --engine ray each shard is a task of a cluster.
+    Images are copied byte for byte, and so is all else in tars; keys, order and other columns stay.
+    Interrupted exports resume. With --engine ray each shard is a task of a cluster.
 
     Example: `ncclean export clean.parquet --shards shards/ --out clean/`
     """
 
     name = "export"
-    summary = "Write the selected samples as shards, byte for byte."
+    summary = "Write the selected samples, images byte for byte."
     resume_hint = "run the same command again to go on"
     has_record = True
 

@@ -159,19 +159,16 @@ def _is_done(targets: Targets, number: int, names: set[str]) -> bool:
     """Whether a task has been done, and its part is there, or the table made of it."""
     if targets.stats(number).name not in names:
         return False
-    if (
-        targets.table is None
-        or targets.data(number).name in names
-        or bool(stores.present_files([targets.table]))
-    ):
+    tables = targets.tables
+    if targets.data(number).name in names or len(stores.present_files(tables)) == len(tables):
         return True
     return not json.loads(stores.read_bytes(targets.stats(number)))["successes"]
 
 
 def _taken(targets: Targets) -> UPath | None:
     """What lies in the way of an export: a shard, or with other layouts any file that shows."""
-    if targets.table == targets.out:
-        return targets.out if bool(stores.present_files([targets.out])) else None
+    if targets.is_file:
+        return next(iter(stores.present_files([targets.out])), None)
     out, pattern = targets.out, "*.tar" if targets.layout.name == TARS.name else "*"
     files = stores.ask("list", out, listed, out, pattern)
     return next((path for path in files if not path.name.startswith(".")), None)
@@ -282,11 +279,10 @@ def _files(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:
     for number in range(identity["written_shards"]):
         yield targets.data(number)
         yield targets.stats(number)
-    if targets.table is not None:
-        yield targets.table
+    yield from targets.tables
     if layout.name == TARS.name:
         yield targets.out / _SIZES
-    elif targets.table != targets.out:
+    elif not targets.is_file:
         for names in stores.ask("list", targets.work, listed, targets.work, "*_files-*.json"):
             yield from (targets.out / name for name in json.loads(stores.read_bytes(names)))
             yield names
@@ -323,24 +319,25 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
     if targets.layout.name == TARS.name:
         with published(targets.out / _SIZES) as aside:
             aside.write_text(json.dumps(sizes, indent=2) + "\n")
-    elif targets.table is None:
+    elif not targets.tables:
         _agree(targets, schemas, runner)
     else:
         parts = [targets.data(n) for n, count in enumerate(sizes.values()) if count]
-        _join(targets.table, parts, list(columns))
+        _join(targets, parts, list(columns))
         summary.shards = 1
     return summary
 
 
-def _join(table: UPath, parts: list[UPath], columns: list[str]) -> None:
-    """Make the table of its parts, unless an earlier run has, and remove these."""
-    if not bool(stores.present_files([table])):
-        with published(table) as aside:
-            if table.name.endswith(PARQUET):
+def _join(targets: Targets, parts: list[UPath], columns: list[str]) -> None:
+    """Make the tables of their parts, unless an earlier run has, and remove these."""
+    tables = targets.tables
+    if len(stores.present_files(tables)) < len(tables):
+        if tables[0].name.endswith(PARQUET):
+            with published(tables[0]) as aside:
                 join_parquet(parts, aside)
-            else:
-                is_text = table.suffix in SEPARATED
-                join_rows(parts, columns, aside, targets.layout.separator if is_text else None)
+        else:
+            is_text = tables[0].suffix in SEPARATED
+            join_rows(parts, columns, tables, targets.layout.separator if is_text else None)
     stores.remove_files(parts)
 
 

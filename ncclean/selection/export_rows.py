@@ -199,6 +199,9 @@ def _exported(
         problems.append(f"{sample.key}: {why}, which is left out")
     add_fields(rows, sample, segment.name, chosen.fields.get(sample.key, {}))
     root = shard.files[0] if is_file else None
+    number, folder = options.layout.table_folder(root)
+    for row in rows:
+        row.table = number
     path = posixpath.join(
         options.layout.image_folder(root, segment.name),
         image_path(sample, root if is_table(shard) else None),
@@ -208,7 +211,7 @@ def _exported(
         stem, ending = posixpath.splitext(path)
         path = f"{copy_key(stem, copy)}{ending}"
     caption = None if is_table(shard) else rows[0].values[options.layout.caption_column]
-    return ExportedSample(sample.image or b"", path, caption, rows)
+    return ExportedSample(sample.image or b"", path, caption, rows, folder)
 
 
 def _add_error(report: ShardReport, name: str, problems: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import itertools
 import json
@@ -10,7 +11,6 @@ import os
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TextIO
 
 from upath import UPath
@@ -76,7 +76,7 @@ class ImageFiles:
                     continue
                 self.samples += 1
                 for row in sample.rows:
-                    row.refer(sample.path, self._column)
+                    row.refer(posixpath.relpath(sample.path, sample.folder or "."), self._column)
                 self._write_rows(sample.rows)
         self._batches += 1
         self._waiting, self._waiting_bytes = [], 0
@@ -114,7 +114,10 @@ class ImageFiles:
 
 
 class RowLines:
-    """Writes rows as lines of JSON, bytes as base64; `columns` are all that were there."""
+    """Writes rows as lines of JSON after the number of their table; `columns` are all they have.
+
+    Bytes are base64.
+    """
 
     def __init__(self, lines: TextIO) -> None:
         self.columns: dict[str, None] = {}
@@ -124,7 +127,7 @@ class RowLines:
         """Write rows."""
         for row in rows:
             self.columns.update(dict.fromkeys(row.values))
-            self._lines.write(_json_line(row.values))
+            self._lines.write(f"{row.table}\t{_json_line(row.values)}")
 
 
 def _json_line(values: dict[str, Any]) -> str:
@@ -137,21 +140,32 @@ def _as_json(value: object) -> str:
 
 
 def join_rows(
-    parts: Iterable[UPath], columns: Sequence[str], out: Path, separator: str | None
+    parts: Iterable[UPath],
+    columns: Sequence[str],
+    tables: Sequence[UPath],
+    separator: str | None,
 ) -> None:
-    """Write parts of jsonl as one table: all `columns` with a separator, or jsonl without one."""
-    with open(out, "w", encoding="utf-8", newline="") as table:
+    """Write parts as tables: all `columns` with a separator, or jsonl without one."""
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(
+                open(stack.enter_context(published(table)), "w", encoding="utf-8", newline="")
+            )
+            for table in tables
+        ]
         if separator is None:
-            table.writelines(itertools.chain.from_iterable(map(_lines, parts)))
+            for number, line in itertools.chain.from_iterable(map(_lines, parts)):
+                files[number].write(line)
             return
-        writer = csv.writer(table, delimiter=separator, lineterminator="\n")
-        writer.writerow(columns)
-        for line in itertools.chain.from_iterable(map(_lines, parts)):
+        writers = [csv.writer(file, delimiter=separator, lineterminator="\n") for file in files]
+        for writer in writers:
+            writer.writerow(columns)
+        for number, line in itertools.chain.from_iterable(map(_lines, parts)):
             values = json.loads(line)
-            writer.writerow([_cell(values.get(name)) for name in columns])
+            writers[number].writerow([_cell(values.get(name)) for name in columns])
 
 
-def _lines(part: UPath) -> Iterable[str]:
+def _lines(part: UPath) -> Iterable[tuple[int, str]]:
     url = str(part)
     opened = (
         stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=2)
@@ -160,7 +174,8 @@ def _lines(part: UPath) -> Iterable[str]:
     )
     with opened as file:
         for line in file:
-            yield line.decode()
+            number, _, values = line.decode().partition("\t")
+            yield int(number), values
 
 
 def _cell(value: object) -> str:

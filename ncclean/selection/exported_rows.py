@@ -33,12 +33,16 @@ _Place = tuple[int, str | None, int | None]  # number of a caption, its column, 
 
 @dataclass(frozen=True)
 class ExportedSample:
-    """A sample to write: its image, the path and caption that it has as a file, and its rows."""
+    """A sample to write: its image, the path and caption that it has as a file, and its rows.
+
+    The rows are for the table in `folder`.
+    """
 
     image: bytes
     path: str
     caption: str | None
     rows: list[ExportedRow]
+    folder: str = ""
 
 
 @dataclass
@@ -46,7 +50,8 @@ class ExportedRow:
     """A row to write: values by name as written; `changed` are those that the input has not so.
 
     `origin` is the row of a Parquet file, whose types stay. `image` and `path` are the columns of
-    the image's bytes and of its path, None where the input has none.
+    the image's bytes and of its path, None where the input has none. `table` is the number of the
+    table that it goes to, where there are several.
     """
 
     values: dict[str, Any]
@@ -54,6 +59,7 @@ class ExportedRow:
     origin: ParquetRow | None = None
     image: str | None = None
     path: str | None = None
+    table: int = 0
 
     def put(self, name: str, value: object, first: bool = False) -> None:
         """Set a value, of a new column at the end or as the `first`."""
@@ -156,7 +162,7 @@ def rows_of_table(
         column, image, path = image_column(row)
         written = None if column is None else names.get(column, column)
         new = ExportedRow(
-            {names.get(name, name): value for name, value in row.items()},
+            _values(row, names),
             origin=row if isinstance(row, ParquetRow) else None,
             image=written if image is not None else None,
             path=written if image is None and path is not None else None,
@@ -165,6 +171,21 @@ def rows_of_table(
             new.put(names.get(name, name), value)
         rows.append(new)
     return rows
+
+
+def _values(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a row by name as written, those that were not read for its sample too."""
+    if not isinstance(row, ParquetRow):
+        return {names.get(name, name): value for name, value in row.items()}
+    there = dict(zip(row.batch.schema.names, row.batch.columns, strict=True))
+    return {
+        name: row[name.lower()]
+        if name.lower() in row
+        else there[name][row.place].as_py()
+        if name in there
+        else None
+        for name in row.schema.names
+    }
 
 
 def add_fields(rows: Sequence[ExportedRow], sample: Sample, shard: str, fields: Row) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +23,10 @@ from ncclean.storage.work_folder import work_folder
 Layout = Literal["auto", "webdataset", "folder", "csv", "parquet"]
 RECORD = "_export.jsonl"
 PARQUET = ".parquet"
+_MOST_TABLES = 100
+_SPLIT = re.compile(
+    r"(?<![a-z])(train(ing)?|valid(ation)?|val|dev|test(ing)?|eval(uation)?)(?![a-z])", re.I
+)
 _METADATA = "metadata"  # the table of Hugging Face's imagefolder
 _NO_FOLDERS = (*SEPARATED, ".jsonl", ".tar", ".tgz", ".gz")
 
@@ -31,8 +37,9 @@ class OutLayout:
 
     `table` is the file of all rows, made at the end: its name in the output, or its ending alone if
     it is the output; empty where each task writes files of its own. `beside` writes captions beside
-    images too, `separator` is what a csv has. `roots` are the folders of images with those that they become; images that lie in
-    shards get the folder of these unless there `is_one`.
+    images too; `separator` is what a csv has. `roots` are the folders of images with those that
+    they become, each with a table of its own if `is_split`; images that lie in shards get the
+    folder of these unless there `is_one`.
     """
 
     name: str = WEBDATASET
@@ -41,11 +48,16 @@ class OutLayout:
     separator: str = ","
     roots: tuple[tuple[str, str], ...] = ()
     is_one: bool = False
+    is_split: bool = False
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any] | None) -> OutLayout:
         """The layout that a record has, as far as names of files follow from it."""
-        return TARS if fields is None else cls(**fields)
+        if fields is None:
+            return TARS
+        roots = tuple((str(number), place) for number, place in enumerate(fields["places"]))
+        kept = {name: value for name, value in fields.items() if name != "places"}
+        return cls(**kept, roots=roots, is_split=bool(roots))
 
     def to_json(self) -> dict[str, Any]:
         """The layout as a record has it."""
@@ -54,13 +66,20 @@ class OutLayout:
             "table": self.table,
             "beside": self.beside,
             "separator": self.separator,
+            "places": [place for _, place in self.roots] if self.is_split else [],
         }
 
     def image_folder(self, root: str | None, shard: str) -> str:
         """The folder for the images below `root`, or for those in a shard."""
         if root is not None:
             return dict(self.roots)[root]
-        return "" if self.is_one else shard
+        return "" if self.is_one else _without_splits(shard)
+
+    def table_folder(self, root: str | None) -> tuple[int, str]:
+        """Number and folder of the table that the images below `root` go to."""
+        places = [place for _, place in self.roots]
+        place = dict(self.roots)[root] if self.is_split and root is not None else ""
+        return (places.index(place), place) if place else (0, "")
 
     @property
     def path_column(self) -> str:
@@ -86,15 +105,23 @@ class Targets:
     @property
     def work(self) -> UPath:
         """The folder of an export's record."""
-        if self.layout.table.startswith("."):
+        if self.is_file:
             return self.out.parent / f"{self.out.name}.work"
         return work_folder(self.out, RECORD, self.out)
 
     @property
-    def table(self) -> UPath | None:
-        """The file that is joined from the rows of all tasks."""
+    def is_file(self) -> bool:
+        """Whether the output is one file."""
+        return self.layout.table.startswith(".")
+
+    @property
+    def tables(self) -> list[UPath]:
+        """The files that are joined from the rows of all tasks."""
         name = self.layout.table
-        return None if not name else self.out if name.startswith(".") else self.out / name
+        if self.is_file:
+            return [self.out]
+        folders = [place for _, place in self.layout.roots] if self.layout.is_split else [""]
+        return [self.out / folder / name for folder in folders] if name else []
 
     def data(self, number: int) -> UPath:
         """What a task writes: a shard, or rows of the table."""
@@ -133,13 +160,17 @@ def out_layout(layout: Layout, out: str, shards: Sequence[ShardRef]) -> OutLayou
     if out.endswith(_NO_FOLDERS):
         raise InputError(f"--layout {name} writes a folder: give --out a name without an ending")
     table = _table(name, is_file, shards)
+    roots = _roots(shards)
     return OutLayout(
         name,
         table,
         beside=name == "folder" and all(shard.layout == FOLDER for shard in shards),
         separator=_separator(table, shards),
-        roots=_roots(shards),
+        roots=roots,
         is_one=len(shards) == 1,
+        is_split=1 < len(roots) <= _MOST_TABLES
+        and table in (f"{_METADATA}.csv", f"{_METADATA}.jsonl")
+        and all(shard.layout == TABLE and _is_metadata(shard) for shard in shards),
     )
 
 
@@ -149,9 +180,9 @@ def layout_of(shards: Sequence[ShardRef]) -> Layout:
         return "folder"
     if not shards or any(shard.layout != TABLE for shard in shards):
         return "webdataset"
-    names = {_base(shard) for shard in shards}
-    if all(name.startswith(f"{_METADATA}.") for name in names):
+    if all(map(_is_metadata, shards)):
         return "folder"
+    names = {_base(shard) for shard in shards}
     endings = {posixpath.splitext(name)[1] for name in names}
     if endings == {PARQUET}:
         return "parquet"
@@ -180,6 +211,17 @@ def _separator(table: str, shards: Sequence[ShardRef]) -> str:
         return "\t" if table.endswith(".tsv") else ","
     with TextRows(first.url) as rows:
         return rows.separator or ","
+
+
+def _is_metadata(shard: ShardRef) -> bool:
+    return _base(shard).startswith(f"{_METADATA}.")
+
+
+def _without_splits(name: str) -> str:
+    """A name in which Hugging Face sees no split: what is called train is without its table."""
+    plain = _SPLIT.sub("part", name)
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=3).hexdigest()
+    return safe_path(name if plain == name else f"{plain}-{digest}")
 
 
 def _base(shard: ShardRef) -> str:
