@@ -38,6 +38,7 @@ from ncclean.selection.exported_rows import (
     copied,
     image_path,
     left_out,
+    one_caption_each,
     rows_of_members,
     rows_of_table,
 )
@@ -188,6 +189,8 @@ def _exported(
     rows: list[ExportedRow] | None
     if is_table(shard):
         rows = rows_of_table(sample, chosen.captions, options.caption_key, names)
+        if options.layout.name == "csv" and rows:
+            rows = one_caption_each(rows, options.caption_key)
         is_file = image_column(sample.rows[0])[1] is None
     else:
         column = options.layout.caption_column

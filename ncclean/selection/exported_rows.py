@@ -6,7 +6,7 @@ import copy
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ncclean.data.images.as_tar import image_ending
@@ -195,6 +195,24 @@ def add_fields(rows: Sequence[ExportedRow], sample: Sample, shard: str, fields: 
             row.put("uid", sample_uid(sample.metadata, shard, sample.key))
         for name, value in fields.items():
             row.put(name, value)
+
+
+def one_caption_each(rows: Sequence[ExportedRow], caption_key: CaptionKeys) -> list[ExportedRow]:
+    """The rows with a list of captions once for each of these: a csv has no lists."""
+    names = tuple(map(head_of, caption_keys(caption_key))) or CAPTION_COLUMNS
+    exploded = []
+    for row in rows:
+        lists = [n for n, v in row.values.items() if n.lower() in names and isinstance(v, list)]
+        if not lists:
+            exploded.append(row)
+            continue
+        truth = [n for n, v in row.values.items() if n.lower() in TRUTH and isinstance(v, list)]
+        for place in range(max(len(row.values[lists[0]]), 1)):
+            values = dict(row.values)
+            for name in (*lists, *truth):
+                values[name] = next(iter(values[name][place : place + 1]), None)
+            exploded.append(replace(row, values=values, changed=set(row.changed)))
+    return exploded
 
 
 def copied(rows: Sequence[ExportedRow], key: str) -> None:

@@ -56,20 +56,28 @@ def test_scores_are_equal(layout, pairs, expected, tmp_path):
         assert table[name].equals(expected[name]), name
 
 
+@pytest.mark.parametrize("to", ["auto", "webdataset"])
 @pytest.mark.parametrize("layout", OTHERS)
-def test_clean_exports_tars(layout, pairs, tmp_path):
+def test_clean_gives_back_the_kept_pairs(layout, to, pairs, tmp_path):
+    """In the form that came in, with noise columns, or as tars."""
     source = LAYOUTS[layout](pairs, tmp_path / "source")
-    ncclean.clean(str(source), str(tmp_path / "out"), model="demo", precision="fp32")
+    ncclean.clean(str(source), str(tmp_path / "out"), model="demo", precision="fp32", layout=to)
     scores = pq.read_table(tmp_path / "out" / "scores.parquet").to_pylist()
     kept = [row for row in scores if row["noise_probability"] < 0.5]
     assert 10 < len(kept) < len(scores)
-    again = score(tmp_path / "out" / "clean", tmp_path / "again.parquet").to_pylist()
+    out = tmp_path / "out" / "clean"
+    assert bool(list(out.glob("*.tar"))) == (to == "webdataset" or layout == "Karpathy")
+    again = score(out, tmp_path / "again.parquet").to_pylist()
     assert [row["uid"] for row in again] == [row["uid"] for row in kept]
     assert [row["text"] for row in again] == [row["text"] for row in kept]
+    noise = {row["uid"]: row["noise_probability"] for row in kept}
     images = {caption: image for _, image, caption in pairs}
-    for shard in resolve_pairs([str(tmp_path / "out" / "clean")]):
+    for shard in resolve_pairs([str(out)]):
         for sample in read_samples(shard):
             assert sample.image == images[sample.caption]
+            if to == "auto" and layout != "Karpathy":
+                stated = float(sample.metadata["noise_probability"])
+                assert stated == pytest.approx(noise[sample.metadata["uid"]])
 
 
 @pytest.mark.parametrize("layout", ["files", "Hugging Face"])
@@ -92,7 +100,7 @@ def test_another_root_reaches_every_stage(pairs, tmp_path):
     ncclean.clean(str(table), str(tmp_path / "out"), image_root=root, **options)
     scores = pq.read_table(tmp_path / "out" / "scores.parquet")
     assert set(scores["status"].to_pylist()) == {"ok"}
-    assert list((tmp_path / "out" / "clean").glob("*.tar"))
+    assert (tmp_path / "out" / "clean" / "c.csv").is_file()
     assert "data:image" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -1,0 +1,315 @@
+"""A selection in the form that came in, or another one: rows, images and captions stay."""
+
+import csv
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from upath import UPath
+
+from ncclean import stores
+from ncclean.data.options import SourceOptions
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
+from ncclean.errors import InputError, ResumeError
+from ncclean.selection import export as module
+from ncclean.selection.export import export_shards
+from ncclean.selection.out_layout import layout_of, out_layout
+from tests.data.image_layouts import LAYOUTS, read, write_csv, write_imagefolder
+
+AUTO = {
+    "tar": "webdataset", "files": "folder", "Hugging Face": "parquet", "img2dataset": "parquet",
+    "imagefolder": "folder", "open_clip": "csv", "Karpathy": "webdataset",
+}  # fmt: skip
+
+
+def picture(number):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (number % 256, 7, 99)).save(file, "PNG" if number % 5 == 4 else "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return [
+        (f"k{number:03d}", picture(number), f"caption, number {number}") for number in range(30)
+    ]
+
+
+def select(source, folder, drop=(), options=None, **columns):
+    """A selection of all samples but those at the places in `drop`."""
+    shards = resolve_pairs([str(source)], options or SourceOptions())
+    rows = []
+    for shard in shards:
+        rows += [(shard.name, sample.key) for sample in read_samples(shard)]
+    rows = [row for place, row in enumerate(rows) if place not in drop]
+    count = len(rows)
+    table = pa.table({
+        "uid": [f"{shard}-{key}" for shard, key in rows],
+        "shard": [shard for shard, _ in rows], "key": [key for _, key in rows],
+        "weight": pa.array([1.0] * count, pa.float32()), "split": pa.nulls(count, pa.string()),
+        **{name: values(count) for name, values in columns.items()},
+    })  # fmt: skip
+    pq.write_table(table, folder / "selection.parquet")
+    return str(folder / "selection.parquet"), shards
+
+
+def export(source, folder, layout="auto", out="out", drop=(), columns=None, **options):
+    chosen, shards = select(source, folder, drop, **(columns or {}))
+    place = str(folder / out)
+    form = out_layout(layout, place, shards)
+    summary = export_shards(chosen, shards, UPath(place), layout=form, **options)
+    assert not summary.errors
+    return folder / out
+
+
+def facts(samples):
+    return sorted((one.caption, one.image) for one in samples)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_came_in_goes_out_and_comes_in_again(name, pairs, tmp_path):
+    source = LAYOUTS[name](pairs, tmp_path / "source")
+    shards = resolve_pairs([str(source)], SourceOptions())
+    assert layout_of(shards) == AUTO[name]
+    out = export(source, tmp_path, drop={3, 11}, samples_per_shard=9)
+    samples, errors = read(out)
+    kept = [pair for place, pair in enumerate(pairs) if place not in (3, 11)]
+    assert facts(samples) == sorted((caption, image) for _, image, caption in kept)
+    assert errors == []
+    before, _ = read(source)
+    keys = {one.caption: one.key for one in before}
+    if name != "Karpathy":
+        assert {one.caption: one.key for one in samples} == {c: keys[c] for _, _, c in kept}
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "csv", "parquet"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_becomes_every_other(name, layout, pairs, tmp_path):
+    source = LAYOUTS[name](pairs[:6], tmp_path / "source")
+    samples, errors = read(export(source, tmp_path, layout))
+    assert facts(samples) == sorted((caption, image) for _, image, caption in pairs[:6])
+    assert errors == []
+
+
+def test_parquet_keeps_types_metadata_and_every_column(pairs, tmp_path):
+    """Vectors, nanoseconds, dictionaries and Hugging Face's features."""
+    note = {"info": {"features": {"Image": {"_type": "Image"}}}, "mine": 1}
+    (tmp_path / "source").mkdir()
+    table = pa.table({
+        "Image": [{"bytes": image, "path": f"{key}.jpg"} for key, image, _ in pairs],
+        "Text": [caption for *_, caption in pairs],
+        "When": pa.array([1700000000123456789 + n for n in range(30)], pa.timestamp("ns")),
+        "vector": pa.array([[float(n), 2.0] for n in range(30)], pa.list_(pa.float32(), 2)),
+        "kind": pa.array(["a", None, "b"] * 10).dictionary_encode(),
+        "tags": pa.array([[{"x": n}] for n in range(30)]),
+    }).replace_schema_metadata({"huggingface": json.dumps(note)})  # fmt: skip
+    pq.write_table(table, tmp_path / "source" / "c.parquet", row_group_size=7)
+    out = export(tmp_path / "source", tmp_path, drop={0, 5})
+    written = pq.read_table(out / "00000.parquet")
+    kept = [n for n in range(30) if n not in (0, 5)]
+    read_back = pq.read_table(tmp_path / "source" / "c.parquet")
+    assert written.drop(["uid"]).equals(read_back.take(kept))
+    assert json.loads(written.schema.metadata[b"huggingface"]) == note
+    assert written["uid"].null_count == 0
+
+
+def test_one_file_of_parquet_is_a_file(pairs, tmp_path):
+    source = LAYOUTS["tar"](pairs, tmp_path / "source")
+    out = export(source, tmp_path, "parquet", "x.parquet", samples_per_shard=7)
+    assert out.is_file()
+    assert pq.read_table(out)["caption"].to_pylist() == [caption for *_, caption in pairs]
+    assert [path.name for path in (tmp_path / "x.parquet.work").glob("*.parquet")] == []
+    again = export(source, tmp_path, "parquet", "x.parquet", samples_per_shard=7)
+    assert pq.read_table(again).num_rows == 30
+
+
+@pytest.mark.parametrize(
+    ("layout", "out"), [("webdataset", "x.parquet"), ("csv", "x.csv"), ("folder", "x.tar")]
+)
+def test_an_output_that_is_called_something_else_is_refused(layout, out, pairs, tmp_path):
+    source = LAYOUTS["tar"](pairs, tmp_path / "source")
+    with pytest.raises(InputError, match="folder"):
+        export(source, tmp_path, layout, out)
+
+
+def test_fields_of_other_types_in_other_shards_get_one_schema(tmp_path):
+    """Loaders take the schema of the first file for all."""
+    rows = [{"file_name": f"{n}.jpg", "text": f"c {n}"} for n in range(6)]
+    rows[0]["Score"], rows[2]["Score"], rows[4]["tags"] = 1, 2.5, {"deep": [1]}
+    rows[3]["odd"], rows[5]["odd"] = 7, "seven"
+    place = tmp_path / "source"
+    place.mkdir()
+    for n in range(6):
+        (place / f"{n}.jpg").write_bytes(picture(n))
+    (place / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = export(place, tmp_path, "parquet", samples_per_shard=2)
+    tables = [pq.read_table(path) for path in sorted(out.glob("*.parquet"))]
+    assert len({str(table.schema) for table in tables}) == 1
+    whole = pa.concat_tables(tables)
+    assert whole["Score"].to_pylist() == [1.0, None, 2.5, None, None, None]
+    assert whole["odd"].to_pylist() == [None, None, None, "7", None, "seven"]
+    assert whole["tags"].to_pylist()[4] == {"deep": [1]}
+
+
+def test_mended_captions_replace_those_of_the_row(pairs, tmp_path):
+    texts = [None] * 30
+    texts[2] = 'mended, "with" \n<b>'
+    columns = {"caption": lambda count: pa.array(texts[:count], pa.string())}
+    for name in ("Hugging Face", "open_clip", "imagefolder", "files", "tar"):
+        source = LAYOUTS[name](pairs, tmp_path / name)
+        out = export(source, tmp_path, out=f"out {name}", columns=columns)
+        samples, _ = read(out)
+        by_key = {one.key.rpartition("/")[2]: one for one in samples}
+        assert by_key["k002"].caption == texts[2].strip(), name
+        assert by_key["k002"].metadata["original_caption"] == "caption, number 2", name
+        assert by_key["k003"].caption == "caption, number 3"
+        if name == "files":
+            (beside,) = out.rglob("k002.txt")
+            assert beside.read_bytes().decode() == texts[2]
+
+
+def test_captions_that_are_not_kept_leave_their_rows_lists_and_columns(pairs, tmp_path):
+    place = tmp_path / "source"
+    place.mkdir()
+    (place / "a.jpg").write_bytes(picture(1))
+    (place / "b.jpg").write_bytes(picture(2))
+    rows = [
+        {"file_name": "a.jpg", "text": "a0", "n": 0},
+        {"file_name": "a.jpg", "text": "a1", "n": 1},
+        {"file_name": "a.jpg", "text": "a2", "n": 2},
+        {"file_name": "b.jpg", "text": ["b0", "b1", "b2"], "n": 3, "is_noisy": [0, 1, 0]},
+    ]
+    (place / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (shard,) = resolve_pairs([str(place)], SourceOptions())
+    table = pa.table({
+        "uid": list("wxyz"), "shard": [shard.name] * 4, "key": ["a", "a", "b", "b"],
+        "weight": pa.array([1.0] * 4, pa.float32()), "split": pa.nulls(4, pa.string()),
+        "caption_number": pa.array([2, 0, 2, 1], pa.int16()),
+        "caption_rank": pa.array([0, 1, 0, 1], pa.int16()),
+        "caption": pa.array(["A2", None, None, "B1"], pa.string()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "selection.parquet")
+    out = tmp_path / "out"
+    export_shards(
+        str(tmp_path / "selection.parquet"), [shard], UPath(out),
+        layout=out_layout("auto", str(out), [shard]),
+    )  # fmt: skip
+    written = [json.loads(line) for line in (out / "metadata.jsonl").read_text().splitlines()]
+    assert [(row["file_name"], row["text"], row["n"]) for row in written] == [
+        ("a.jpg", "a0", 0), ("a.jpg", "A2", 2), ("b.jpg", ["B1", "b2"], 3),
+    ]  # fmt: skip
+    assert written[1]["original_caption"] == "a2"
+    assert written[2]["original_captions"] == ["b1", "b2"]
+
+
+def test_a_repeated_sample_is_there_as_often_under_keys_of_its_own(pairs, tmp_path):
+    weights = {"weight": lambda count: pa.array([2.0] + [1.0] * (count - 1), pa.float32())}
+    for layout in ("csv", "parquet"):
+        source = LAYOUTS["img2dataset"](pairs[:3], tmp_path / layout)
+        chosen, shards = select(source, tmp_path, **weights)
+        out = tmp_path / f"out {layout}"
+        form = out_layout(layout, str(out), shards)
+        summary = export_shards(chosen, shards, UPath(out), layout=form, repeat=True)
+        samples, _ = read(out)
+        assert len(samples) == summary.samples >= 3
+        assert len({one.key for one in samples}) == len(samples)
+
+
+def test_paths_that_lead_out_of_the_folder_or_into_the_working_folder_do_not(tmp_path):
+    """Keys of a tar, or of a Parquet file, are anybody's."""
+    (tmp_path / "source").mkdir()
+    keys = ["../../up", "/x", ".ncclean/a", "a/../../b", "C:\\x", "metadata.jsonl", "n\nl"]
+    table = pa.table({
+        "key": keys, "jpg": [picture(0)] * len(keys), "caption": [f"c {key}" for key in keys],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "source" / "c.parquet")
+    out = export(tmp_path / "source", tmp_path, "folder")
+    files = list(tmp_path.rglob("*.jpg"))
+    assert len(files) == len(keys)
+    assert all(path.parent == out for path in files)
+    samples, _ = read(out)
+    assert len(samples) == len(keys)
+    assert {one.key for one in samples} == set(keys)
+
+
+def test_an_image_where_another_has_its_folder_costs_itself(tmp_path):
+    (tmp_path / "source").mkdir()
+    table = pa.table({
+        "key": ["a.jpg/b", "a"], "jpg": [picture(0), picture(1)], "caption": ["x", "y"]
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "source" / "c.parquet")
+    chosen, shards = select(tmp_path / "source", tmp_path)
+    out = tmp_path / "out"
+    form = out_layout("folder", str(out), shards)
+    summary = export_shards(chosen, shards, UPath(out), layout=form)
+    assert summary.samples == 1
+    assert "a.jpg" in summary.errors[shards[0].name]
+
+
+def test_each_folder_of_an_imagefolder_keeps_its_table(pairs, tmp_path):
+    """`load_dataset` finds the splits by these folders."""
+    write_imagefolder(pairs[:5], tmp_path / "source" / "train", "csv")
+    write_imagefolder(pairs[5:9], tmp_path / "source" / "test", "csv")
+    out = export(tmp_path / "source", tmp_path)
+    tables = {str(path.relative_to(out)): path for path in out.rglob("metadata.csv")}
+    assert sorted(tables) == ["test/c/metadata.csv", "train/c/metadata.csv"]
+    with tables["test/c/metadata.csv"].open(newline="") as file:
+        assert [row["file_name"] for row in csv.DictReader(file)] == [
+            f"{k}.jpg" for k, *_ in pairs[5:9]
+        ]
+
+
+def test_a_csv_keeps_its_name_separator_and_columns(pairs, tmp_path):
+    source = LAYOUTS["open_clip"](pairs, tmp_path / "source")
+    rows = [{"filepath": f"images/{key}.jpg", "title": c, "Extra": "=1"} for key, _, c in pairs]
+    write_csv(source, rows, delimiter="\t")
+    out = export(source, tmp_path)
+    with (out / "c.csv").open(newline="") as file:
+        assert list(csv.DictReader(file, delimiter="\t"))[4].items() >= rows[4].items()
+
+
+@pytest.mark.parametrize("layout", ["folder", "parquet"])
+def test_overwriting_removes_what_was_written_and_nothing_else(layout, pairs, tmp_path):
+    source = LAYOUTS["tar"](pairs, tmp_path / "source")
+    out = export(source, tmp_path, layout)
+    (out / "mine.jpg").write_bytes(b"mine")
+    with pytest.raises(ResumeError):
+        export(source, tmp_path, layout, samples_per_shard=4)
+    export(source, tmp_path, layout, drop=set(range(29)), overwrite=True)
+    files = [path for path in out.rglob("*") if path.is_file() and ".ncclean" not in path.parts]
+    new = {"folder": ["metadata.jsonl", "k029.png"], "parquet": ["00000.parquet"]}[layout]
+    assert {path.name for path in files} == {"mine.jpg", *new}
+
+
+def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
+    source = LAYOUTS["tar"](pairs, tmp_path / "source")
+    calls = []
+
+    def fails(task, options):
+        calls.append(task.number)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return module_rows(task, options)
+
+    module_rows = module.export_rows
+    monkeypatch.setattr(module, "export_rows", fails)
+    with pytest.raises(KeyboardInterrupt):
+        export(source, tmp_path, "csv", samples_per_shard=8)
+    out = export(source, tmp_path, "csv", samples_per_shard=8)
+    assert calls == [0, 1, 2, 2, 3]
+    assert facts(read(out)[0]) == sorted((caption, image) for _, image, caption in pairs)
+
+
+def test_a_store_gets_the_same(pairs, tmp_path):
+    """Any that fsspec knows; that of memory has no folders and no links."""
+    source = LAYOUTS["files"](pairs, tmp_path / "source")
+    chosen, shards = select(source, tmp_path)
+    for layout in ("folder", "parquet"):
+        url = f"memory://layouts/{layout}"
+        form = out_layout(layout, url, shards)
+        export_shards(chosen, shards, stores.location(url), layout=form, samples_per_shard=8)
+        assert facts(read(url)[0]) == sorted((caption, image) for _, image, caption in pairs)
