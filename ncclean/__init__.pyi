@@ -31,6 +31,7 @@ def clean(
     caption_parts: Literal['sentences'] | None = None,
     threshold: float = 0.5,
     where: str | None = None,
+    layout: Literal['auto', 'webdataset', 'folder', 'csv', 'parquet'] = 'auto',
     samples_per_shard: int = 10000,
     precision: str = 'auto',
     device: str = 'auto',
@@ -39,7 +40,7 @@ def clean(
     dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Score a corpus, report on it, and write the shards without the mismatched pairs."""
+    """Score a corpus, report on it, and write it without the mismatched pairs."""
 def run(
     recipe: str | None = None,
     out: str | None = None,
@@ -219,6 +220,7 @@ def export(
     split: Literal['train', 'restval', 'val', 'test'] | Sequence[Literal['train', 'restval', 'val', 'test']] = ...,
     class_template: str | None = None,
     caption_key: str | Sequence[str] | None = None,
+    layout: Literal['auto', 'webdataset', 'folder', 'csv', 'parquet'] = 'webdataset',
     samples_per_shard: int = 10000,
     scores: str | Sequence[str] = ...,
     columns: str | Sequence[str] = ...,
@@ -231,7 +233,7 @@ def export(
     dry_run: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Write the selected samples as shards, copied byte for byte, or DataComp's uid file."""
+    """Write the selected samples as tars, Parquet, images with a table, or DataComp's uid file."""
 def neighbours(
     embeddings: str | Sequence[str],
     out: str,

@@ -142,7 +142,7 @@ class Clean(Command):
         yield f"scores: {summary.folder}/scores.parquet"
         yield f"report: {summary.folder}/report.html"
         yield f"selection: {summary.folder}/clean.parquet"
-        what = "uids" if export["out"].endswith(".npy") else "clean shards"
+        what = {"uids": "uids", "webdataset": "clean shards"}.get(export["layout"], "clean pairs")
         yield f"{what}: {export['out']} ({export['samples']:,} samples)"
 
 

@@ -63,7 +63,7 @@ class ExportSummary:
 
     `missing` counts selected samples that the input does not have, by input shard; `errors` are
     input shards that could not be read. `mended_lost` are mended captions that a file of uids
-    cannot hold.
+    cannot hold. `layout` is what was written, `uids` for a file of uids.
     """
 
     shards: int
@@ -73,6 +73,7 @@ class ExportSummary:
     missing: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     mended_lost: int = 0
+    layout: str = TARS.name
 
 
 def export_shards(
@@ -237,7 +238,14 @@ def export_uids(selection: str, out: UPath) -> ExportSummary:
     (mended,) = connection.execute(
         "SELECT count(*) FROM scores WHERE list_any_value(mended) IS NOT NULL"
     ).fetchall()[0]
-    return ExportSummary(shards=0, samples=count, bytes=size, out=str(out), mended_lost=int(mended))
+    return ExportSummary(
+        shards=0,
+        samples=count,
+        bytes=size,
+        out=str(out),
+        mended_lost=int(mended),
+        layout="uids",
+    )
 
 
 def _identity(
@@ -295,7 +303,8 @@ def _digest(values: object) -> str:
 
 def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> ExportSummary:
     """Write what is made of all tasks, and sum up their statistics."""
-    summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=str(targets.out))
+    out, layout = str(targets.out), targets.layout.name
+    summary = ExportSummary(shards=len(tasks), samples=0, bytes=0, out=out, layout=layout)
     sizes: dict[str, int] = {}
     columns: dict[str, None] = {}
     schemas: dict[int, pa.Schema] = {}

@@ -11,6 +11,8 @@ import pytest
 from ncclean_cli.app import app
 from typer.testing import CliRunner
 
+from ncclean.data.reader import read_samples
+from ncclean.data.sources import resolve_pairs
 from tests.object_store import s3, upload
 from tests.pipelines.test_calibrate_by import corpus as embeddings
 from tests.test_docs import ROOT, shell_commands
@@ -64,13 +66,12 @@ def check(out, printed, kept):
 
 
 def exported(out, printed):
-    """The samples of the clean shards, as the last line counts them."""
-    names = set()
-    for tar in (out / "clean").glob("*.tar"):
-        with tarfile.open(tar) as archive:
-            names |= {name.partition(".")[0] for name in archive.getnames()}
-    assert f"clean shards: {out}/clean ({len(names)} samples)" in printed
-    return len(names)
+    """The pairs that came out, as the last line counts them."""
+    shards = resolve_pairs([str(out / "clean")])
+    count = sum(1 for shard in shards for _ in read_samples(shard))
+    what = "clean shards" if list((out / "clean").glob("*.tar")) else "clean pairs"
+    assert f"{what}: {out}/clean ({count} samples)" in printed
+    return count
 
 
 def hugging_face(corpus, folder):

@@ -11,6 +11,7 @@ from PIL import Image
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.member_samples import sample_uid
 from ncclean.data.options import SourceOptions
 from ncclean.data.reader import read_samples
 from ncclean.data.sources import resolve_pairs
@@ -44,12 +45,15 @@ def select(source, folder, drop=(), options=None, **columns):
     shards = resolve_pairs([str(source)], options or SourceOptions())
     rows = []
     for shard in shards:
-        rows += [(shard.name, sample.key) for sample in read_samples(shard)]
+        rows += [
+            (sample_uid(sample.metadata, shard.name, sample.key), shard.name, sample.key)
+            for sample in read_samples(shard)
+        ]
     rows = [row for place, row in enumerate(rows) if place not in drop]
     count = len(rows)
     table = pa.table({
-        "uid": [f"{shard}-{key}" for shard, key in rows],
-        "shard": [shard for shard, _ in rows], "key": [key for _, key in rows],
+        "uid": [uid for uid, *_ in rows],
+        "shard": [shard for _, shard, _ in rows], "key": [key for *_, key in rows],
         "weight": pa.array([1.0] * count, pa.float32()), "split": pa.nulls(count, pa.string()),
         **{name: values(count) for name, values in columns.items()},
     })  # fmt: skip
