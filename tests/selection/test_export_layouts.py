@@ -19,6 +19,7 @@ from ncclean.errors import InputError, ResumeError
 from ncclean.selection import export as module
 from ncclean.selection.export import export_shards
 from ncclean.selection.out_layout import layout_of, out_layout
+from tests import hostile
 from tests.data.image_layouts import LAYOUTS, read, write_csv, write_imagefolder
 from tests.object_store import s3
 
@@ -332,3 +333,17 @@ def test_s3_holds_a_table_of_many_parts_and_its_images(pairs, tmp_path):
                     chosen, shards, stores.location(place), layout=form, samples_per_shard=8
                 )
             assert facts(read(place)[0]) == sorted((c, image) for _, image, c in pairs)
+
+
+@pytest.mark.parametrize("layout", ["folder", "csv", "parquet"])
+def test_fields_that_would_be_read_in_place_of_ours_are_set_aside(layout, tmp_path):
+    """A json may have fields called as the columns of images, paths, keys and captions are."""
+    fields = {"caption": "another", "Image": "x.png", "file_name": "y.jpg", "key": "z", "URL": "u"}
+    members = [*hostile.sample("k", picture(1), b"mine"), ("k.json", json.dumps(fields).encode())]
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0.tar").write_bytes(hostile.tar_bytes(members))
+    (sample,), _ = read(export(tmp_path / "source", tmp_path, layout))
+    assert (sample.caption, sample.image, sample.key) == ("mine", picture(1), "k")
+    kept = {"original_caption": "another", "original_key": "z", "url": "u"}
+    assert kept.items() <= sample.metadata.items()
+    assert sample.metadata["original_image"] == "x.png"
