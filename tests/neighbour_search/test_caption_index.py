@@ -1,4 +1,4 @@
-"""The captions closest to an image, from files: every layout, no caption twice, the own left out."""
+"""The captions closest to an image: in every layout, none twice, its own left out."""
 
 import numpy as np
 import pyarrow as pa
