@@ -51,6 +51,13 @@ class Review(Command):
             reads=Reads.TABLE,
         ),
     ] = None
+    decisions: Annotated[
+        Sequence[str],
+        Option(
+            "Earlier decisions, of other people or of a report's page, to go on from. Repeatable.",
+            reads=Reads.PATH,
+        ),
+    ] = ()
     embeddings: Annotated[
         Sequence[str],
         Option(
@@ -101,6 +108,7 @@ class Review(Command):
             self.scores,
             stores.location(self.out),
             shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
+            decisions=self.decisions,
             embeddings=resolve_embeddings(self.embeddings) if self.embeddings else None,
             embedding_keys=parse_keys(self.embedding_keys),
             join=joined,

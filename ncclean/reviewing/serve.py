@@ -21,6 +21,7 @@ from ncclean.reviewing.pictures import Pictures
 from ncclean.reviewing.proposals import Proposals
 from ncclean.reviewing.server import Server
 from ncclean.reviewing.table import ReviewTable
+from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import check_same_corpus
 
 HOST = "127.0.0.1"
@@ -60,6 +61,7 @@ def serve(
     shards: Sequence[ShardRef] | None = None,
     embeddings: Sequence[ShardRef] | None = None,
     embedding_keys: tuple[str, str] | None = None,
+    decisions: Sequence[str] = (),
     join: Sequence[str] = (),
     where: str | None = None,
     reviewer: str | None = None,
@@ -69,7 +71,7 @@ def serve(
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
-    `embeddings` propose captions; `embedding_keys` name their vectors. `announce` is called with
+    `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name their vectors. `announce` is called with
     the URL, once the server listens. Raises `InputError` for a port that
     is taken, for tables and shards that cannot be read, and if another review writes to `out`.
     """
@@ -78,7 +80,8 @@ def serve(
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
-        decided = Decided(table.connection, table.lock, out, reviewer)
+        earlier = list(Decisions.read(decisions).by_pair.values())
+        decided = Decided(table.connection, table.lock, out, reviewer, earlier)
         folder = Path(str(out.parent)) / WORKING_FOLDER
         pictures = Pictures(shards, folder / _INDEXES)
         proposals = None
