@@ -71,9 +71,9 @@ def serve(
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
-    `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name their vectors. `announce` is called with
-    the URL, once the server listens. Raises `InputError` for a port that
-    is taken, for tables and shards that cannot be read, and if another review writes to `out`.
+    `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
+    their vectors. `announce` is called with the URL, once the server listens. Raises `InputError`
+    for a port that is taken, for what cannot be read, and if another review writes to `out`.
     """
     if shards is not None:
         check_same_corpus(scores, shards)
