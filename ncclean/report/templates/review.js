@@ -33,10 +33,10 @@ function element(kind, name, text) {
 
 // ---- views -------------------------------------------------------------------------------------
 
-const open = guarded(async (start = 0) => {
+const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch;
   trouble();
-  const answer = await ask("rows", {...request, start, count: BLOCK, anew: 1});
+  const answer = await ask("rows", {...request, start, count: BLOCK, anew});
   if (mine !== epoch) return;
   total = answer.pairs;
   reset(answer.start - answer.start % BLOCK);
@@ -338,13 +338,13 @@ document.addEventListener("keydown", event => {
   if (event.target.matches("input, select, textarea")) { if (event.key === "Escape") grid.focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
-  else if (event.key === "Home") open(0);
-  else if (event.key === "End") open(Math.max(0, total - 1));
+  else if (event.key === "Home") open(0, 0);
+  else if (event.key === "End") open(Math.max(0, total - 1), 0);
   else if (event.key === "x") { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
   else if (event.key === "Escape") clear();
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("where").focus();
-  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1); }
+  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1, 0); }
   else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
   else if (keys[event.key]) deeds[keys[event.key]]();
   else return;

@@ -3,8 +3,9 @@
     python tests/benchmarks speed.review --record docs/records/review-speed.json
 
 A time begins with the address, or the key, and ends when every picture in the window is there. The
-tars were never opened before, and are not in the system's cache of files. The same over an S3
-server on this machine that waits before each answer; and, last, proposals from embeddings.
+tars were never opened before, and are not in the system's cache of files. The same over HTTP from a
+server of byte ranges on this machine that waits before each answer; and, last, proposals from
+embeddings.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import shutil
 import statistics
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +33,11 @@ from records import ROOT, make_record, write_record
 
 from ncclean import schema
 from ncclean.data.member_samples import hashed_uid
-from tests import object_store
 from tests.report.browser import chromium
 from tests.reviewing.served import Served, served
 
 _JPEGS = 64
 _STEPS = 20  # scrolls and jumps
-_BUCKET = "corpus"
 # When all that the window shows is there: the time, and how many pictures that is.
 _THERE = """
 const [begin, done] = arguments, started = performance.now();
@@ -59,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shards", type=int, default=100)
     parser.add_argument("--pairs-of-shard", type=int, default=10_000)
-    parser.add_argument("--store-shards", type=int, default=20)
+    parser.add_argument("--store-shards", type=int, default=100)
     parser.add_argument("--delay", type=float, default=0.05, help="seconds before each answer")
     parser.add_argument("--dim", type=int, default=512, help="of the embeddings")
     parser.add_argument("--scratch", type=Path, help="where to work (default: a temporary folder)")
@@ -76,7 +77,7 @@ def main() -> None:
         with in_store(folder / "shards", args.store_shards, args.delay) as url:
             last = f"{args.store_shards:05d}"
             found = review(folder, scores, url, "--where", f"shard < '{last}'")
-            rows.append({"source": f"S3, {args.delay * 1000:.0f} ms an answer", **found})
+            rows.append({"source": f"HTTP, {args.delay * 1000:.0f} ms an answer", **found})
         print(rows[-1], flush=True)
         shutil.rmtree(folder / "shards")
         write_embeddings(folder / "embeddings", args.shards, args.pairs_of_shard, args.dim)
@@ -113,7 +114,7 @@ def review(folder: Path, scores: Path, shards: object, *more: str) -> dict[str, 
         )
         there(driver, "")
         draw = random.Random(0)
-        jumps = [there(driver, f"await open({draw.randrange(total)});") for _ in range(_STEPS)]
+        jumps = [there(driver, f"await open({draw.randrange(total)}, 0);") for _ in range(_STEPS)]
         memory = peak_mb(running.process.pid)
         running.end()
     shutil.rmtree(out.parent)
@@ -242,12 +243,35 @@ def cold(folder: Path) -> None:
 
 @contextlib.contextmanager
 def in_store(folder: Path, shards: int, delay: float) -> Iterator[str]:
-    with object_store.s3(_BUCKET) as store:
-        system = object_store.filesystem()
-        for number in range(shards):
-            system.put_file(str(folder / f"{number:05d}.tar"), f"{_BUCKET}/{number:05d}.tar")
-        store.delay = delay
-        yield f"s3://{_BUCKET}/{{00000..{shards - 1:05d}}}.tar"
+    """The tars of a folder over HTTP, `delay` seconds before each answer, in any byte range."""
+
+    class Ranges(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            time.sleep(delay)
+            path = folder / Path(self.path).name
+            size = path.stat().st_size
+            asked = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+            begin, end = int(asked[0] or 0), min(int(asked[2] or size - 1), size - 1)
+            self.send_response(206 if asked[1] else 200)
+            self.send_header("Content-Range", f"bytes {begin}-{end}/{size}")
+            self.send_header("Content-Length", str(end + 1 - begin))
+            self.send_header("Accept-Ranges", "bytes")
+            self.end_headers()
+            if self.command == "GET":
+                with open(path, "rb") as file:
+                    self.wfile.write(os.pread(file.fileno(), end + 1 - begin, begin))
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/{{00000..{shards - 1:05d}}}.tar"
+    server.shutdown()
 
 
 def write_embeddings(folder: Path, shards: int, pairs: int, dim: int) -> None:
