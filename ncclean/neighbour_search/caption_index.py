@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ncclean.data.embeddings.facts import SOURCES, facts_of
-from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs
+from ncclean.data.embeddings.facts import SOURCES
+from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs, unit_vectors
 from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.parquet_table import read_table
+from ncclean.data.samples import SkipReason
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError, ShardError
 from ncclean.neighbour_search.block_tasks import likely_nprobe, starts_of
@@ -33,21 +34,23 @@ from ncclean.storage.array_files import ArrayFolder
 
 _SAMPLED_PER_LIST = 32
 _SEED = 0
-_NAMES = [name for names in SOURCES.values() for name in names]
 
 
 class Row(NamedTuple):
-    """Where a pair lies: the number of its block, of the shard in it, and of the shard's row."""
+    """Where a pair lies: the number of its block, of the shard in it, and of the shard's row.
+
+    `caption` is the digest of its caption.
+    """
 
     block: int
     shard: int
     row: int
+    caption: bytes
 
 
 class NearCaption(NamedTuple):
     """A caption and its cosine with the image."""
 
-    place: Row
     text: str
     similarity: float
 
@@ -94,37 +97,39 @@ class CaptionIndex:
             begin, end = np.searchsorted(file["uid"], digest[0] + np.arange(2, dtype=np.uint64))
             for at in range(int(begin), int(end)):
                 if file["uid_rest"][at] == digest[1]:
-                    rows.append(Row(number, int(file["uid_shard"][at]), int(file["uid_row"][at])))
+                    shard, row = int(file["uid_shard"][at]), int(file["uid_row"][at])
+                    rows.append(Row(number, shard, row, file["uid_caption"][at].tobytes()))
         return rows
 
     def image(self, place: Row) -> np.ndarray:
         """The (d,) float32 image vector of a row. Raises `ShardError` where there is none."""
         block = self._blocks[place.block]
         shard, row = block.shards[place.shard], place.row
-        reads_rows = LAYOUTS[shard.layout].reads_rows
-        one = _only(shard, row) if reads_rows else shard
-        pairs = read_pairs(one, block.keys, dim=block.dim)
-        at = 0 if reads_rows else row
-        if pairs.error is not None or not pairs.ok[at]:
-            raise ShardError(pairs.error or "the image has no usable vector")
-        vector: np.ndarray = pairs.image[np.count_nonzero(pairs.ok[:at])].astype(np.float32)
+        layout = LAYOUTS[shard.layout]
+        if layout.reads_rows:
+            first = (shard.rows[0] if shard.rows else 0) + row
+            shard, row = dataclasses.replace(shard, rows=(first, first + 1)), 0
+        names = [*layout.columns(block.keys), *SOURCES["uid"]]
+        table = read_table(shard.url, names, shard.rows)
+        vectors, lengths = layout.read(shard, table, block.keys)[0]
+        one = slice(row, row + 1)
+        problems: dict[int, tuple[SkipReason, str]] = {}
+        unit = unit_vectors(
+            vectors[one], "image", None if lengths is None else lengths[one], problems
+        )
+        if problems or unit.shape[1] != block.dim:
+            raise ShardError("the image has no usable vector")
+        vector: np.ndarray = unit[0].astype(np.float32)
         return vector
 
-    def text(self, place: Row) -> str:
-        """The caption of a row; empty where it has none. Raises `ShardError`."""
-        shard = _only(self._blocks[place.block].shards[place.shard], place.row)
-        facts = facts_of(read_table(shard.url, _NAMES, shard.rows), shard, SOURCES)
-        return str(facts.column("text")[0].as_py() or "")
-
     def nearest(
-        self, image: np.ndarray, count: int, without: Collection[str] = ()
+        self, image: np.ndarray, count: int, without: Collection[bytes] = ()
     ) -> list[NearCaption]:
         """The captions of the largest cosine with a (d,) image, no text twice.
 
-        `without` are captions that are left out, whatever their case and white space. Raises
-        `ShardError` where the text of one cannot be read.
+        `without` are the digests of captions that are left out.
         """
-        left_out = {digest.tobytes() for digest in caption_digests(without)}
+        left_out = set(without)
         wanted = count + len(left_out)
         probed = self._quantizer.assign(image[None, :], likely_nprobe(len(self._quantizer)))[0]
         hits: list[tuple[float, int, int]] = []
@@ -137,11 +142,17 @@ class CaptionIndex:
             if digest in left_out:
                 continue
             left_out.add(digest)
-            place = Row(number, int(file["shard"][at]), int(file["row"][at]))
-            near.append(NearCaption(place, self.text(place), -minus))
+            begin, end = file["words_starts"][at : at + 2]
+            text = file["words"][begin:end].tobytes().decode("utf-8", "replace")
+            near.append(NearCaption(text, -minus))
             if len(near) == count:
                 break
         return near
+
+
+def caption_digest(text: str) -> bytes:
+    """What two captions share that differ in nothing but case and white space."""
+    return caption_digests([text]).tobytes()
 
 
 def _best(
@@ -176,13 +187,15 @@ def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     """Write the distinct captions of a block by list, and its rows by uid."""
     quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
     vectors, shards, rows, texts, uids = [np.empty((0, block.dim), np.float16)], [], [], [], []
+    captions: list[str | None] = []
     for shard, pairs in _read(block):
         usable = np.flatnonzero(pairs.ok)
         facts = pairs.facts.select(["uid", "text"]).take(pa.array(usable))
         vectors.append(pairs.text.astype(np.float16))
         shards.append(np.full(len(usable), shard, np.int32))
         rows.append(usable.astype(np.int32))
-        texts.append(caption_digests(facts.column("text").to_pylist()))
+        captions += facts.column("text").to_pylist()
+        texts.append(caption_digests(captions[-len(usable) :]))
         uids.append(_uid_digests(facts.column("uid").to_pylist()))
     if not rows:
         shards, rows = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
@@ -194,19 +207,21 @@ def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
     own = np.concatenate(vectors)[first]
     lists = quantizer.assign(own, 1)[:, 0] if len(own) else np.empty(0, np.int32)
     order = order_of(lists, len(quantizer))
+    words = [(captions[at] or "").encode("utf-8", "replace") for at in first[order].tolist()]
     by_uid = np.lexsort((uid[:, 1], uid[:, 0]))
     work.save(
         f"captions-{number}",
         {
             "text": own[order],
             "starts": starts_of(lists, len(quantizer)),
-            "shard": shard_of[first][order],
-            "row": row_of[first][order],
+            "words": np.frombuffer(b"".join(words), np.uint8),
+            "words_starts": np.cumsum([0, *map(len, words)]),
             "digest": text[first][order],
             "uid": uid[by_uid, 0],
             "uid_rest": uid[by_uid, 1],
             "uid_shard": shard_of[by_uid],
             "uid_row": row_of[by_uid],
+            "uid_caption": text[by_uid],
         },
     )
 
@@ -220,12 +235,6 @@ def _read(block: EmbeddedBlock) -> Iterator[tuple[int, EmbeddedPairs]]:
             continue
         if pairs.error is None and pairs.ok.any():
             yield number, pairs
-
-
-def _only(shard: ShardRef, row: int) -> ShardRef:
-    """One row of a shard, counted from the shard's first."""
-    first = (shard.rows[0] if shard.rows else 0) + row
-    return dataclasses.replace(shard, rows=(first, first + 1))
 
 
 def _pairs_in(shard: ShardRef) -> int:

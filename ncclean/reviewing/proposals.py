@@ -13,7 +13,7 @@ from ncclean import stores
 from ncclean.data.shards import ShardRef
 from ncclean.errors import NccleanError
 from ncclean.neighbour_search.blocks import embedded_blocks
-from ncclean.neighbour_search.caption_index import CaptionIndex
+from ncclean.neighbour_search.caption_index import CaptionIndex, caption_digest
 from ncclean.storage.array_files import ArrayFolder
 
 _PROPOSED = 5
@@ -78,7 +78,7 @@ class Proposals:
             if not rows:
                 return {"reason": "the embeddings do not have this image"}
             image = index.image(rows[0])
-            without = {own, *(index.text(row) for row in rows)}
+            without = {caption_digest(own), *(row.caption for row in rows)}
             with self._lock:
                 near = index.nearest(image, _PROPOSED, without)
         except (NccleanError, OSError) as error:

@@ -405,7 +405,8 @@ def _with_decisions() -> str:
     """SQL for the candidates beside what people decided.
 
     A pair that a person keeps has a weight, its whole caption or the corrected one, nothing to be
-    forgotten, and no noise to be expected. One that a person drops is not the best of its near-duplicates.
+    forgotten, and no noise to be expected. One that a person drops is not the best of its
+    near-duplicates.
     """
     return """SELECT * REPLACE (
           coalesce(corrected, CASE WHEN NOT is_kept THEN caption END) AS caption,

@@ -9,7 +9,7 @@ from ncclean.data.embeddings.units import resolve_embeddings
 from ncclean.neighbour_search import blocks as blocks_module
 from ncclean.neighbour_search import caption_index
 from ncclean.neighbour_search.blocks import embedded_blocks
-from ncclean.neighbour_search.caption_index import CaptionIndex
+from ncclean.neighbour_search.caption_index import CaptionIndex, caption_digest
 from ncclean.storage.array_files import ArrayFolder
 
 DIM = 16
@@ -57,8 +57,8 @@ def test_the_closest_captions_in_every_layout(tmp_path, monkeypatch, layout):
         [place] = index.rows_of(f"u{row}")
         image = index.image(place)
         np.testing.assert_allclose(image, images[row], atol=2e-3)
-        assert index.text(place) == captions[row]
-        near = index.nearest(image, 5, [captions[row].upper()])
+        assert place.caption == caption_digest(captions[row].upper())
+        near = index.nearest(image, 5, [place.caption])
         cosines = texts.astype(np.float32) @ images[row].astype(np.float32)
         cosines[[row, 250, 299]] = -1
         if row == 7:
@@ -117,6 +117,6 @@ def test_an_image_with_several_captions_is_found_by_each(tmp_path):
     blocks = corpus(tmp_path / "e", "vectors", images, texts, ["1", "2", "3", None], uids)
     index = CaptionIndex.build(blocks, ArrayFolder(str(tmp_path / "work")))
     rows = index.rows_of("a")
-    assert sorted(index.text(row) for row in rows) == ["1", "2"]
-    near = index.nearest(index.image(rows[0]), 5, {"1", "2"})
+    assert {row.caption for row in rows} == {caption_digest("1"), caption_digest("2")}
+    near = index.nearest(index.image(rows[0]), 5, {row.caption for row in rows})
     assert [one.text for one in near] == ["3"]  # and none that is missing

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from neighbours.memory import Watch
 from records import ROOT, make_record, write_record
 
 from ncclean import schema
@@ -147,11 +148,12 @@ def proposals(folder: Path, scores: Path) -> dict[str, Any]:
     out = folder / "proposals.parquet"
     with served(scores, "--embeddings", folder / "embeddings", "--out", out) as running:
         cards = running.get("rows", view="all", start=1000, count=_STEPS)["cards"]
+        building = Watch(running.process.pid)
         begin = time.perf_counter()
         while proposed(running, cards[0]).get("isWaiting"):
             time.sleep(0.2)
         built = time.perf_counter() - begin
-        seconds = []
+        watch, seconds = Watch(running.process.pid), []
         for card in cards:
             begin = time.perf_counter()
             answer = proposed(running, card)
@@ -161,6 +163,7 @@ def proposals(folder: Path, scores: Path) -> dict[str, Any]:
         running.end()
     index = sum(file.stat().st_size for file in (folder / ".ncclean").glob("captions-*/*"))
     return {
+        "indexing_mb": round(building.driver), "searching_mb": round(watch.driver),
         "index_seconds": round(built, 1), "index_bytes": index, **spread("proposals", seconds),
         "peak_mb": memory,
     }  # fmt: skip
