@@ -257,6 +257,11 @@ def in_store(folder: Path, shards: int, delay: float) -> Iterator[str]:
         def do_GET(self) -> None:
             time.sleep(delay)
             path = folder / Path(self.path).name
+            if not path.is_file():  # HTTP does not list folders
+                self.send_response(404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             size = path.stat().st_size
             asked = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
             begin, end = int(asked[0] or 0), min(int(asked[2] or size - 1), size - 1)
