@@ -61,10 +61,11 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
             driver.get(running.url)
             wait(lambda: driver.find_elements("css selector", ".card"))
             driver.execute_script(
+                "document.querySelectorAll('.card').forEach(c => { c.dataset.before = 1; });"
                 "const v = document.getElementById('view'); v.value = 'all';"
                 "v.dispatchEvent(new Event('change'))"
             )
-            cards = "return document.querySelectorAll('.card').length"
+            cards = "return document.querySelectorAll('.card:not([data-before])').length"
             wait(lambda: driver.execute_script(cards) == len(HOSTILE))
             loaded = "return [...document.images].filter(i => i.naturalWidth > 0).length"
             wait(lambda: driver.execute_script(loaded) > 0)
