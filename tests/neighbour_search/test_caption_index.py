@@ -67,6 +67,8 @@ def test_the_closest_captions_in_every_layout(tmp_path, monkeypatch, layout):
         assert [one.text.strip().lower() for one in near] == [captions[at] for at in best]
         np.testing.assert_allclose([one.similarity for one in near], cosines[best], atol=2e-3)
     assert index.rows_of("nobody") == []
+    near = [one.text.strip().lower() for one in index.nearest(texts[7].astype(np.float32), 3)]
+    assert near.count("caption 7") == 1  # of two blocks
 
 
 def test_lists_find_most_of_what_all_captions_have(tmp_path, monkeypatch):

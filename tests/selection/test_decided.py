@@ -167,14 +167,14 @@ def test_the_later_decision_counts_whatever_the_order_of_the_files(tmp_path):
     first = decided(tmp_path / "a.parquet", ("x", 0, DROP, None), ("y", 0, KEEP, None))
     second = decided(
         tmp_path / "b.parquet", ("x", 0, CORRECT, "right"), ("y", 0, KEEP, None), time=later,
-        reviewer="bert",
+        reviewer="abel",
     )  # fmt: skip
     for paths in ([first, second], [second, first], [second, first, second]):
         both = Decisions.read(paths)
         assert both.by_pair["x", 0].caption == "right"
         assert both.counts() == {"keep": 1, "correct": 1}
         assert both.conflicts == 1  # they agree about y
-        assert both.listed[0].decisions == (("drop", "anna"), ("correct", "bert"))
+        assert both.listed[0].decisions == (("drop", "anna"), ("correct", "abel"))
 
 
 def test_decisions_on_other_pairs_are_counted_apart(tmp_path):
