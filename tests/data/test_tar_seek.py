@@ -122,3 +122,18 @@ def test_a_tar_inside_an_image_does_not_lend_its_samples():
         except NotInOrder:
             continue
         assert content(data, member) == image
+
+
+def test_of_two_images_of_a_sample_the_first_is_taken():
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for number in range(2000):
+            for ending, data in (("png", b"first"), ("jpg", b"other"), ("txt", b"")):
+                member = tarfile.TarInfo(f"{number:09d}.{ending}")
+                padded = data + bytes(5000)
+                member.size = len(padded)
+                out.addfile(member, io.BytesIO(padded))
+    data = buffer.getvalue()
+    seek = TarSeek(len(data), Reads(data))
+    for number in range(0, 2000, 7):
+        assert content(data, seek.find(f"{number:09d}")[0]).startswith(b"first")
