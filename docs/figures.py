@@ -160,6 +160,7 @@ FIGURES = {
     "reliability-mutations": Figure(("reliability-mutations",), reliability.mutations_table),
     "reliability-nodes": Figure(("reliability-nodes",), reliability.nodes_table),
     "reliability-store": Figure(("reliability-store",), reliability.store_table),
+    "review-speed": Figure(("review-speed",), scale_tables.review_table),
     "released": Figure(("released",), lambda record: repair_tables.released_table(record["rows"])),
     "repair": Figure(("repair",), repair),
     "robust-colour": Figure(("robust",), over_noise("colour")),

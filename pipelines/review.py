@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from ncclean.config import parse_keys
 from ncclean.data.options import SourceOptions
 from ncclean.errors import InputError
 from ncclean.options import Option, Reads
@@ -14,7 +15,7 @@ from ncclean.options import Option, Reads
 from .command import Command, Result
 from .display import Shown
 from .progress import SILENT, Progress
-from .shared_options import Join, MemoryLimit, PictureShards, Replace, Scores
+from .shared_options import EmbeddingKeys, Join, MemoryLimit, PictureShards, Replace, Scores
 
 if TYPE_CHECKING:
     from ncclean.reviewing.serve import Reviewed
@@ -50,6 +51,22 @@ class Review(Command):
             reads=Reads.TABLE,
         ),
     ] = None
+    decisions: Annotated[
+        Sequence[str],
+        Option(
+            "Earlier decisions, of other people or of a report's page, to go on from. Repeatable.",
+            reads=Reads.PATH,
+        ),
+    ] = ()
+    embeddings: Annotated[
+        Sequence[str],
+        Option(
+            "Embeddings of the pairs, as `ncclean score --embeddings` or clip-retrieval writes "
+            "them: the closest captions of other pairs are proposed. Repeatable.",
+            reads=Reads.SOURCE,
+        ),
+    ] = ()
+    embedding_keys: EmbeddingKeys = None
     where: Annotated[
         str | None,
         Option(
@@ -71,10 +88,13 @@ class Review(Command):
         if "://" in self.out:
             raise InputError(f"--out takes a local file, to which each decision is synced, got "
                              f"{self.out}")  # fmt: skip
+        if self.embedding_keys is not None and not self.embeddings:
+            raise InputError("--embedding-keys needs --embeddings")
 
     def run(self, progress: Progress = SILENT) -> Result[Reviewed]:
         """Serve the page until it is finished; see `ncclean.reviewing.serve`."""
         from ncclean import stores
+        from ncclean.data.embeddings.units import resolve_embeddings
         from ncclean.data.sources import resolve_pairs
         from ncclean.output_mark import check_free
         from ncclean.reviewing.serve import serve
@@ -88,6 +108,9 @@ class Review(Command):
             self.scores,
             stores.location(self.out),
             shards=resolve_pairs(self.shards, self.source_options) if self.shards else None,
+            decisions=self.decisions,
+            embeddings=resolve_embeddings(self.embeddings) if self.embeddings else None,
+            embedding_keys=parse_keys(self.embedding_keys),
             join=joined,
             where=self.where,
             reviewer=self.reviewer,

@@ -1,15 +1,18 @@
-"""Where the images of a tar lie: an index made in one pass, used from its first entry on, and kept.
+"""Where the images of a tar lie: found by their keys where these are in order, else in an index.
 
-An image of a tar of gigabytes is then one read of its bytes, from a disk or a store.
+The index is made in one pass, used from its first entry on, and kept. An image of a tar of
+gigabytes is then one read of its bytes, from a disk or a store.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import io
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +24,8 @@ from ncclean.atomic import published
 from ncclean.data.sample_images import LARGEST_IMAGE, image_key
 from ncclean.data.shards import WEBDATASET, ShardRef
 from ncclean.data.tar import reason_of
-from ncclean.data.tar_walk import TAR_ERRORS, TarWalk
+from ncclean.data.tar_seek import NotInOrder, TarSeek
+from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarWalk
 from ncclean.data.unpacking import is_packed
 from ncclean.errors import InputError, ShardError
 
@@ -35,8 +39,9 @@ Place = tuple[int, int]  # first byte and size
 class ImageIndex:
     """The first image of each key of an uncompressed tar.
 
-    A thread walks over the tar; `read` waits until it has come to a key. The finished index goes
-    to a file of `folder`, whose name changes with the shard.
+    Of a tar whose keys are in order a few places are read for an image. For another one, a thread
+    walks over the tar, and `read` waits until it has come to a key. The finished index goes to a
+    file of `folder`, whose name changes with the shard.
     """
 
     def __init__(self, shard: ShardRef, folder: Path) -> None:
@@ -46,14 +51,16 @@ class ImageIndex:
         self._is_done = False
         self._error: str | None = None
         self._moved = threading.Condition()
-        if not self._load():
-            threading.Thread(target=self._walk, name="ncclean-index", daemon=True).start()
+        self._is_walked = self._load()
+        self._seek = TarSeek(shard.size, functools.partial(stores.read_range, shard.url))
 
     def read(self, key: str) -> bytes | None:
         """The bytes of a key's image, None for one that is too large to show.
 
         Raises `KeyError` if the tar has none, `ShardError` if it cannot be read that far.
         """
+        if (data := self._sought(key)) is not None:
+            return data
         with self._moved:
             while key not in self._places and not self._is_done:
                 self._moved.wait()
@@ -67,6 +74,21 @@ class ImageIndex:
             return None if size < 0 else stores.read_range(self._shard.url, begin, begin + size)
         except InputError as error:
             raise ShardError(str(error)) from error
+
+    def _sought(self, key: str) -> bytes | None:
+        """An image found by its key; None where the index is what tells, which is then made."""
+        if self._is_walked:
+            return None
+        with contextlib.suppress(NotInOrder, InputError):
+            member, data = self._seek.find(key)
+            if member.size <= LARGEST_IMAGE:
+                end = member.content + member.size
+                return data or stores.read_range(self._shard.url, member.content, end)
+        with self._moved:
+            if not self._is_walked:
+                self._is_walked = True
+                threading.Thread(target=self._walk, name="ncclean-index", daemon=True).start()
+        return None
 
     def _walk(self) -> None:
         try:
@@ -126,11 +148,10 @@ def can_be_indexed(shard: ShardRef) -> bool:
     """Whether a shard is an uncompressed tar."""
     if shard.layout != WEBDATASET:
         return False
-    with shard.open() as stream:
-        return not is_packed(stream)
+    return not is_packed(io.BytesIO(stores.read_range(shard.url, 0, min(shard.size, BLOCK))))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(shard: ShardRef) -> Iterator[IO[bytes]]:
     """The tar: headers of one on a disk are read in small pieces, a store is read through."""
     if stores.is_url(shard.url):

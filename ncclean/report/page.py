@@ -6,8 +6,8 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from importlib.resources import files
@@ -18,8 +18,11 @@ from markupsafe import Markup
 
 import ncclean
 from ncclean.auditing.audit import Audit
+from ncclean.data.images.units import FOLDER
+from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.report import formats
+from ncclean.report.captions import shown_text
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
 from ncclean.report.pairs import GROUPS, ShownPair
@@ -28,9 +31,11 @@ from ncclean.report.queries import command, ready_queries, threshold_query
 from ncclean.report.thresholds import ScoreCurve
 from ncclean.report.thumbnails import Thumbnail, Thumbnails
 from ncclean.schema import SCORE_COLUMNS
+from ncclean.storage.decisions import Pair
 
 LARGEST_PAGE = 5_000_000  # bytes
 _MEANINGS = {column.name: column.meaning for column in SCORE_COLUMNS}
+_LONGEST_KEY = 4096  # bytes
 _PLACEHOLDER = Thumbnail(reason="no pictures: the report was made without --shards")
 
 
@@ -39,7 +44,8 @@ class Page:
     """The content of a page besides the measurements. `thumbnails` is None without shards.
 
     `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
-    `decided` how many pairs people decided about, by decision.
+    `decided` how many pairs people decided about, by decision, and `decisions` those about pairs
+    that are shown. `sources` are the files or folders of the shards, by their names.
     """
 
     title: str
@@ -50,11 +56,14 @@ class Page:
     join: Sequence[str] = ()
     audit: Audit | None = None
     decided: dict[str, int] | None = None
+    decisions: Mapping[Pair, str] = field(default_factory=dict)
+    sources: Mapping[str, ShardRef] = field(default_factory=dict)
 
 
 def render(numbers: Measurements, page: Page) -> str:
     """Render the HTML of a report. Raises `InputError` if it exceeds `LARGEST_PAGE`."""
-    style, script = asset("report.css"), asset("report.js")
+    style = asset("report.css")
+    script = "\n".join(map(asset, ("report.js", "report_decisions.js")))
     pictures = page.thumbnails.pictures if page.thumbnails is not None else {}
     facts = numbers.facts
     cosines = cosine_drawing(numbers.cosines, facts) if numbers.cosines is not None else None
@@ -120,10 +129,28 @@ def _data(numbers: Measurements, page: Page) -> dict[str, Any]:
                 "leftOut": pair.caption_left_out,
                 "scores": {name: _finite(value) for name, value in pair.scores.items()},
                 "flags": pair.flags,
+                "uid": pair.uid,
+                "number": pair.caption_number,
+                "original": original_of(pair, _source(page, pair.shard)),
+                "decision": page.decisions.get((pair.uid, pair.caption_number)),
+                "further": {name: _finite(value) for name, value in pair.further.items()},
             }
             for pair in page.pairs
         ],
     }
+
+
+def original_of(pair: ShownPair, shard: ShardRef | None) -> str:
+    """Where the original of a pair lies, to copy: `FILE KEY`, or the files of a folder."""
+    key = shown_text(pair.key, _LONGEST_KEY)[0]  # a pasted line break runs a command
+    if shard is None:
+        return f"{pair.shard} {key}"
+    place = shard.recorded().url
+    return f"{place}/{key}.*" if shard.layout == FOLDER else f"{place} {key}"
+
+
+def _source(page: Page, name: str) -> ShardRef | None:
+    return page.sources.get(name) or page.sources.get(name.rsplit("/", 1)[-1])
 
 
 def _threshold_query(numbers: Measurements, condition: str) -> str:

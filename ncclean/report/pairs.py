@@ -5,9 +5,11 @@ And some that failed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+import numpy as np
 
 from ncclean.report.captions import shown_text
 from ncclean.report.table import ScoreTable
@@ -53,6 +55,9 @@ class ShownPair:
     height: int | None
     scores: dict[str, float | int | str | bool]
     flags: tuple[str, ...] = field(default=())  # names of the rules that flag it
+    uid: str = ""
+    caption_number: int = 0
+    further: dict[str, float | int | str | bool] = field(default_factory=dict)  # see `ScoreTable`
 
     @property
     def caption(self) -> str:
@@ -156,14 +161,15 @@ def _read(table: ScoreTable, chosen: dict[_Place, str]) -> list[ShownPair]:
     values = table.rows(
         f"SELECT {_PLACE}, key, status, left(error, 300), left(text, {_READ_CHARACTERS}), "
         f"length(text), left(url, {_LONGEST_NAME}), width, height, {_PARTS}, "
-        f"{', '.join(_SHOWN_SCORES)}, {conditions} FROM pairs "
+        f"{', '.join(_SHOWN_SCORES)}, {conditions}, uid"
+        f"{''.join(f', {identifier(name)}' for name in table.further)} FROM pairs "
         "WHERE list_contains(?, shard) AND list_contains(?, row)",
         [shards, rows],
     )
     by_place = {row[:3]: row for row in reversed(values)}
     joined = _joined_scores(table, shards, rows)
     pairs = [
-        _pair(group, by_place[place], joined.get(place, {}), caption_bytes)
+        _pair(group, by_place[place], joined.get(place, {}), table.further, caption_bytes)
         for place, group in chosen.items()
     ]
     return sorted(pairs, key=lambda pair: GROUPS.index(pair.group))
@@ -185,10 +191,30 @@ def _joined_scores(
 
 
 def _pair(
-    group: str, row: Sequence[object], joined: dict[str, object], caption_bytes: int
+    group: str,
+    row: Sequence[object],
+    joined: dict[str, object],
+    further: Sequence[str],
+    caption_bytes: int,
 ) -> ShownPair:
-    shard, number, _, key, status, error, text, length, url, width, height, starts, noise = row[:13]
-    values, flags = row[13 : 13 + len(_SHOWN_SCORES)], row[13 + len(_SHOWN_SCORES) :]
+    (
+        shard,
+        number,
+        caption_number,
+        key,
+        status,
+        error,
+        text,
+        length,
+        url,
+        width,
+        height,
+        starts,
+        noise,
+    ) = row[:13]
+    ends = np.cumsum([13, len(_SHOWN_SCORES), len(RULES)]).tolist()
+    values, flags = row[ends[0] : ends[1]], row[ends[1] : ends[2]]
+    uid, *own = row[ends[2] :]
     pieces, left_out = caption_pieces(str(text or ""), starts, noise, caption_bytes)
     if text is not None and isinstance(length, int):
         left_out += length - len(str(text))
@@ -204,13 +230,21 @@ def _pair(
         url=shown_text(url, _LONGEST_NAME)[0] if isinstance(url, str) and url else None,
         width=width if isinstance(width, int) else None,
         height=height if isinstance(height, int) else None,
-        scores={
-            name: shown_text(value, _LONGEST_NAME)[0] if isinstance(value, str) else value
-            for name, value in (*zip(_SHOWN_SCORES, values, strict=True), *joined.items())
-            if isinstance(value, (float, int, str, bool))
-        },
+        scores=_values((*zip(_SHOWN_SCORES, values, strict=True), *joined.items())),
         flags=tuple(rule.name for rule, flag in zip(RULES, flags, strict=True) if flag),
+        uid=str(uid),
+        caption_number=caption_number if isinstance(caption_number, int) else 0,
+        further=_values(zip(further, own, strict=True)),
     )
+
+
+def _values(named: Iterable[tuple[str, object]]) -> dict[str, float | int | str | bool]:
+    """The values that are there; texts made safe."""
+    return {
+        name: shown_text(value, _LONGEST_NAME)[0] if isinstance(value, str) else value
+        for name, value in named
+        if isinstance(value, (float, int, str, bool))
+    }
 
 
 def caption_pieces(

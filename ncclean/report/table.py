@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,9 @@ _COUNTED = {
     "noise_probability": "NULL::FLOAT",
     "is_noisy": "NULL::BOOLEAN",
 }  # with what older tables have in their place
+# The types of columns that the page can filter by, as DuckDB writes them; and how many of these.
+_FILTERED = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN|VARCHAR")
+_MOST_FURTHER = 64
 _NEEDED = ("shard", "key", "row", "status", "similarity")
 
 
@@ -30,7 +34,8 @@ class ScoreTable:
 
     The view `joined_pairs` has the scores of joined tables beside a few of those columns:
     `joined_scores` by column. `partners` counts the rows that have one in each joined table. Only
-    aggregates leave DuckDB, so a table of any size takes bounded memory.
+    aggregates leave DuckDB, so a table of any size takes bounded memory. `further` are columns of
+    the files that no score of ncclean is: image signals, and those of users.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -38,6 +43,7 @@ class ScoreTable:
     columns: frozenset[str]  # of the files
     joined_scores: Mapping[str, ScoreFacts] = field(default_factory=dict)
     partners: Mapping[str, int] = field(default_factory=dict)
+    further: Sequence[str] = ()
 
     @classmethod
     def open(
@@ -55,6 +61,12 @@ class ScoreTable:
         selected = ", ".join(
             name if name in columns else f"{value} AS {name}" for name, value in lacking.items()
         )
+        further = [
+            name
+            for name, kind in scores.names.types.items()
+            if name in columns and name.lower() not in lacking and _FILTERED.fullmatch(kind)
+        ][:_MOST_FURTHER]
+        selected = ", ".join([selected, *map(identifier, further)])
         connection.execute(f"CREATE TEMP VIEW pairs AS SELECT {selected} FROM {SCORES_ALONE}")
         joined = {
             # The cosine that it may follow is another one.
@@ -73,7 +85,7 @@ class ScoreTable:
             "FROM scores"
         )
         facts_of_run = read_facts(table_files(paths))
-        return cls(connection, facts_of_run, columns, joined, scores.partners)
+        return cls(connection, facts_of_run, columns, joined, scores.partners, further)
 
     def rows(self, sql: str, parameters: object = None) -> list[tuple]:  # type: ignore[type-arg]
         """The rows of an aggregate query. Raises `InputError` if a file cannot be read."""

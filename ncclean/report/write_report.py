@@ -23,7 +23,7 @@ from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
-from ncclean.report.thumbnails import Thumbnails, read_thumbnails
+from ncclean.report.thumbnails import Thumbnails, read_thumbnails, shards_by_name
 from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import check_same_corpus
 
@@ -98,7 +98,8 @@ def write_report(
     if answers:
         progress.say("measuring by the answers")
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
-    decided = Decisions.read(decisions).counts() if decisions else None
+    made = Decisions.read(decisions) if decisions else None
+    decided = made.counts() if made is not None else None
     thumbnails = None
     if shards is not None:
         check_same_corpus(scores, shards)
@@ -113,6 +114,8 @@ def write_report(
         join=join,
         audit=audit,
         decided=decided,
+        decisions={pair: one.decision for pair, one in made.by_pair.items()} if made else {},
+        sources=shards_by_name(shards) if shards is not None else {},
     )
     html = render(numbers, page).encode()
     with published(stores.location(out)) as aside:

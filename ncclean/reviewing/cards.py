@@ -70,7 +70,7 @@ def mended_caption(row: Mapping[str, Any]) -> str | None:
     place = _word(text, suspect)
     if place is None:
         return None
-    if place[0].isupper():
+    if place[0][:1].isupper():
         better = better[:1].upper() + better[1:]
     begin, end = place.span()
     return f"{text[:begin]}{better}{text[end:]}"

@@ -47,8 +47,11 @@ class Decided:
         lock: threading.RLock,
         out: UPath,
         reviewer: str | None = None,
+        earlier: Sequence[Decision] = (),
     ) -> None:
         """Open the journal, and read the decisions that are there: a review goes on.
+
+        `earlier` are decisions of other files, which are written to `out` as well.
 
         Raises `InputError` if another review writes to `out`, or it is no table of decisions.
         """
@@ -65,7 +68,8 @@ class Decided:
             "time TIMESTAMPTZ)"
         )
         if stores.ask("read", str(out), out.is_file) or replayed(records):
-            self._insert(0, read_decisions(str(out)))
+            earlier = [*earlier, *read_decisions(str(out))]
+        self._insert(0, sorted(earlier, key=lambda decision: decision.time))
 
     @property
     def can_undo(self) -> bool:

@@ -18,8 +18,10 @@ from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import Pictures
+from ncclean.reviewing.proposals import Proposals
 from ncclean.reviewing.server import Server
 from ncclean.reviewing.table import ReviewTable
+from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import check_same_corpus
 
 HOST = "127.0.0.1"
@@ -57,6 +59,9 @@ def serve(
     out: UPath,
     *,
     shards: Sequence[ShardRef] | None = None,
+    embeddings: Sequence[ShardRef] | None = None,
+    embedding_keys: tuple[str, str] | None = None,
+    decisions: Sequence[str] = (),
     join: Sequence[str] = (),
     where: str | None = None,
     reviewer: str | None = None,
@@ -66,23 +71,29 @@ def serve(
 ) -> Reviewed:
     """Serve the page of a review; returns when it is finished, or interrupted.
 
-    `announce` is called with the URL, once the server listens. Raises `InputError` for a port that
-    is taken, for tables and shards that cannot be read, and if another review writes to `out`.
+    `decisions` are files of earlier ones. `embeddings` propose captions; `embedding_keys` name
+    their vectors. `announce` is called with the URL, once the server listens. Raises `InputError`
+    for a port that is taken, for what cannot be read, and if another review writes to `out`.
     """
     if shards is not None:
         check_same_corpus(scores, shards)
     with contextlib.ExitStack() as stack:
         table = ReviewTable.open(scores, join, where, memory_limit)
         stack.callback(table.close)
-        decided = Decided(table.connection, table.lock, out, reviewer)
-        folder = Path(str(out.parent)) / WORKING_FOLDER / _INDEXES
-        pictures = Pictures(shards, folder)
+        earlier = list(Decisions.read(decisions).by_pair.values())
+        decided = Decided(table.connection, table.lock, out, reviewer, earlier)
+        folder = Path(str(out.parent)) / WORKING_FOLDER
+        pictures = Pictures(shards, folder / _INDEXES)
+        proposals = None
+        if embeddings is not None:
+            proposals = Proposals(embeddings, embedding_keys, folder)
+            stack.callback(proposals.stop)
         listener = stack.enter_context(_listening(port))
 
         def done() -> None:
             running.should_exit = True
 
-        server = Server(table, decided, pictures, scores[0].rsplit("/", 1)[-1], done)
+        server = Server(table, decided, pictures, scores[0].rsplit("/", 1)[-1], done, proposals)
         config = uvicorn.Config(
             server.app,
             log_config=None,

@@ -27,6 +27,7 @@ from ncclean.report.page import asset, content_hash, environment, script_json
 from ncclean.reviewing.cards import card_of, mended_caption
 from ncclean.reviewing.decided import Decided
 from ncclean.reviewing.pictures import NoPicture, Pictures
+from ncclean.reviewing.proposals import Proposals
 from ncclean.reviewing.table import Request, ReviewTable
 from ncclean.storage.decisions import CORRECT, KINDS
 
@@ -54,10 +55,11 @@ class Server:
         pictures: Pictures,
         title: str,
         done: Callable[[], None],
+        proposals: Proposals | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._table, self._decided, self._pictures = table, decided, pictures
-        self._title, self._done = title, done
+        self._title, self._done, self._proposals = title, done, proposals
         self._pool = ThreadPoolExecutor(_PICTURE_THREADS, "ncclean-pictures")
         inside = {
             "GET": {
@@ -71,6 +73,7 @@ class Server:
                 "decide": self._decide,
                 "decide-all": self._decide_all,
                 "undo": self._undo,
+                "proposals": self._proposed,
                 "done": self._finish,
             },
         }
@@ -104,6 +107,8 @@ class Server:
         return guarded
 
     async def _page(self, request: HttpRequest) -> Response:
+        if self._proposals is not None:
+            self._proposals.start()
         style, script = asset("review.css"), asset("review.js")
         policy = (
             f"default-src 'none'; img-src 'self' data:; connect-src 'self'; "
@@ -120,6 +125,7 @@ class Server:
                     "views": [[view.name, view.title, view.score]
                               for view in self._table.views.values()],
                     "scores": self._table.scores,
+                    "proposes": self._proposals is not None,
                 }
             ),
         )  # fmt: skip
@@ -211,6 +217,13 @@ class Server:
             return {"changed": len(pairs), "undone": undone, **self._state()}
 
         return JSONResponse(await run_in_threadpool(undo))
+
+    async def _proposed(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        if self._proposals is None:
+            raise InputError("there are no proposals: the review was started without --embeddings")
+        uid, own = str(body["uid"]), str(body["text"])
+        return JSONResponse(await run_in_threadpool(self._proposals.of, uid, own))
 
     async def _finish(self, request: HttpRequest) -> Response:
         await _body(request)

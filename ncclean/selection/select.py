@@ -404,15 +404,18 @@ class _Selection:
 def _with_decisions() -> str:
     """SQL for the candidates beside what people decided.
 
-    A pair that a person keeps has a weight, its whole caption or the corrected one, and no noise to
-    be expected. One that a person drops is not the best of its near-duplicates.
+    A pair that a person keeps has a weight, its whole caption or the corrected one, nothing to be
+    forgotten, and no noise to be expected. One that a person drops is not the best of its
+    near-duplicates.
     """
     return """SELECT * REPLACE (
           coalesce(corrected, CASE WHEN NOT is_kept THEN caption END) AS caption,
           CASE WHEN is_kept THEN range(1, parts + 1) ELSE kept_parts END AS kept_parts,
           CASE WHEN is_kept THEN 0 ELSE noise_probability END AS noise_probability,
           passes_where AND decision IS DISTINCT FROM 'drop' OR is_kept AS passes_where,
-          CASE WHEN is_kept AND (weight IS NULL OR isnan(weight)) THEN 1 ELSE weight END AS weight
+          CASE WHEN is_kept AND split = 'forget' THEN 'retain' ELSE split END AS split,
+          CASE WHEN is_kept AND (weight IS NULL OR isnan(weight) OR weight = 0) THEN 1
+            ELSE weight END AS weight
         ) FROM (
           SELECT *, coalesce(decision IN ('keep', 'correct'), false) AS is_kept
           FROM policy_candidates LEFT JOIN decided

@@ -1,14 +1,16 @@
-"""What people decided about pairs: Parquet files, and the journals of reviews under way.
+"""What people decided about pairs: Parquet files, JSON lines, and journals of reviews under way.
 
 A decision is appended to a journal and synced before it is acknowledged. The journal lies in the
 hidden working folder beside its `decisions.parquet`, and is written into that file at the end of
-the review. What a killed review left in its journal is read with the file.
+the review. What a killed review left in its journal is read with the file. The page of a report
+saves JSON lines, an object for each decision with the columns of the Parquet file.
 """
 
 from __future__ import annotations
 
 import datetime
 import getpass
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +25,9 @@ from ncclean.file_names import WORKING_FOLDER
 from ncclean.output_mark import mark
 from ncclean.schema import DECISIONS
 from ncclean.storage.log import read_log
+from ncclean.text_files import read_text
 
+LINES = (".jsonl", ".ndjson")
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
 Pair = tuple[str, int]  # uid and number of the caption
 
@@ -120,6 +124,45 @@ def write_decisions(out: UPath, table: pa.Table) -> None:
 
 
 def _rows(path: str) -> list[Decision]:
+    decisions = _of_lines(path) if path.endswith(LINES) else _of_parquet(path)
+    for decision in decisions:
+        if decision.decision not in KINDS:
+            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
+        if decision.decision == CORRECT and not (decision.caption or "").strip():
+            raise InputError(f"{path}: pair {decision.uid} is to be corrected, without a caption")
+    return decisions
+
+
+def _of_lines(path: str) -> list[Decision]:
+    decisions = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            json.dumps(fields, ensure_ascii=False).encode()  # a lone surrogate is no text
+            time = datetime.datetime.fromisoformat(fields["time"])
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=datetime.timezone.utc)
+            caption = fields.get("caption")
+            decisions.append(
+                Decision(
+                    str(fields["uid"]),
+                    int(fields.get("caption_number") or 0),
+                    str(fields["decision"]),
+                    caption if isinstance(caption, str) else None,
+                    str(fields.get("reviewer") or "unknown"),
+                    time,
+                )
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path}, line {number}, is no decision: uid, decision and time are needed"
+            ) from error
+    return decisions
+
+
+def _of_parquet(path: str) -> list[Decision]:
     try:
         with stores.ask("read", path, stores.open_parquet, stores.location(path)) as file:
             names = set(file.schema_arrow.names)
@@ -131,8 +174,4 @@ def _rows(path: str) -> list[Decision]:
             table = file.read(DECISIONS.names).cast(DECISIONS)
     except (ValueError, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    decisions = [Decision(**row) for row in table.to_pylist()]
-    for decision in decisions:
-        if decision.decision not in KINDS:
-            raise InputError(f"{path}: a decision is {', '.join(KINDS)}, got {decision.decision!r}")
-    return decisions
+    return [Decision(**row) for row in table.to_pylist()]

@@ -156,7 +156,7 @@ def test_a_pair_opens_and_closes_by_keyboard(made, driver):
 
     pairs = made.result.pairs
     index = next(i for i, p in enumerate(pairs) if p.key == "script")
-    button = driver.find_elements("css selector", ".card button")[index]
+    button = driver.find_elements("css selector", ".card > button")[index]
     button.send_keys(Keys.ENTER)
     assert driver.switch_to.active_element.get_attribute("id") in ("previous", "next", "close")
     assert text(driver, "#viewer-title") == "script"
@@ -234,7 +234,7 @@ def test_no_sideways_scrolling(driver, width):
 
 
 def test_copying_says_so(driver):
-    button = driver.find_element("css selector", ".copy")
+    button = driver.find_element("css selector", ".query .copy")
     button.click()
     from selenium.webdriver.support.ui import WebDriverWait
 

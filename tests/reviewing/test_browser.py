@@ -61,10 +61,11 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
             driver.get(running.url)
             wait(lambda: driver.find_elements("css selector", ".card"))
             driver.execute_script(
+                "document.querySelectorAll('.card').forEach(c => { c.dataset.before = 1; });"
                 "const v = document.getElementById('view'); v.value = 'all';"
                 "v.dispatchEvent(new Event('change'))"
             )
-            cards = "return document.querySelectorAll('.card').length"
+            cards = "return document.querySelectorAll('.card:not([data-before])').length"
             wait(lambda: driver.execute_script(cards) == len(HOSTILE))
             loaded = "return [...document.images].filter(i => i.naturalWidth > 0).length"
             wait(lambda: driver.execute_script(loaded) > 0)
@@ -96,3 +97,43 @@ def test_a_person_decides_by_keys_and_captions_are_text(scores, tmp_path):
             assert running.process.wait(30) == 0
         decisions = pq.read_table(out).column("decision").to_pylist()
         assert sorted(decisions) == ["correct", "drop", "drop", "keep"]
+
+
+def test_the_closest_captions_by_keys(scored, corpus, tmp_path):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    out = tmp_path / "decisions.parquet"
+    embeddings = scored / "embeddings"
+    arguments = ("--shards", corpus, "--embeddings", embeddings, "--out", out)
+    with served(scored / "scores.parquet", *arguments) as running, chromium() as driver:
+
+        def press(*keys):
+            ActionChains(driver).send_keys(*keys).perform()
+
+        def proposals():
+            return driver.execute_script(
+                "return [...document.querySelectorAll('.card.at .proposals button')]"
+                ".map(b => b.querySelector('span').textContent)"
+            )
+
+        driver.get(running.url)
+        wait(lambda: driver.find_elements("css selector", ".card"))
+        press("c")
+        wait(lambda: len(proposals()) == 5)
+        second = proposals()[1]
+        assert driver.find_element("id", "decided").text == "nothing decided yet"
+        press("2")
+        wait(lambda: driver.find_element("id", "decided").text == "decided: 1 correct")
+        wait(lambda: len(proposals()) == 5)  # those of the next pair
+        third = proposals()[2]
+        driver.find_elements("css selector", ".card.at .proposals button")[2].click()
+        wait(lambda: driver.find_element("id", "decided").text == "decided: 2 correct")
+        press("c")
+        wait(lambda: not driver.find_elements("css selector", ".proposals"))
+        for width in (390, 1280):
+            resize(driver, width, 800)
+            widths = "return [document.documentElement.scrollWidth, innerWidth]"
+            assert driver.execute_script(widths) == [width, width]
+        assert running.end() == 0
+    captions = pq.read_table(out).column("caption").to_pylist()
+    assert captions == [second, third]

@@ -36,6 +36,7 @@ class DataComp(EmbeddingLayout):
     name = "datacomp"
     files = ".npz files beside Parquet files"
     keys_of = ".npz"
+    reads_rows = False
 
     def matches(self, source: Source) -> bool:
         if source.url.endswith(_TABLE):

@@ -74,6 +74,7 @@ class EmbeddingLayout(ABC):
     files: str  # what a folder of this layout holds, for messages
     keys_of: str | None = None  # the files whose vectors have names; None where they have none
     may_be_images: bool = False  # its files may as well be tables of images
+    reads_rows: bool = True  # any rows of a shard can be read without the others
 
     @abstractmethod
     def matches(self, source: Source) -> bool:

@@ -161,12 +161,40 @@
           (rule === "none" ? pair.status === "ok" && !pair.flags.length
             : rule[0] === "+" ? pair.flags.includes(rule.slice(1))
               : card.classList.contains(rule))) &&
-        words.every((word) => haystack[i].includes(word));
+        words.every((word) => haystack[i].includes(word)) && columnFits(pair);
       card.hidden = !fits;
       shown += fits;
     });
     all(".group").forEach((part) => { part.hidden = !part.querySelector(".card:not([hidden])"); });
     $("shown").textContent = shown ? `${shown} of ${cards.length} pairs shown` : "No pair fits these filters";
+  }
+
+  // Scores, signals and own columns by which cards are filtered and sorted.
+  const valueOf = (pair, name) => pair.scores[name] ?? pair.further[name] ?? (name === "width" || name === "height" ? pair[name] : null);
+  const columns = new Map();
+  for (const pair of data.pairs) for (const name of ["width", "height", ...Object.keys(pair.scores), ...Object.keys(pair.further)]) {
+    const value = valueOf(pair, name);
+    if (value !== null && value !== undefined) columns.set(name, columns.get(name) !== false && typeof value === "number");
+  }
+
+  function columnFits(pair) {
+    const name = $("filter-column").value, low = $("filter-low").value.trim(), high = $("filter-high").value.trim();
+    if (!name || (!low && !high)) return true;
+    const value = valueOf(pair, name);
+    if (value === null || value === undefined) return false;
+    if (!columns.get(name)) return String(value).toLowerCase().includes(low.toLowerCase());
+    return (!low || value >= +low) && (!high || value <= +high);
+  }
+
+  function sortCards() {
+    const [name, down] = [$("sort").value.replace(/^-/, ""), $("sort").value.startsWith("-")];
+    const key = (card) => (name ? valueOf(data.pairs[card.dataset.index], name) : +card.dataset.index) ?? null;
+    const order = (a, b) => {
+      const [x, y] = [key(a), key(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return (x < y ? -1 : x > y ? 1 : a.dataset.index - b.dataset.index) * (down && x !== y ? -1 : 1);
+    };
+    all("ul.cards").forEach((list) => list.append(...[...list.children].sort(order)));
   }
 
   const viewer = $("viewer");
@@ -177,7 +205,7 @@
       typeof value !== "number" ? String(value)
         : Number.isInteger(value) ? count(value)
           : minus(value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : value.toFixed(4));
-    const rows = Object.entries(pair.scores).map(([name, value]) => [name, value === null ? NONE : number(value), data.meanings[name]]);
+    const rows = [...Object.entries(pair.scores), ...Object.entries(pair.further)].map(([name, value]) => [name, value === null ? NONE : number(value), data.meanings[name]]);
     rows.push(["status", pair.status + (pair.error ? `: ${pair.error}` : ""), data.meanings.status]);
     rows.push(["shard", `${pair.shard}, row ${count(pair.row)}`, data.meanings.shard]);
     if (pair.width && pair.height) rows.push(["size", `${count(pair.width)} \u00d7 ${count(pair.height)} px`, "of the original image"]);
@@ -203,10 +231,13 @@
     $("viewer-scores").tBodies[0].replaceChildren(...scoreRows(pair));
     if (!viewer.open) viewer.showModal();
     viewer.scrollTop = 0;
+    $("viewer-original").textContent = pair.original;
+    viewer.dataset.index = i;
+    viewer.dispatchEvent(new Event("opened"));
   }
 
   function step(by) {
-    const visible = cards.map((card, i) => i).filter((i) => !cards[i].hidden);
+    const visible = all(".card").filter((card) => !card.hidden).map((card) => cards.indexOf(card));
     const at = visible.indexOf(opened);
     openCard(visible[(at + by + visible.length) % visible.length]);
   }
@@ -229,7 +260,20 @@
       buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
       filterCards();
     }));
-    ["filter-text", "filter-rule", "filter-shard", "filter-status"].forEach((id) => $(id).addEventListener("input", filterCards));
+    for (const name of [...columns.keys()].sort()) {
+      $("filter-column").append(new Option(name, name));
+      $("sort").append(new Option(`${name} \u2191`, name), new Option(`${name} \u2193`, `-${name}`));
+    }
+    $("sort").value = $("filter-column").value = ""; // browsers keep form values when a page is loaded again
+    $("sort").addEventListener("input", sortCards);
+    $("filter-column").addEventListener("input", () => {
+      const name = $("filter-column").value, [low, high] = all(".of-column");
+      low.hidden = !name;
+      high.hidden = !name || !columns.get(name);
+      low.firstChild.textContent = columns.get(name) ? "from " : "contains ";
+      $("filter-low").value = $("filter-high").value = "";
+    });
+    ["filter-text", "filter-rule", "filter-shard", "filter-status", "filter-column", "filter-low", "filter-high"].forEach((id) => $(id).addEventListener("input", filterCards));
     $("filters").addEventListener("submit", (event) => event.preventDefault());
     filterCards();
   }

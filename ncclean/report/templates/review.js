@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const grid = $("grid");
 let request = {}, total = 0, first = 0, last = 0, blocks = new Map(), cards = new Map();
-let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false;
+let at = -1, anchor = -1, chosen = new Set(), editing = null, epoch = 0, histogram = null, canUndo = false, proposing = false;
 
 function trouble(text) { $("trouble").textContent = text || ""; $("trouble").hidden = !text; }
 
@@ -33,10 +33,10 @@ function element(kind, name, text) {
 
 // ---- views -------------------------------------------------------------------------------------
 
-const open = guarded(async (start = 0) => {
+const open = guarded(async (start = 0, anew = 1) => {
   const mine = ++epoch;
   trouble();
-  const answer = await ask("rows", {...request, start, count: BLOCK, anew: 1});
+  const answer = await ask("rows", {...request, start, count: BLOCK, anew});
   if (mine !== epoch) return;
   total = answer.pairs;
   reset(answer.start - answer.start % BLOCK);
@@ -160,6 +160,47 @@ function draw(card, n) {
   return box;
 }
 
+// ---- proposals ---------------------------------------------------------------------------------
+
+const propose = guarded(async () => {
+  const n = at, card = cards.get(n);
+  if (!proposing || !card || card.proposals) return;
+  card.proposals = element("div", "proposals", "Closest captions…");
+  card.box.querySelector(".meta").before(card.proposals);
+  card.box.scrollIntoView({block: "nearest"});
+  let answer;
+  try { answer = await ask("proposals", {}, {uid: card.uid, text: card.text}); }
+  catch (error) { card.proposals.remove(); delete card.proposals; throw error; }
+  if (answer.isWaiting) {
+    card.proposals.textContent = `Closest captions: ${answer.reason}…`;
+    return setTimeout(() => { card.proposals.remove(); delete card.proposals; propose(); }, 1000);
+  }
+  card.captions = answer.captions || [];
+  card.proposals.replaceChildren(...card.captions.map(([text, similarity], i) => {
+    const button = element("button"), words = element("span", "", visible(text));
+    button.type = "button"; words.dir = "auto"; button.title = visible(text);
+    button.append(element("kbd", "", i + 1), words, element("span", "meta", similarity.toFixed(2)));
+    button.addEventListener("click", event => { event.stopPropagation(); take(n, i); });
+    return button;
+  }));
+  if (!card.captions.length) card.proposals.textContent = answer.reason || "no other captions";
+  if (at === n) card.box.scrollIntoView({block: "nearest"});
+});
+
+function take(n, i) {
+  const card = cards.get(n), text = card && card.captions && card.captions[i] && card.captions[i][0];
+  if (!text) return;
+  clear(); at = n; decide("correct", () => text); grid.focus({preventScroll: true});
+}
+
+function closest() {
+  if (!data.proposes) { trouble("There are no proposals: start the review with --embeddings."); return; }
+  proposing = !proposing;
+  document.querySelector("[data-do=closest]").setAttribute("aria-pressed", proposing);
+  if (!proposing) for (const card of cards.values()) if (card.proposals) { card.proposals.remove(); delete card.proposals; delete card.captions; }
+  propose();
+}
+
 function verdict(n) {
   const card = cards.get(n); if (!card || !card.box) return;
   const [kind, caption, who] = card.decision || [];
@@ -199,6 +240,7 @@ async function move(n, extend) {
   const card = cards.get(n);
   if (card) { card.box.scrollIntoView({block: "nearest"}); grid.setAttribute("aria-activedescendant", card.box.id); }
   where();
+  await propose();
 }
 
 function columns() {
@@ -287,22 +329,23 @@ const finish = guarded(async () => {
 
 const deeds = {
   keep: () => decide("keep"), drop: () => decide("drop"), mend: () => decide("correct", card => card.mended),
-  edit, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => $("help").showModal(),
+  edit, closest, skip: () => { clear(); move(at + 1, false); }, undo, all, help: () => $("help").showModal(),
 };
-const keys = {k: "keep", d: "drop", r: "mend", e: "edit", s: "skip", u: "undo", a: "all", "?": "help"};
+const keys = {k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip", u: "undo", a: "all", "?": "help"};
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.matches("input, select, textarea")) { if (event.key === "Escape") grid.focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
-  else if (event.key === "Home") open(0);
-  else if (event.key === "End") open(Math.max(0, total - 1));
+  else if (event.key === "Home") open(0, 0);
+  else if (event.key === "End") open(Math.max(0, total - 1), 0);
   else if (event.key === "x") { chosen.has(at) ? chosen.delete(at) : chosen.add(at); anchor = at; verdict(at); where(); }
   else if (event.key === "Escape") clear();
   else if (event.key === "v") $("view").focus();
   else if (event.key === "/") $("where").focus();
-  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1); }
+  else if (event.key === "g") { const n = parseInt(prompt(`Go to pair, 1 to ${total}`), 10); if (n) open(Math.min(total, Math.max(1, n)) - 1, 0); }
+  else if (event.key >= "1" && event.key <= "9" && event.key.length === 1) take(at, event.key - 1);
   else if (keys[event.key]) deeds[keys[event.key]]();
   else return;
   event.preventDefault();
@@ -351,5 +394,6 @@ function brush(to) {
 for (const [name, title] of data.views) { const option = element("option", "", title); option.value = name; $("view").append(option); }
 $("score").append(new Option("as the view has it", ""), ...Object.entries(data.scores).map(([name, label]) => new Option(label, name)));
 ask("views").then(counts => { for (const option of $("view").options) option.textContent += ` (${number(counts[option.value])})`; }).catch(() => {});
+document.querySelector("[data-do=closest]").hidden = !data.proposes;
 grid.focus();
 changed();

@@ -131,6 +131,31 @@ def scale_table(record: Record) -> Iterator[str]:
         yield line(row["step"], time, f"{used:.1f} s", f"{row['peak_gb']:.2f} GB", more)
 
 
+def review_table(record: Record) -> Iterator[str]:
+    """`review.py`: seconds until a page is there, and the memory of its server."""
+    settings = record["settings"]
+    *views, proposals = record["rows"]
+    yield from heading(
+        "pictures from", "pairs", "first view", "scroll: median, worst", "jump: median, worst",
+        "peak memory",
+    )  # fmt: skip
+    for row in views:
+        yield line(
+            row["source"], f"{row['pairs']:,}", f"{row['first_view']:.2f} s",
+            *(f"{row[f'{name}_median']:.2f} s, {row[f'{name}_worst']:.2f} s"
+              for name in ("scroll", "jump")),
+            f"{row['peak_mb']:,} MB",
+        )  # fmt: skip
+    yield ""
+    yield (
+        f"The closest captions of {settings['pairs']:,} pairs, {settings['dim']} dimensions: "
+        f"{proposals['index_seconds']:.0f} s to index, {proposals['index_bytes'] / 1e9:.1f} GB; "
+        f"then {proposals['proposals_median']:.2f} s an image, at most "
+        f"{proposals['proposals_worst']:.2f} s. The server held {proposals['indexing_mb']:,} MB "
+        f"while it indexed, {proposals['searching_mb']:,} MB afterwards, without mapped files."
+    )
+
+
 def ranged_reads_table(record: Record) -> Iterator[str]:
     """`ranged_reads.py`: what is read of one shard of a store."""
     yield from heading("read", "kept", "share of the bytes", "requests", "one after the other")

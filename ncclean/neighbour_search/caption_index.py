@@ -1,0 +1,245 @@
+"""An index of the captions of a corpus, kept in files: those nearest to one image, at once.
+
+It is made in one pass over the embeddings, block by block, and goes on where it was interrupted.
+Captions lie by inverted list as float16, so a search reads the few lists nearest to its image;
+nothing is held in memory for each caption. Equal captions of a block are there once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.embeddings.facts import SOURCES
+from ncclean.data.embeddings.pairs import EmbeddedPairs, read_pairs, unit_vectors
+from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.parquet_table import read_table
+from ncclean.data.samples import SkipReason
+from ncclean.data.shards import ShardRef
+from ncclean.errors import InputError, ShardError
+from ncclean.neighbour_search.block_tasks import likely_nprobe, starts_of
+from ncclean.neighbour_search.blocks import EmbeddedBlock
+from ncclean.neighbour_search.coarse_quantizer import CoarseQuantizer, nlist_for
+from ncclean.neighbour_search.copies import caption_digests, digests
+from ncclean.neighbour_search.knn import order_of
+from ncclean.neighbour_search.stages import Stages
+from ncclean.neighbour_search.training import EXACT_BELOW
+from ncclean.progress import SILENT, Progress
+from ncclean.runners.runner import InProcess
+from ncclean.storage.array_files import ArrayFolder
+
+_SAMPLED_PER_LIST = 32
+_SEED = 0
+
+
+class Row(NamedTuple):
+    """Where a pair lies: the number of its block, of the shard in it, and of the shard's row.
+
+    `caption` is the digest of its caption.
+    """
+
+    block: int
+    shard: int
+    row: int
+    caption: bytes
+
+
+class NearCaption(NamedTuple):
+    """A caption and its cosine with the image."""
+
+    text: str
+    similarity: float
+
+
+class CaptionIndex:
+    """The captions of blocks of embeddings, by inverted list."""
+
+    def __init__(self, blocks: Sequence[EmbeddedBlock], work: ArrayFolder) -> None:
+        """Open what `build` has made in the folder `work`."""
+        self._blocks = blocks
+        self._quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+        self._files = [work.load(f"captions-{number}") for number in range(len(blocks))]
+
+    @classmethod
+    def build(
+        cls, blocks: Sequence[EmbeddedBlock], work: ArrayFolder, progress: Progress = SILENT
+    ) -> CaptionIndex:
+        """Make the index in the folder `work`, as far as it is not there.
+
+        Shards that cannot be read are left out. Raises `InputError` where nothing can be written.
+        """
+        stages = Stages(work, InProcess(), progress)
+        if not stages.has("caption-lists"):
+            pairs = sum(_pairs_in(shard) for block in blocks for shard in block.shards)
+            lists = nlist_for(pairs) if pairs >= EXACT_BELOW else 1
+            share = min(1.0, _SAMPLED_PER_LIST * lists / max(pairs, 1))
+            names = stages.run(
+                "sampling captions", "sample", _sample, [(block, share) for block in blocks]
+            )
+            sample = np.concatenate([work.load(name)["text"] for name in names]).astype(np.float32)
+            if not len(sample):
+                raise InputError("the embeddings hold no usable caption")
+            trained = CoarseQuantizer.train(sample, lists, _SEED)
+            stages.save("caption-lists", **trained.arrays("text_"))
+            stages.drop("sample-")
+        stages.run("indexing captions", "captions", _write, [(block,) for block in blocks])
+        return cls(blocks, work)
+
+    def rows_of(self, uid: str) -> list[Row]:
+        """The rows of a uid: several where an image has several captions."""
+        [digest] = _uid_digests([uid])
+        rows = []
+        for number, file in enumerate(self._files):
+            begin, end = np.searchsorted(file["uid"], digest[0] + np.arange(2, dtype=np.uint64))
+            for at in range(int(begin), int(end)):
+                if file["uid_rest"][at] == digest[1]:
+                    shard, row = int(file["uid_shard"][at]), int(file["uid_row"][at])
+                    rows.append(Row(number, shard, row, file["uid_caption"][at].tobytes()))
+        return rows
+
+    def image(self, place: Row) -> np.ndarray:
+        """The (d,) float32 image vector of a row. Raises `ShardError` where there is none."""
+        block = self._blocks[place.block]
+        shard, row = block.shards[place.shard], place.row
+        layout = LAYOUTS[shard.layout]
+        if layout.reads_rows:
+            first = (shard.rows[0] if shard.rows else 0) + row
+            shard, row = dataclasses.replace(shard, rows=(first, first + 1)), 0
+        names = [*layout.columns(block.keys), *SOURCES["uid"]]
+        table = read_table(shard.url, names, shard.rows)
+        vectors, lengths = layout.read(shard, table, block.keys)[0]
+        one = slice(row, row + 1)
+        problems: dict[int, tuple[SkipReason, str]] = {}
+        unit = unit_vectors(
+            vectors[one], "image", None if lengths is None else lengths[one], problems
+        )
+        if problems or unit.shape[1] != block.dim:
+            raise ShardError("the image has no usable vector")
+        vector: np.ndarray = unit[0].astype(np.float32)
+        return vector
+
+    def nearest(
+        self, image: np.ndarray, count: int, without: Collection[bytes] = ()
+    ) -> list[NearCaption]:
+        """The captions of the largest cosine with a (d,) image, no text twice.
+
+        `without` are the digests of captions that are left out.
+        """
+        left_out = set(without)
+        wanted = count + len(left_out)
+        probed = self._quantizer.assign(image[None, :], likely_nprobe(len(self._quantizer)))[0]
+        hits: list[tuple[float, int, int]] = []
+        for number, file in enumerate(self._files):
+            hits += [(-cosine, number, at) for cosine, at in _best(file, probed, image, wanted)]
+        near: list[NearCaption] = []
+        for minus, number, at in sorted(hits):
+            file = self._files[number]
+            digest = file["digest"][at].tobytes()
+            if digest in left_out:
+                continue
+            left_out.add(digest)
+            begin, end = file["words_starts"][at : at + 2]
+            text = file["words"][begin:end].tobytes().decode("utf-8", "replace")
+            near.append(NearCaption(text, -minus))
+            if len(near) == count:
+                break
+        return near
+
+
+def caption_digest(text: str) -> bytes:
+    """What two captions share that differ in nothing but case and white space."""
+    return caption_digests([text]).tobytes()
+
+
+def _best(
+    file: dict[str, np.ndarray], probed: np.ndarray, image: np.ndarray, count: int
+) -> Iterator[tuple[float, int]]:
+    """The largest cosines in the probed lists of a block, and their places there."""
+    starts = file["starts"]
+    pieces = [(int(starts[number]), int(starts[number + 1])) for number in np.sort(probed)]
+    pieces = [(begin, end) for begin, end in pieces if begin < end]
+    if not pieces:
+        return
+    cosines = np.concatenate(
+        [file["text"][begin:end].astype(np.float32) @ image for begin, end in pieces]
+    )
+    places = np.concatenate([np.arange(begin, end) for begin, end in pieces])
+    most = min(count, len(cosines))
+    for at in np.argpartition(-cosines, most - 1)[:most].tolist():
+        yield float(cosines[at]), int(places[at])
+
+
+def _sample(work: ArrayFolder, number: int, block: EmbeddedBlock, share: float) -> None:
+    rng = np.random.default_rng((_SEED, number))
+    vectors = [np.empty((0, block.dim), np.float16)]
+    for _, pairs in _read(block):
+        count = min(len(pairs.text), round(share * len(pairs.text)) + 1)
+        chosen = np.sort(rng.choice(len(pairs.text), count, replace=False))
+        vectors.append(pairs.text[chosen].astype(np.float16))
+    work.save(f"sample-{number}", {"text": np.concatenate(vectors)})
+
+
+def _write(work: ArrayFolder, number: int, block: EmbeddedBlock) -> None:
+    """Write the distinct captions of a block by list, and its rows by uid."""
+    quantizer = CoarseQuantizer.of(work.load("caption-lists"), "text_")
+    vectors, shards, rows, texts, uids = [np.empty((0, block.dim), np.float16)], [], [], [], []
+    captions: list[str | None] = []
+    for shard, pairs in _read(block):
+        usable = np.flatnonzero(pairs.ok)
+        facts = pairs.facts.select(["uid", "text"]).take(pa.array(usable))
+        vectors.append(pairs.text.astype(np.float16))
+        shards.append(np.full(len(usable), shard, np.int32))
+        rows.append(usable.astype(np.int32))
+        captions += facts.column("text").to_pylist()
+        texts.append(caption_digests(captions[-len(usable) :]))
+        uids.append(_uid_digests(facts.column("uid").to_pylist()))
+    if not rows:
+        shards, rows = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+        texts = uids = [np.empty((0, 2), np.uint64)]
+    shard_of, row_of = np.concatenate(shards), np.concatenate(rows)
+    text, uid = np.concatenate(texts), np.concatenate(uids)
+    _, first = np.unique(text, axis=0, return_index=True)
+    first = np.sort(first[text[first].any(axis=1)])  # zeros where there is no caption
+    own = np.concatenate(vectors)[first]
+    lists = quantizer.assign(own, 1)[:, 0] if len(own) else np.empty(0, np.int32)
+    order = order_of(lists, len(quantizer))
+    words = [(captions[at] or "").encode("utf-8", "replace") for at in first[order].tolist()]
+    by_uid = np.lexsort((uid[:, 1], uid[:, 0]))
+    work.save(
+        f"captions-{number}",
+        {
+            "text": own[order],
+            "starts": starts_of(lists, len(quantizer)),
+            "words": np.frombuffer(b"".join(words), np.uint8),
+            "words_starts": np.cumsum([0, *map(len, words)]),
+            "digest": text[first][order],
+            "uid": uid[by_uid, 0],
+            "uid_rest": uid[by_uid, 1],
+            "uid_shard": shard_of[by_uid],
+            "uid_row": row_of[by_uid],
+            "uid_caption": text[by_uid],
+        },
+    )
+
+
+def _read(block: EmbeddedBlock) -> Iterator[tuple[int, EmbeddedPairs]]:
+    """The pairs of the shards of a block that can be read, with the number of each shard."""
+    for number, shard in enumerate(block.shards):
+        try:
+            pairs = read_pairs(shard, block.keys, dim=block.dim)
+        except ShardError:
+            continue
+        if pairs.error is None and pairs.ok.any():
+            yield number, pairs
+
+
+def _pairs_in(shard: ShardRef) -> int:
+    return shard.rows[1] - shard.rows[0] if shard.rows else 0
+
+
+def _uid_digests(uids: Sequence[str]) -> np.ndarray:
+    return digests(f"{uid}".encode("utf-8", "surrogatepass") for uid in uids)

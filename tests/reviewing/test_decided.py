@@ -1,0 +1,100 @@
+"""Decisions of a review: on disk when they are acknowledged, undone, the last one counts."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+
+import duckdb
+import pytest
+from upath import UPath
+
+from ncclean.errors import InputError
+from ncclean.reviewing.decided import Decided
+from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, read_decisions
+
+
+def opened(folder, earlier=(), reviewer="anna"):
+    connection = duckdb.connect()
+    return Decided(
+        connection, threading.RLock(), UPath(folder / "d.parquet"), reviewer, earlier
+    )  # fmt: skip
+
+
+def on_disk(folder):
+    """What a process that was killed now would leave."""
+    decisions = read_decisions(str(folder / "d.parquet"))
+    return {one.pair: (one.decision, one.caption) for one in decisions}
+
+
+def test_each_decision_is_on_disk_when_it_is_made(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0), ("b", 1)], DROP)
+    assert on_disk(tmp_path) == {("a", 0): (DROP, None), ("b", 1): (DROP, None)}
+    decided.decide([("a", 0)], CORRECT, ["right"])
+    assert on_disk(tmp_path)["a", 0] == (CORRECT, "right")
+    assert decided.of_pairs([("a", 0), ("c", 0)]) == {("a", 0): [CORRECT, "right", "anna"]}
+    assert decided.counts() == {CORRECT: 1, DROP: 1}
+
+
+def test_undo_is_on_disk_and_ends_at_the_start_of_the_session(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], KEEP)
+    decided.decide([("a", 0), ("b", 0)], DROP)
+    assert decided.undo() == [("a", 0), ("b", 0)]
+    assert on_disk(tmp_path) == {("a", 0): (KEEP, None)}
+    assert decided.counts() == {KEEP: 1}
+    decided._log.close()
+    again = opened(tmp_path)
+    assert not again.can_undo
+    assert again.undo() == []
+    again.decide([("b", 0)], DROP)
+    assert again.undo() == [("b", 0)]
+    assert on_disk(tmp_path) == {("a", 0): (KEEP, None)}
+
+
+def test_pieces_of_one_batch_are_undone_together(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], DROP)
+    decided.decide([("b", 0)], DROP, continues=True)
+    decided.decide([], DROP)
+    assert sorted(decided.undo()) == [("a", 0), ("b", 0)]
+    assert on_disk_is_empty(tmp_path)
+
+
+def on_disk_is_empty(folder):
+    try:
+        return on_disk(folder) == {}
+    except InputError:  # neither a file nor a decision in the journal
+        return True
+
+
+def test_saved_decisions_replace_the_journal_and_are_gone_on_from(tmp_path):
+    decided = opened(tmp_path)
+    decided.decide([("a", 0)], DROP)
+    decided.decide([("a", 0)], KEEP)
+    assert decided.save() == 1
+    assert not list((tmp_path / ".ncclean").glob("*.jsonl"))
+    again = opened(tmp_path, reviewer="bert")
+    again.decide([("b", 0)], DROP)
+    assert again.save() == 2
+    by = {one.uid: one.reviewer for one in read_decisions(str(tmp_path / "d.parquet"))}
+    assert by == {"a": "anna", "b": "bert"}
+
+
+def test_earlier_decisions_of_other_files_are_there_and_saved(tmp_path):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    earlier = [Decision("a", 0, DROP, None, "carl", now), Decision("b", 0, KEEP, None, "carl", now)]
+    decided = opened(tmp_path, earlier)
+    assert decided.counts() == {DROP: 1, KEEP: 1}
+    decided.decide([("a", 0)], KEEP)
+    assert decided.save() == 2
+    by = {one.uid: (one.decision, one.reviewer)
+          for one in read_decisions(str(tmp_path / "d.parquet"))}  # fmt: skip
+    assert by == {"a": (KEEP, "anna"), "b": (KEEP, "carl")}
+
+
+def test_a_table_of_something_else_is_refused(tmp_path):
+    duckdb.sql(f"COPY (SELECT 1 AS x) TO '{tmp_path / 'd.parquet'}' (FORMAT parquet)")
+    with pytest.raises(InputError, match="no decisions"):
+        opened(tmp_path)

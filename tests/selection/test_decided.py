@@ -1,0 +1,262 @@
+"""What people decided in a selection: with every filter, and in exports and batches of training."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from upath import UPath
+
+from ncclean.data.decode import Preprocessing
+from ncclean.data.options import LoaderOptions
+from ncclean.data.selection import SelectionReader
+from ncclean.data.shards import resolve_shards
+from ncclean.data.weighted_loader import WeightedLoader
+from ncclean.errors import InputError
+from ncclean.schema import DECISIONS
+from ncclean.selection.decided import Decisions
+from ncclean.selection.export import export_shards
+from ncclean.selection.policy import Policy
+from ncclean.selection.select import select
+from ncclean.storage.decisions import CORRECT, DROP, KEEP, Decision, record_of, write_decisions
+from tests import hostile
+from tests.selection.tables import table
+
+TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def decided(path, *rows, reviewer="anna", time=TIME):
+    """A file of decisions: `rows` are (uid, number, decision, caption)."""
+    decisions = [
+        Decision(uid, number, kind, caption, reviewer, time) for uid, number, kind, caption in rows
+    ]
+    columns = [one._asdict() for one in decisions]
+    write_decisions(UPath(path), pa.Table.from_pylist(columns, DECISIONS))
+    return str(path)
+
+
+def chosen(folder, scores, *rows, dedup=None, **policy):
+    """The summary, and the rows of the selection by key and number of the caption."""
+    pq.write_table(scores, folder / "scores.parquet")
+    out = folder / "selection.parquet"
+    decisions = [decided(folder / "decisions.parquet", *rows)] if rows else []
+    summary = select(
+        [str(folder / "scores.parquet")], UPath(out), Policy(**policy), dedup=dedup,
+        decisions=decisions,
+    )  # fmt: skip
+    rows = pq.read_table(out).to_pylist()
+    return summary, {(row["key"], row.get("caption_number", 0)): row for row in rows}
+
+
+def scores(rows=8, **columns):
+    columns = {"uid": [f"u{n}" for n in range(rows)],
+               "noise_probability": pa.array([n / rows for n in range(rows)], pa.float32()),
+               **columns}  # fmt: skip
+    return table(rows, **columns)
+
+
+def test_decisions_win_over_each_filter(tmp_path):
+    rows = [("u7", 0, KEEP, None), ("u6", 0, CORRECT, "right"), ("u0", 0, DROP, None)]
+    for policy in (
+        {"method": "noise-probability"},
+        {"where": "noise_probability < 0.5"},
+        {"score": "noise_probability", "threshold": 0.45},
+    ):
+        summary, kept = chosen(tmp_path, scores(), *rows, **policy)
+        assert {int(key) for key, _ in kept} == {1, 2, 3, 6, 7}, policy
+        assert kept["0006", 0]["caption"] == "right"
+        assert kept["0007", 0]["caption"] is None
+        assert summary.decided == {"correct": 1, "drop": 1, "keep": 1}
+        assert summary.dropped_by_reason["decision"] == 1
+        assert summary.expected_mismatched_kept == pytest.approx((1 + 2 + 3) / 8)
+
+
+def test_what_people_keep_is_no_part_of_the_fraction(tmp_path):
+    keep = [("u7", 0, KEEP, None)]
+    _, kept = chosen(tmp_path, scores(), *keep, score="noise_probability", keep_fraction=0.5)
+    # Of the seven others the best half, rounded.
+    without = {int(key) for key, _ in kept} - {7}
+    assert ("0007", 0) in kept
+    assert without == set(range(len(without)))
+    assert len(without) in (3, 4)
+
+
+def test_pairs_without_scores_stay_dropped(tmp_path):
+    status = ["image_corrupt", *["ok"] * 7]
+    summary, kept = chosen(tmp_path, scores(status=status), ("u0", 0, KEEP, None))
+    assert ("0000", 0) not in kept
+    assert summary.dropped_by_reason == {"image_corrupt": 1}
+
+
+def test_of_near_duplicates_one_that_is_dropped_is_not_the_best(tmp_path):
+    neighbours = {"uid": [f"u{n}" for n in range(8)], "pair_group": ["u0"] * 4 + [None] * 4}
+    pq.write_table(pa.table(neighbours), tmp_path / "n.parquet")
+    similarity = pa.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.5, 0.5], pa.float32())
+    plain = scores(similarity=similarity)
+    dedup = str(tmp_path / "n.parquet")
+    _, kept = chosen(tmp_path, plain, dedup=dedup, dedup_by="both")
+    assert {int(key) for key, _ in kept} == {0, 4, 5, 6, 7}
+    _, kept = chosen(tmp_path, plain, ("u0", 0, DROP, None), dedup=dedup, dedup_by="both")
+    assert {int(key) for key, _ in kept} == {1, 4, 5, 6, 7}
+    _, kept = chosen(tmp_path, plain, ("u2", 0, KEEP, None), dedup=dedup, dedup_by="both")
+    assert {int(key) for key, _ in kept} >= {2, 4, 5, 6, 7}
+
+
+def test_a_sample_is_drawn_from_what_decisions_leave(tmp_path):
+    rows = [("u0", 0, DROP, None), ("u7", 0, CORRECT, "right")]
+    summary, kept = chosen(
+        tmp_path, scores(), *rows, score="noise_probability", sample="soft-cap", size=60, penalty=9
+    )
+    assert summary.drawn == 60
+    assert ("0000", 0) not in kept
+    drawn = pq.read_table(tmp_path / "selection.parquet").to_pylist()
+    captions = {row["caption"] for row in drawn if row["uid"] == "u7"}
+    assert captions == {"right"}  # of each draw
+
+
+def test_a_corrected_caption_wins_over_dropped_parts(tmp_path):
+    text = ["A dog runs. A cat sits."] * 4
+    parts = {
+        "text": text,
+        "part_starts": pa.array([[0, 12]] * 4, pa.list_(pa.int32())),
+        "part_noise_probabilities": pa.array(
+            [[0.1, 0.9]] * 3 + [[0.9, 0.9]], pa.list_(pa.float32())
+        ),
+    }  # fmt: skip
+    rows = [("u1", 0, KEEP, None), ("u2", 0, CORRECT, "A dog and a cat."), ("u3", 0, KEEP, None)]
+    _, kept = chosen(tmp_path, scores(4, **parts), *rows, drop_parts=True)
+    assert {key: row["caption"] for (key, _), row in kept.items()} == {
+        "0000": "A dog runs.", "0001": None, "0002": "A dog and a cat.", "0003": None,
+    }  # fmt: skip
+
+
+def test_each_caption_of_an_image_has_its_own_decision(tmp_path):
+    several = scores(
+        6,
+        uid=["a", "a", "a", "b", "b", "b"],
+        key=["a", "a", "a", "b", "b", "b"],
+        row=pa.array([0, 0, 0, 1, 1, 1], pa.int32()),
+        shard=["00000"] * 6,
+        caption_number=pa.array([0, 1, 2] * 2, pa.int16()),
+    )
+    rows = [("a", 1, DROP, None), ("b", 2, CORRECT, "right"), ("b", 0, KEEP, None)]
+    summary, kept = chosen(tmp_path, several, *rows, method="noise-probability")
+    assert kept.keys() == {("a", 0), ("a", 2), ("b", 0), ("b", 2)}
+    assert kept["b", 2]["caption"] == "right"
+    assert {row["caption_rank"] for (key, _), row in kept.items() if key == "b"} == {0, 1}
+    assert summary.decided == {"correct": 1, "drop": 1, "keep": 1}
+
+
+def test_what_people_keep_is_trained_on_and_not_forgotten(tmp_path):
+    weights = {"osa_weight": pa.array([0.0, None, 0.4, 0.0], pa.float32()),
+               "ncu_split": ["forget"] * 4}  # fmt: skip
+    rows = [(f"u{n}", 0, KEEP, None) for n in range(3)]
+    _, kept = chosen(tmp_path, scores(4, **weights), *rows, weights="osa_weight")
+    by_key = {int(key): row for (key, _), row in kept.items()}
+    assert [by_key[n]["weight"] for n in range(3)] == [1, 1, pytest.approx(0.4)]
+    assert [by_key[n]["split"] for n in range(3)] == ["retain"] * 3
+    assert 3 not in by_key or by_key[3]["split"] == "forget"
+
+
+def test_the_later_decision_counts_whatever_the_order_of_the_files(tmp_path):
+    later = TIME + datetime.timedelta(hours=1)
+    first = decided(tmp_path / "a.parquet", ("x", 0, DROP, None), ("y", 0, KEEP, None))
+    second = decided(
+        tmp_path / "b.parquet", ("x", 0, CORRECT, "right"), ("y", 0, KEEP, None), time=later,
+        reviewer="abel",
+    )  # fmt: skip
+    for paths in ([first, second], [second, first], [second, first, second]):
+        both = Decisions.read(paths)
+        assert both.by_pair["x", 0].caption == "right"
+        assert both.counts() == {"keep": 1, "correct": 1}
+        assert both.conflicts == 1  # they agree about y
+        assert both.listed[0].decisions == (("drop", "anna"), ("correct", "abel"))
+
+
+def test_decisions_on_other_pairs_are_counted_apart(tmp_path):
+    summary, _ = chosen(tmp_path, scores(), ("nobody", 0, DROP, None), ("u1", 0, DROP, None))
+    assert (summary.decided, summary.decided_elsewhere) == ({"drop": 1}, 1)
+
+
+def test_json_lines_are_read_as_parquet_is(tmp_path):
+    path = tmp_path / "decisions (1).jsonl"
+    line = {"uid": "u1", "caption_number": 2, "decision": "correct", "caption": "right\u2028ly",
+            "reviewer": "Anna", "time": "2026-01-01T00:00:00.5+00:00"}  # fmt: skip
+    path.write_text(json.dumps(line, ensure_ascii=False) + "\n\n", "utf-8")
+    [one] = Decisions.read([str(path)]).by_pair.values()
+    assert (one.uid, one.caption_number, one.caption) == ("u1", 2, "right\u2028ly")
+    assert (one.reviewer, one.time.isoformat()) == ("Anna", "2026-01-01T00:00:00.500000+00:00")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decision": "maybe"}, "keep, drop, correct"),
+        ({"decision": "correct", "caption": " "}, "without a caption"),
+        ({"time": "yesterday"}, "line 1, is no decision"),
+        ({"uid": None, "time": None}, "line 1, is no decision"),
+        ({"uid": "\ud800"}, "line 1, is no decision"),
+    ],
+)
+def test_lines_that_are_no_decisions_are_named(tmp_path, change, message):
+    line = {"uid": "u1", "decision": "drop", "time": "2026-01-01T00:00:00+00:00", **change}
+    (tmp_path / "d.jsonl").write_text(json.dumps(line))
+    with pytest.raises(InputError, match=message):
+        Decisions.read([str(tmp_path / "d.jsonl")])
+
+
+def test_a_journal_counts_beside_its_file_and_a_line_that_is_none_does_not(tmp_path):
+    path = decided(tmp_path / "d.parquet", ("x", 0, DROP, None), ("y", 0, DROP, None))
+    later = TIME + datetime.timedelta(hours=1)
+    records = [
+        record_of(1, [Decision("x", 0, KEEP, None, "bert", later)]),
+        record_of(2, [Decision("y", 0, KEEP, None, "bert", later)]),
+        {"undo": 2},
+        {"decision": "drop"},
+    ]
+    (tmp_path / ".ncclean").mkdir()
+    journal = tmp_path / ".ncclean" / "d.parquet.jsonl"
+    journal.write_text("".join(json.dumps(record) + "\n" for record in records))
+    by_pair = Decisions.read([path]).by_pair
+    assert {pair: one.decision for pair, one in by_pair.items()} == {
+        ("x", 0): "keep", ("y", 0): "drop",
+    }  # fmt: skip
+
+
+def test_corrected_captions_reach_the_exported_tar_and_the_batch(tmp_path):
+    members = []
+    for number in range(8):
+        image = hostile.encoded(hostile.photo(seed=number))
+        members += hostile.sample(f"{number:04d}", image, f"caption {number}".encode())
+    (tmp_path / "00000.tar").write_bytes(hostile.tar_bytes(members))
+    shards = resolve_shards([str(tmp_path / "00000.tar")])
+    rows = [("u3", 0, CORRECT, "right <b>"), ("u7", 0, KEEP, None), ("u0", 0, DROP, None)]
+    one_shard = scores(shard=["00000"] * 8)
+    chosen(tmp_path, one_shard, *rows, method="noise-probability")
+    selection = str(tmp_path / "selection.parquet")
+    export_shards(selection, shards, UPath(tmp_path / "out"))
+    with tarfile.open(tmp_path / "out" / "00000.tar") as archive:
+        texts = {
+            member.name: archive.extractfile(member).read().decode()
+            for member in archive
+            if member.name.endswith(".txt")
+        }
+        originals = {
+            member.name: json.loads(archive.extractfile(member).read()).get("original_caption")
+            for member in archive
+            if member.name.endswith(".json")
+        }
+    assert texts == {
+        "0001.txt": "caption 1", "0002.txt": "caption 2", "0003.txt": "right <b>",
+        "0007.txt": "caption 7",
+    }  # fmt: skip
+    assert originals["0003.json"] == "caption 3"
+    spec = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
+    options = LoaderOptions(augment=False, drop_last=False, batch_size=2)
+    loader = WeightedLoader(shards, SelectionReader(selection), spec, options)
+    captions = [caption for batch in loader.epoch(0) for caption in batch.captions]
+    assert sorted(captions) == ["caption 1", "caption 2", "caption 7", "right <b>"]
