@@ -147,6 +147,7 @@ def test_fields_of_other_types_in_other_shards_get_one_schema(tmp_path):
     rows = [{"file_name": f"{n}.jpg", "text": f"c {n}"} for n in range(6)]
     rows[0]["Score"], rows[2]["Score"], rows[4]["tags"] = 1, 2.5, {"deep": [1]}
     rows[3]["odd"], rows[5]["odd"] = 7, "seven"
+    rows[1]["mixed"], rows[5]["mixed"] = {"a": [1]}, "text"
     place = tmp_path / "source"
     place.mkdir()
     for n in range(6):
@@ -158,6 +159,7 @@ def test_fields_of_other_types_in_other_shards_get_one_schema(tmp_path):
     whole = pa.concat_tables(tables)
     assert whole["Score"].to_pylist() == [1.0, None, 2.5, None, None, None]
     assert whole["odd"].to_pylist() == [None, None, None, "7", None, "seven"]
+    assert whole["mixed"].to_pylist() == [None, '{"a": [1]}', None, None, None, "text"]
     assert whole["tags"].to_pylist()[4] == {"deep": [1]}
 
 
@@ -223,6 +225,8 @@ def test_a_repeated_sample_is_there_as_often_under_keys_of_its_own(pairs, tmp_pa
         samples, _ = read(out)
         assert len(samples) == summary.samples
         assert "k000_copy1" in {one.key for one in samples}
+        if layout == "csv":
+            assert (out / "k000_copy1.jpg").read_bytes() == pairs[0][1]
         assert len({one.key for one in samples}) == len(samples)
 
 
@@ -306,8 +310,9 @@ def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "export_rows", fails)
     with pytest.raises(KeyboardInterrupt):
         export(source, tmp_path, "csv", samples_per_shard=8)
+    (tmp_path / "out" / ".ncclean" / "00000_rows.jsonl").unlink()  # its statistics are there
     out = export(source, tmp_path, "csv", samples_per_shard=8)
-    assert calls == [0, 1, 2, 2, 3]
+    assert calls == [0, 1, 2, 0, 2, 3]
     assert facts(read(out)[0]) == sorted((caption, image) for _, image, caption in pairs)
 
 
