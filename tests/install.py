@@ -59,7 +59,13 @@ def install(wheel: Path, place: Path, arguments: argparse.Namespace, version: st
         wanted.write_text(f"ncclean{extra} @ {wheel.as_uri()}\n")
     else:
         # Of the tree, as only its direct dependencies are taken as low as they may be.
-        lowest = ["--resolution", "lowest-direct", *(["--extra", "test"] if extra else [])]
+        lowest = [
+            "--resolution",
+            "lowest-direct",
+            "--only-binary",
+            ":all:",
+            *(["--extra", "test"] if extra else []),
+        ]
         run(["uv", "pip", "compile", "--quiet", "--python", str(python), *lowest, *torch,
              "--output-file", str(wanted), str(ROOT / "pyproject.toml")])  # fmt: skip
         lines = [line for line in wanted.read_text().splitlines() if line[:7] != "ncclean"]
