@@ -19,6 +19,7 @@ from braceexpand import braceexpand
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
+from ncclean.regular_files import open_file, why_missing
 from ncclean.text_files import read_text
 from ncclean.url_secrets import name_without_secrets, without_secrets
 
@@ -84,7 +85,7 @@ class ShardRef:
     def open(self) -> BinaryIO:
         """Open the shard as a binary stream; objects of a store are read ahead, not copied."""
         if not stores.is_url(self.url):
-            return cast(BinaryIO, stores.open_file(self.url, _READ_BUFFER))
+            return cast(BinaryIO, open_file(self.url, _READ_BUFFER))
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
@@ -154,7 +155,7 @@ def expand(
     if source.startswith("@"):
         listing = Path(source[1:])
         if not listing.is_file():
-            raise InputError(f"the list of shards {stores.missing(source[1:])}")
+            raise InputError(f"the list of shards {why_missing(source[1:])}")
         inside = (*_around, stores.canonical(source[1:]))
         if inside[-1] in _around:
             raise InputError(f"the list of shards {listing} names itself")
