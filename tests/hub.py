@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,7 @@ def _error(code: str, status: int) -> Response:
 @contextlib.contextmanager
 def serve_hub(root: Path, **behaviour: object) -> Iterator[Hub]:
     """A hub over a folder, for as long as the context."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     hub = Hub(root, **behaviour)
     server = make_server("127.0.0.1", 0, hub, threaded=True)
     hub.url = f"http://127.0.0.1:{server.port}"
