@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from braceexpand import braceexpand
 
 from ncclean import stores
+from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
 from ncclean.regular_files import open_file, why_missing
@@ -261,6 +262,8 @@ def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:
 
 
 def _size_and_version(url: str) -> tuple[int, str]:
+    if is_lance(url):
+        return lance_size_and_version(url)
     if not stores.is_url(url):
         facts = os.stat(url)
         return facts.st_size, str(facts.st_mtime_ns)
