@@ -84,12 +84,17 @@ def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
     scores = {field.id() for field in fields if field.name().startswith(SCORE_PREFIX)}
     digest, end, fragments = hashlib.blake2b(digest_size=16), 0, []
     for fragment in dataset.get_fragments():
-        files = [one for one in fragment.metadata.files if not scores >= set(one.fields)]
+        files = [one for one in fragment.metadata.files if _columns_in(one.fields) - scores]
         digest.update(f"{[one.path for one in files]} {fragment.num_deletions}".encode())
         end += fragment.count_rows()
         size = sum(one.file_size_bytes or 0 for one in files)
         fragments.append((end, size, digest.hexdigest()))
     return fragments
+
+
+def _columns_in(fields: Sequence[int]) -> set[int]:
+    """Fields of a file that are columns; those that were dropped are negative."""
+    return {field for field in fields if field >= 0}
 
 
 def lance_size_and_version(url: str) -> tuple[int, str]:
