@@ -81,10 +81,10 @@ def _pieces(dataset: Any, rows: int) -> list[Piece]:
 def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
     """Row after the last of each fragment, its bytes, and the version of all rows up to there."""
     fields = dataset.lance_schema.fields()
-    scores = {field.id() for field in fields if field.name().startswith(SCORE_PREFIX)}
+    scored = _field_ids([one for one in fields if not one.name().startswith(SCORE_PREFIX)])
     digest, end, fragments = hashlib.blake2b(digest_size=16), 0, []
     for fragment in dataset.get_fragments():
-        files = [one for one in fragment.metadata.files if _columns_in(one.fields) - scores]
+        files = [one for one in fragment.metadata.files if scored & set(one.fields)]
         digest.update(f"{[one.path for one in files]} {fragment.num_deletions}".encode())
         end += fragment.count_rows()
         size = sum(one.file_size_bytes or 0 for one in files)
@@ -92,9 +92,11 @@ def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
     return fragments
 
 
-def _columns_in(fields: Sequence[int]) -> set[int]:
-    """Fields of a file that are columns; those that were dropped are negative."""
-    return {field for field in fields if field >= 0}
+def _field_ids(fields: Sequence[Any]) -> set[int]:
+    """The numbers of fields and those nested in them; files keep those of dropped columns."""
+    return {field.id() for field in fields}.union(
+        *(_field_ids(field.children()) for field in fields)
+    )
 
 
 def lance_size_and_version(url: str) -> tuple[int, str]:

@@ -11,10 +11,11 @@ from ncclean_pipelines.annotate import Annotate
 from ncclean_pipelines.score import Score
 
 from ncclean.data.images import units
+from ncclean.data.images.rows import rows_of
 from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
-from ncclean.errors import InputError
+from ncclean.errors import InputError, ShardError
 from tests.command_line import run
 from tests.data.image_layouts import read as read_pairs
 from tests.pipelines.score_tables import assert_same_rows, read
@@ -83,7 +84,8 @@ def test_vectors_are_read_and_rows_told_by_their_place(tmp_path):
     dataset, out = tmp_path / "vectors.lance", tmp_path / "scores.parquet"
     lance.write_dataset(table, dataset, max_rows_per_file=40)
     lance.dataset(dataset).delete("caption = 'caption 3'")
-    scores = score(dataset, out, model="ViT-B-32", shift="auto")
+    Score(shards=[str(dataset)], out=str(out)).run()
+    scores = read(out)
     kept = np.arange(COUNT) != 3
     cosines = (image * text).sum(1) / np.linalg.norm(image, axis=1) / np.linalg.norm(text, axis=1)
     assert scores.column("similarity").to_numpy() == pytest.approx(cosines[kept], abs=1e-5)
@@ -107,9 +109,6 @@ def test_rows_that_changed_since_they_were_listed_fail(pairs, tmp_path):
     lance.write_dataset(pairs, tmp_path / "a.lance")
     shards = resolve_sources([str(tmp_path / "a.lance")])
     lance.dataset(tmp_path / "a.lance").delete("caption = ''")
-    from ncclean.data.images.rows import rows_of
-    from ncclean.errors import ShardError
-
     with pytest.raises(ShardError, match="has changed since the run began"):
         list(rows_of(shards[0]))
 
@@ -132,7 +131,7 @@ def test_scores_that_do_not_fit_are_refused(pairs, tmp_path):
     score(tmp_path / "a.lance", out)
     with pytest.raises(InputError, match=r"40 of 90 scores are of no row of .*b\.lance"):
         Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
-    with pytest.raises(InputError, match="several|one already"):
+    with pytest.raises(InputError, match="have one already"):
         Annotate(scores=[str(out), str(out)], dataset=str(tmp_path / "a.lance")).run()
     result = run("annotate", out, "--dataset", tmp_path / "a.lance", "--columns", "nosuch")
     assert (result.returncode, "no column nosuch" in result.stderr) == (2, True)
