@@ -18,6 +18,7 @@ _PERMANENT = (
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
+    errno.EOPNOTSUPP, errno.EILSEQ,  # macOS: of a socket, of a name that is not UTF-8
 )  # fmt: skip
 _CLIENTS = (
     "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "httpx", "httpx2",

@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import itertools
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -305,4 +306,6 @@ def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 def _are_distinct(names: Sequence[str]) -> bool:
-    return len({name.replace("/", "__") for name in names}) == len(names)
+    """Also where a file system takes `A` for `a`, as macOS's does: parts have these names."""
+    folded = (unicodedata.normalize("NFC", name).casefold() for name in names)
+    return len({name.replace("/", "__") for name in folded}) == len(names)
