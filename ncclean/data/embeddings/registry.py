@@ -9,9 +9,9 @@ from ncclean.data.embeddings.layout import EmbeddingLayout
 from ncclean.data.embeddings.parquet_vectors import ParquetVectors
 
 _LAYOUTS: tuple[EmbeddingLayout, ...] = (
-    LanceVectors(),
     ClipRetrieval(),
     DataComp(),
     ParquetVectors(),
+    LanceVectors(),
 )
 LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
