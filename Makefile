@@ -1,19 +1,22 @@
 # `make demo` shows what ncclean does; `make test` runs the tests. Both install into .venv first.
 
 PYTHON ?= python3
+# PyTorch's builds: `make demo TORCH=cpu` takes 1.5 GB in place of 6; as uv's --torch-backend.
+TORCH ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 # The tested versions need Python 3.11; an older one takes what pyproject.toml allows.
 CONSTRAINTS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" * (sys.version_info >= (3, 11)))')
 
-.PHONY: help install demo test test-slow test-all check bench docs docs-figures clean
+.PHONY: help install demo test test-slow test-all test-install check bench docs docs-figures clean
 
 help:
 	@echo "make install   create .venv and install ncclean with its tools"
 	@echo "make demo      render a noisy corpus, find the noise, repair a model"
 	@echo "make test      run the tests but the slow ones"
 	@echo "make test-all  run the slow ones too"
-	@echo "make check     ruff, mypy, spelling and prose"
+	@echo "make check     ruff, mypy, spelling, prose, workflows and Dockerfile"
+	@echo "make test-install  the wheel in empty environments of four Pythons, by uv"
 	@echo "make bench     run the benchmarks"
 	@echo "make docs      build the documentation into site/"
 	@echo "make docs-figures  write the tables of the pages from docs/records"
@@ -23,7 +26,12 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+ifeq ($(TORCH),)
 	$(BIN)/python -m pip install $(CONSTRAINTS) -e ".[test,docs]"
+else
+	$(BIN)/python -m pip install uv
+	$(BIN)/uv pip install --torch-backend $(TORCH) $(CONSTRAINTS) -e ".[test,docs]"
+endif
 	@# mypy follows no editable install: it finds the two packages through links of their names.
 	@mkdir -p .venv/types
 	@ln -sfn ../../cli .venv/types/ncclean_cli
@@ -50,6 +58,14 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/proselint check --config docs/proselint.json README.md CHANGELOG.md docs/*.md
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@# Of these two, pip installs no binary everywhere.
+	@if command -v actionlint; then actionlint; else echo "no actionlint: workflows not linted"; fi
+	@if command -v hadolint; then hadolint Dockerfile; else echo "no hadolint: Dockerfile not linted"; fi
+
+test-install:
+	python3 tests/install.py 3.10 3.11 3.12 3.13 $(if $(TORCH),--torch $(TORCH))
+	python3 tests/install.py 3.10 --lowest $(if $(TORCH),--torch $(TORCH))
 
 bench: install
 	$(BIN)/python tests/benchmarks/run.py

@@ -67,7 +67,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, NccleanError):
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        from ncclean.stores import explain
+        from ncclean.store_errors import explain
 
         return explain(error.filename or "the output", error)
     if isinstance(error, OSError) and error.filename and error.strerror:

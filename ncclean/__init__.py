@@ -12,6 +12,7 @@ from ncclean._version import __version__
 __all__ = [
     "__version__",
     "adapt",
+    "annotate",
     "audit",
     "clean",
     "demo",

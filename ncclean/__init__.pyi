@@ -115,6 +115,14 @@ def merge(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Make one score table of several, as if their shards had been scored by one run."""
+def annotate(
+    scores: str | Sequence[str],
+    dataset: str,
+    *,
+    columns: str | Sequence[str] = ...,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Write columns of a score table into the Lance data set whose pairs it scores."""
 def query(
     sql: str,
     scores: str | Sequence[str],

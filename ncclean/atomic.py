@@ -17,6 +17,7 @@ from ncclean import stores
 from ncclean.errors import InputError, NccleanError
 from ncclean.file_names import short_name
 from ncclean.scratch import scratch_folder
+from ncclean.store_errors import explain, is_full, is_store_error
 
 _ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.DOTALL)
 _reports: ContextVar[Callable[[UPath], None] | None] = ContextVar("_reports", default=None)
@@ -54,10 +55,10 @@ def published(path: UPath) -> Iterator[Path]:
                 _report(path)
                 _rename(aside, Path(str(path)))
         except Exception as error:
-            if not stores.is_store_error(error):
+            if not is_store_error(error):
                 raise_if_full(path, error)
                 raise
-            raise InputError(stores.explain(path, error)) from error
+            raise InputError(explain(path, error)) from error
 
 
 def raise_if_full(path: UPath | Path, error: Exception) -> None:
@@ -67,9 +68,9 @@ def raise_if_full(path: UPath | Path, error: Exception) -> None:
     """
     if isinstance(error, NccleanError) or stores.is_url(str(path)):
         return
-    if stores.is_full(Path(str(path)).parent):
+    if is_full(Path(str(path)).parent):
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise InputError(stores.explain(path, full)) from error
+        raise InputError(explain(path, full)) from error
 
 
 def remove_leftovers(folder: UPath, names: Container[str]) -> None:

@@ -6,15 +6,13 @@ cannot be helped by trying again becomes one sentence.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 from tenacity import (
@@ -27,6 +25,8 @@ from tenacity import (
 from upath import UPath
 
 from ncclean.errors import InputError, one_line
+from ncclean.regular_files import check_is_file, open_file
+from ncclean.store_errors import explain, is_store_error, is_transient
 from ncclean.url_secrets import is_broken, without_secrets
 
 logger = logging.getLogger(__name__)
@@ -45,30 +45,6 @@ _SCHEMES = frozenset((
     "memory", "oci", "oss", "r2", "s3", "s3a", "sftp", "webdav", "webhdfs",
 ))  # fmt: skip
 _FEW_OBJECTS = 8  # are asked for one by one
-_PERMANENT = (
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-_PERMANENT_ERRNO = (
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EMFILE,
-    errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
-)  # fmt: skip
-_CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "azure")
-# Classes of botocore, aiohttp and http.client, which stores raise as they are. By name, so that
-# none of these libraries has to be there.
-_TRANSIENT_CLASSES = frozenset(
-    (
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "FSTimeoutError",
-        "HTTPClientError",
-        "IncompleteRead",
-        "ResponseParserError",
-    )
-)
 
 
 def is_url(path: str | UPath) -> bool:
@@ -124,24 +100,6 @@ def filesystem(url: str) -> tuple[Any, str]:
     return place.fs, place.path
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether an error may go away on retry: throttling, a server's error, a broken connection."""
-    if any(cls.__name__ in _TRANSIENT_CLASSES for cls in type(error).__mro__):
-        return True
-    status = getattr(error, "code", None)  # gcsfs
-    if isinstance(status, int) and (status >= 500 or status in (408, 429)):
-        return True
-    if isinstance(error, OSError) and not isinstance(error, _PERMANENT):
-        return error.errno not in _PERMANENT_ERRNO
-    return isinstance(error, TimeoutError)
-
-
-def is_store_error(error: BaseException) -> bool:
-    """Whether an error was raised by a file system or the client of an object store."""
-    family = type(error).__module__.split(".")[0]
-    return isinstance(error, OSError) or family in _CLIENTS or is_transient(error)
-
-
 def patiently(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call `work` again until it succeeds, with growing random pauses, for `PATIENCE_SECONDS`.
 
@@ -172,50 +130,6 @@ def ask(verb: str, path: object, work: Callable[..., T], *args: Any, **kwargs: A
         if not is_store_error(error):
             raise
         raise InputError(explain(path, error, verb)) from error
-
-
-def is_full(folder: str | os.PathLike[str]) -> bool:
-    """Whether the disk of a local folder has less than a megabyte left.
-
-    torch, safetensors and DuckDB raise errors of their own where the disk is full.
-    """
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < 1 << 20
-
-
-def explain(path: object, error: BaseException, verb: str = "write") -> str:
-    """Explain in one sentence why an access to `path` failed and what to do, without secrets."""
-    path = without_secrets(str(path))
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left for {path}; nothing is lost: make room and run the same command"
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-        return (
-            f"cannot {verb} {path}: no credentials were found for the store (for s3:// set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role)"
-        )
-    if is_url(path):
-        if isinstance(error, PermissionError):
-            return f"cannot {verb} {path}: the store refuses these credentials ({one_line(error)})"
-        if isinstance(error, FileNotFoundError):
-            return f"cannot {verb} {path}: {_missing(path)}"
-        if is_transient(error):
-            return (
-                f"cannot {verb} {path}: the store does not answer ({one_line(error)}); nothing "
-                "is lost: run the same command when it is back"
-            )
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
-    return f"cannot {verb} {path}: {reason}"
-
-
-def _missing(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    if scheme in ("http", "https"):
-        return "there is nothing"
-    return f"there is no bucket {rest.partition('/')[0]}, or nothing at that path"
 
 
 _kept_listings: ContextVar[dict[str, list[Entry]] | None] = ContextVar("listings", default=None)
@@ -270,6 +184,7 @@ def _list_local(folder: str, is_there: bool) -> list[Entry]:
 
 def _list_url(folder: str, is_there: bool) -> list[Entry]:
     system, path = filesystem(folder)
+    system.invalidate_cache(path)  # the hub's keeps listings whatever it is told
     try:
         objects = system.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -290,7 +205,7 @@ def _list_url(folder: str, is_there: bool) -> list[Entry]:
 
 def version_of(info: Mapping[str, Any]) -> str:
     """A version of an object that changes with its bytes, from its store's metadata."""
-    names = ("ETag", "etag", "mtime", "LastModified")
+    names = ("ETag", "etag", "blob_id", "mtime", "LastModified")  # a blob is of git, on the hub
     return str(next((info[name] for name in names if info.get(name)), ""))
 
 
@@ -331,55 +246,6 @@ def remove_files(paths: Iterable[UPath]) -> None:
 
 def _is_local_file(path: str) -> bool:
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path))
-
-
-def open_file(path: str | os.PathLike[str], buffering: int = -1) -> IO[bytes]:
-    """Open a local regular file for reading.
-
-    Raises `OSError` for anything else: a pipe would be waited for, a device has no end.
-    """
-    return open(path, "rb", buffering, opener=_open_regular)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise _not_a_file(path, mode)
-
-
-def check_is_file(path: str | UPath) -> None:
-    """Raise `OSError` for a local path that exists and, links followed, is not a regular file.
-
-    For readers that open a path by themselves; others use `open_file`.
-    """
-    if is_url(path):
-        return
-    try:
-        mode = os.stat(str(path)).st_mode
-    except (OSError, ValueError):  # said by whatever opens it
-        return
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise _not_a_file(str(path), mode)
-
-
-def missing(path: str | UPath) -> str:
-    """A sentence that says whether a path does not exist, or is a pipe or a device."""
-    try:
-        check_is_file(path)
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return f"{path} does not exist"
-
-
-def _not_a_file(path: str, mode: int) -> OSError:
-    kinds = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
-    kind = kinds.get(stat.S_IFMT(mode), "device")
-    return OSError(errno.EINVAL, f"it is a {kind}, not a file", path)
 
 
 def read_bytes(path: UPath) -> bytes:

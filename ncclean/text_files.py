@@ -14,6 +14,8 @@ import yaml
 
 from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.regular_files import check_is_file
+from ncclean.store_errors import explain
 
 LARGEST_TEXT = 32 << 20  # Python holds some twenty bytes for each byte of nested JSON
 # Levels of nesting. Python's own stack ends at a thousand calls, of which each level may take some.
@@ -31,7 +33,7 @@ def read_text(path: str | os.PathLike[str], largest: int = LARGEST_TEXT) -> str:
     try:
         return _bytes(name, largest).decode("utf-8-sig")
     except OSError as error:
-        raise InputError(stores.explain(name, error, "read")) from error
+        raise InputError(explain(name, error, "read")) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text: {error.reason}") from None
 
@@ -94,7 +96,7 @@ def _bytes(path: str, largest: int) -> bytes:
         system, place = stores.filesystem(path)
         data: bytes = stores.ask("read", path, system.cat_file, place, start=0, end=largest + 1)
     else:
-        stores.check_is_file(path)
+        check_is_file(path)
         with open(path, "rb") as file:
             data = file.read(largest + 1)
     if len(data) > largest:

@@ -6,6 +6,7 @@ A new command is a module beside this one, and a line here.
 from __future__ import annotations
 
 from .adapt import Adapt
+from .annotate import Annotate
 from .audit import Audit
 from .command import Command
 from .evaluate_compare import EvaluateCompare
@@ -29,6 +30,7 @@ from .synth import Synth
 COMMANDS: tuple[type[Command], ...] = (
     Score,
     Merge,
+    Annotate,
     Query,
     Audit,
     Review,

@@ -1,6 +1,4 @@
-"""Errors of files and stores: which are tried again, and the sentence that is left."""
-
-import errno
+"""Files and stores behind one set of paths, and patience with stores."""
 
 import pytest
 from upath import UPath
@@ -9,35 +7,9 @@ from ncclean import stores
 from ncclean.errors import InputError
 
 
-class ClientConnectionError(Exception):
-    """Named like aiohttp's."""
-
-
 class GcsError(Exception):
     def __init__(self, code):
         self.code = code
-
-
-@pytest.mark.parametrize(
-    ("error", "is_transient"),
-    [
-        (ClientConnectionError(), True),
-        (TimeoutError(), True),
-        (ConnectionResetError(), True),
-        (OSError(errno.EIO, "Input/output error"), True),
-        (GcsError(503), True),
-        (GcsError(429), True),
-        (GcsError(404), False),
-        (FileNotFoundError(), False),
-        (PermissionError(), False),
-        (OSError(errno.ENOSPC, "full"), False),
-        (OSError(errno.EROFS, "read-only"), False),
-        (OSError(errno.EMFILE, "too many open files"), False),
-        (ValueError(), False),
-    ],
-)
-def test_what_may_help(error, is_transient):
-    assert stores.is_transient(error) is is_transient
 
 
 @pytest.fixture
@@ -81,21 +53,6 @@ def test_patience_ends(quick, monkeypatch):
 def test_bugs_are_not_sentences():
     with pytest.raises(ZeroDivisionError):
         stores.ask("read", "/x", lambda: 1 / 0)
-
-
-@pytest.mark.parametrize(
-    ("path", "error", "sentence"),
-    [
-        ("/x", OSError(errno.ENOSPC, ""), "no space left for /x; nothing is lost"),
-        ("/x", PermissionError(13, "Permission denied"), "cannot write /x: Permission denied"),
-        ("s3://b/x", FileNotFoundError(), "there is no bucket b, or nothing at that path"),
-        ("s3://b/x", PermissionError("denied"), "the store refuses these credentials (denied)"),
-        ("s3://b/x", TimeoutError("slow\n  down"), "does not answer (slow down)"),
-        ("s3://b/x", type("NoCredentialsError", (Exception,), {})(), "no credentials were found"),
-    ],
-)
-def test_one_sentence_says_what_to_do(path, error, sentence):
-    assert sentence in stores.explain(path, error)
 
 
 def test_an_unknown_scheme_is_one_sentence():

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import torch.utils.dlpack
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -153,10 +152,10 @@ class ImageDecoder:
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:
-    """A read-only uint8 tensor over bytes, without a copy."""
-    # numpy views read-only bytes; torch.frombuffer would warn, and warning filters are not
-    # thread-safe.
-    return torch.utils.dlpack.from_dlpack(np.frombuffer(data, dtype=np.uint8))
+    """A uint8 tensor of a copy of the bytes."""
+    # Over the bytes themselves torch.frombuffer would warn, and DLPack refuses read-only memory
+    # in releases of torch that we allow. The copy costs a microsecond.
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def resize_tensor(pixels: torch.Tensor, spec: Preprocessing) -> torch.Tensor:

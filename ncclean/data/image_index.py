@@ -28,6 +28,7 @@ from ncclean.data.tar_seek import NotInOrder, TarSeek
 from ncclean.data.tar_walk import BLOCK, TAR_ERRORS, TarWalk
 from ncclean.data.unpacking import is_packed
 from ncclean.errors import InputError, ShardError
+from ncclean.regular_files import open_file
 
 _READ_BUFFER = 64 << 10
 _NOTIFIED = 64  # members between two looks of those who wait
@@ -158,7 +159,7 @@ def _opened(shard: ShardRef) -> Iterator[IO[bytes]]:
         with shard.open() as stream:
             yield stream
     else:
-        with stores.open_file(shard.url, _READ_BUFFER) as stream:
+        with open_file(shard.url, _READ_BUFFER) as stream:
             yield stream
 
 

@@ -14,6 +14,7 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.data.parquet_footer import Chunk, read_beginning
+from ncclean.regular_files import open_file
 
 # Numbers of fields of a PageHeader: parquet.thrift.
 _UNPACKED, _PACKED = 2, 3
@@ -38,7 +39,7 @@ def with_page_sizes(path: UPath, chunks: Sequence[Chunk]) -> list[Chunk]:
             _with_page_sizes(io.BytesIO(data), chunk, -chunk.begin)
             for data, chunk in zip(begun, chunks, strict=True)
         ]
-    with stores.open_file(str(path)) as stream:
+    with open_file(str(path)) as stream:
         return [_with_page_sizes(stream, chunk) for chunk in chunks]
 
 

@@ -1,4 +1,4 @@
-"""Columns and rows of Parquet files, on a disk or in a store."""
+"""Columns and rows of Parquet files and Lance data sets, on a disk or in a store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.lance_table import is_lance, lance_columns, lance_pieces, read_lance
 from ncclean.data.parquet_bounds import (
     inflated_columns,
     inflated_dictionaries,
@@ -21,6 +22,7 @@ from ncclean.errors import ShardError, one_line
 from ncclean.stores import open_parquet
 
 Rows = tuple[int, int]
+_PIECE_ROWS = 10_000  # of Lance, which is read from any row
 
 
 def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa.Table:
@@ -28,6 +30,8 @@ def read_table(url: str, columns: Sequence[str] | None, rows: Rows | None) -> pa
 
     Raises `ShardError` if it cannot be read.
     """
+    if is_lance(url):
+        return read_lance(url, columns, rows)
     place = stores.location(url)
     try:
         with open_parquet(place) as file:
@@ -86,7 +90,13 @@ def _whole(url: str, table: pa.Table, announced: int) -> pa.Table:
 
 
 def table_rows(url: str) -> tuple[list[int], pa.Schema]:
-    """Rows of each row group of a Parquet file, and its columns. Raises as `read_table` does."""
+    """Rows of each row group of a Parquet file, and its columns. Raises as `read_table` does.
+
+    A Lance data set has pieces in place of row groups.
+    """
+    if is_lance(url):
+        pieces = lance_pieces(url, _PIECE_ROWS)
+        return [piece.last - piece.first for piece in pieces], lance_columns(url)
     try:
         with open_parquet(stores.location(url)) as file:
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]

@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import itertools
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,10 @@ from typing import Any, BinaryIO, cast
 from braceexpand import braceexpand
 
 from ncclean import stores
+from ncclean.data.lance_table import is_lance, lance_size_and_version
 from ncclean.errors import InputError
 from ncclean.file_names import short_name
+from ncclean.regular_files import open_file, why_missing
 from ncclean.text_files import read_text
 from ncclean.url_secrets import name_without_secrets, without_secrets
 
@@ -84,7 +87,7 @@ class ShardRef:
     def open(self) -> BinaryIO:
         """Open the shard as a binary stream; objects of a store are read ahead, not copied."""
         if not stores.is_url(self.url):
-            return cast(BinaryIO, stores.open_file(self.url, _READ_BUFFER))
+            return cast(BinaryIO, open_file(self.url, _READ_BUFFER))
         return cast(
             BinaryIO, stores.open_binary(self.url, block_bytes=_BLOCK_BYTES, blocks=_BLOCKS)
         )
@@ -154,7 +157,7 @@ def expand(
     if source.startswith("@"):
         listing = Path(source[1:])
         if not listing.is_file():
-            raise InputError(f"the list of shards {stores.missing(source[1:])}")
+            raise InputError(f"the list of shards {why_missing(source[1:])}")
         inside = (*_around, stores.canonical(source[1:]))
         if inside[-1] in _around:
             raise InputError(f"the list of shards {listing} names itself")
@@ -260,6 +263,8 @@ def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:
 
 
 def _size_and_version(url: str) -> tuple[int, str]:
+    if is_lance(url):
+        return lance_size_and_version(url)
     if not stores.is_url(url):
         facts = os.stat(url)
         return facts.st_size, str(facts.st_mtime_ns)
@@ -301,4 +306,6 @@ def _ends(pieces: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 def _are_distinct(names: Sequence[str]) -> bool:
-    return len({name.replace("/", "__") for name in names}) == len(names)
+    """Also where a file system takes `A` for `a`, as macOS's does: parts have these names."""
+    folded = (unicodedata.normalize("NFC", name).casefold() for name in names)
+    return len({name.replace("/", "__") for name in folded}) == len(names)

@@ -10,6 +10,7 @@ from ncclean.data.embeddings.registry import LAYOUTS
 from ncclean.data.embeddings.units import layout_of, resolve_embeddings
 from ncclean.data.images.columns import IMAGE_COLUMNS, PATH_COLUMNS
 from ncclean.data.images.units import check_formats, has_images, resolve_images
+from ncclean.data.lance_table import is_lance
 from ncclean.data.options import SourceFormat, SourceOptions
 from ncclean.data.parquet_table import table_rows, vector_columns
 from ncclean.data.shards import ShardRef, expand, is_tar, places, resolve_shards, tars_in
@@ -93,7 +94,7 @@ def _kind(source: str) -> SourceFormat:
 def _check_vectors(place: str) -> None:
     """Raise `InputError` for Parquet files of which none can be read, or that hold no vectors."""
     files = [place]
-    if not place.endswith(".parquet"):
+    if not place.endswith(".parquet") and not is_lance(place):
         names = (entry.name for entry in stores.listing(place))
         files = [f"{place.rstrip('/')}/{name}" for name in names if name.endswith(".parquet")]
     failure: InputError | None = None

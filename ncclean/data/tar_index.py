@@ -10,7 +10,6 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import IO
 
-from ncclean import stores
 from ncclean.data.sample_groups import (
     CAPTION_EXTENSIONS,
     JSON_CAPTIONS,
@@ -26,6 +25,7 @@ from ncclean.data.tar_members import read_content
 from ncclean.data.tar_walk import TAR_ERRORS, TarWalk
 from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.errors import ShardError
+from ncclean.regular_files import open_file
 
 _READ_BUFFER = 64 << 10
 _NO_PREFIX = "/."  # a name with it has no key
@@ -68,7 +68,7 @@ def locate_samples(path: Path, keys: Container[str] | None = None) -> list[Locat
     Of samples that share a key, the one that scoring takes is returned. A tar that is cut short
     gives the members before the cut. Raises `ShardError` if the file is not a tar.
     """
-    with stores.open_file(path, _READ_BUFFER) as source:
+    with open_file(path, _READ_BUFFER) as source:
         groups = SampleGroups(lambda row, key: LocatedSample(row, key, source.fileno()))
         finished: list[LocatedSample] = []
         # Nearly always the next member is of the same sample, or of one that is not wanted either.

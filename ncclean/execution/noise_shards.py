@@ -20,6 +20,7 @@ from ncclean.data.shard_index import ShardIndex, open_tar
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError
 from ncclean.storage.injection import ShardRecord
+from ncclean.store_errors import explain
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def write_shard(task: WriteTask) -> ShardRecord | str:
     try:
         source = open_tar(task.shard, task.caption_key)
     except OSError as error:
-        return stores.explain(task.shard.url, error, "read")
+        return explain(task.shard.url, error, "read")
     except ValueError as error:  # packed in a way that is not read
         return f"cannot be read: {error}"
     try:

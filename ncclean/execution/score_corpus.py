@@ -46,6 +46,7 @@ from ncclean.storage.manifest import Manifest, RunIdentity
 from ncclean.storage.parts import remove_embedding_leftovers
 from ncclean.storage.summary import ScoreSummary, summarize
 from ncclean.storage.tables import table_files, table_metadata
+from ncclean.store_errors import explain
 
 # Estimating the shift stops at this standard error: a large model on a CPU would otherwise spend
 # minutes on a digit that no threshold needs.
@@ -192,7 +193,7 @@ class ScoreCorpus:
         try:
             engine.run(tasks, writer, commit, report)
         except OSError as error:
-            raise InputError(stores.explain(self._layout.work, error)) from error
+            raise InputError(explain(self._layout.work, error)) from error
         return scored
 
     def _remove_embedding_leftovers(self, manifest: Manifest) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ncclean import stores
 from ncclean.errors import InputError
+from ncclean.regular_files import why_missing
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -46,7 +46,7 @@ class EmbeddingHead:
 
         place = Path(path)
         if not place.is_file():
-            raise InputError(f"--head: {stores.missing(path)}")
+            raise InputError(f"--head: {why_missing(path)}")
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -29,6 +29,7 @@ from ncclean.data.tar_walk import BLOCK
 from ncclean.data.text_budget import LARGEST_TEXT
 from ncclean.data.unpacking import UNPACKING_ERRORS, is_packed, unpacked
 from ncclean.errors import ShardError
+from ncclean.regular_files import open_file
 from ncclean.scratch import scratch_folder
 from ncclean.selection.export_plan import ExportTask, Segment
 from ncclean.selection.export_task import (
@@ -75,7 +76,7 @@ def _copy_segment(
     problems: list[str] = []
     with (
         _local(segment, chosen, options.caption_key, problems) as path,
-        stores.open_file(path) as source,
+        open_file(path) as source,
     ):
         copier = RangeCopier(source, out)
         if segment.shard.layout != WEBDATASET:

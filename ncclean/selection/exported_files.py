@@ -19,7 +19,9 @@ from ncclean import stores
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.json_values import finite
+from ncclean.regular_files import open_file
 from ncclean.selection.exported_rows import ExportedRow, ExportedSample
+from ncclean.store_errors import explain
 
 _BATCH_BYTES = 64 << 20
 _BATCH_SAMPLES = 1000
@@ -98,7 +100,7 @@ class ImageFiles:
         except _IN_THE_WAY as error:
             return f"{sample.path}: {error.strerror}"
         except OSError as error:
-            raise InputError(stores.explain(self._out / sample.path, error)) from error
+            raise InputError(explain(self._out / sample.path, error)) from error
         return None
 
     def _write_file(self, path: UPath, data: bytes) -> None:
@@ -170,7 +172,7 @@ def _lines(part: UPath) -> Iterable[tuple[int, str]]:
     opened = (
         stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=2)
         if stores.is_url(part)
-        else stores.open_file(url)
+        else open_file(url)
     )
     with opened as file:
         for line in file:

@@ -23,6 +23,7 @@ from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
 from ncclean.output_mark import mark
+from ncclean.regular_files import why_missing
 from ncclean.schema import DECISIONS
 from ncclean.storage.log import read_log
 from ncclean.text_files import read_text
@@ -109,7 +110,7 @@ def read_decisions(path: str) -> list[Decision]:
     journal = list(replayed(read_log(journal_of(place))))
     is_there = stores.ask("read", path, place.is_file)
     if not is_there and not journal:
-        raise InputError(stores.missing(path))
+        raise InputError(why_missing(path))
     decisions = [*(_rows(path) if is_there else ()), *journal]
     return list({decision.pair: decision for decision in decisions}.values())
 

@@ -19,6 +19,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.atomic import sync_folder
 from ncclean.errors import InputError
+from ncclean.store_errors import explain
 
 # Objects cannot be appended to. Records are gathered for this long before they make an object; a
 # crash loses them, and the work that they stand for is done again.
@@ -69,7 +70,7 @@ def read_log(path: UPath) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return iter(())
     except OSError as error:
-        raise InputError(stores.explain(path, error, "read")) from error
+        raise InputError(explain(path, error, "read")) from error
 
 
 def exists(path: UPath) -> bool:
@@ -99,7 +100,7 @@ class _File:
                     f"{path} is a link, and a record is a file of its own: remove the link, or "
                     "choose another --out"
                 ) from error
-            raise InputError(stores.explain(path, error)) from error
+            raise InputError(explain(path, error)) from error
         self._is_torn = False  # whether the last line has no end
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -119,7 +120,7 @@ class _File:
                 line = line[os.write(self._descriptor, line) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            raise InputError(stores.explain(self._path, error)) from error
+            raise InputError(explain(self._path, error)) from error
         self._is_torn = False
 
     def flush(self) -> None:
@@ -130,7 +131,7 @@ class _File:
             os.ftruncate(self._descriptor, 0)
             os.fsync(self._descriptor)
         except OSError as error:
-            raise InputError(stores.explain(self._path, error)) from error
+            raise InputError(explain(self._path, error)) from error
         self._is_torn = False
 
     def remove(self) -> None:

@@ -10,6 +10,7 @@ from upath import UPath
 from ncclean import stores
 from ncclean.errors import InputError
 from ncclean.file_names import WORKING_FOLDER
+from ncclean.regular_files import why_missing
 from ncclean.text_files import LARGEST_TEXT
 
 
@@ -83,4 +84,4 @@ def _missing(path: UPath) -> str:
         return f"{path} holds no Parquet files"
     if path.name and path.with_name(path.name + ".work").is_dir():
         return f"{path} is not finished yet: run the same `ncclean score` command again"
-    return stores.missing(path)
+    return why_missing(path)

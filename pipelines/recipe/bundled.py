@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ncclean import stores
+from ncclean.regular_files import why_missing
 
 from ..command import closest
 from .source import RecipeError
@@ -28,7 +28,7 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
-            raise RecipeError(stores.missing(name))
+            raise RecipeError(why_missing(name))
         return path
     inside = FOLDER / f"{name}.yaml"
     if inside.is_file():

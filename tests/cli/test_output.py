@@ -2,6 +2,7 @@
 
 import json
 
+import lance
 import pyarrow.parquet as pq
 import pytest
 from ncclean_cli.app import app
@@ -27,6 +28,7 @@ COMMAND_LINES = {
     "run": ("{data}/r.yaml", "--out", "{out}"),
     "score": ("{data}/shards", "--out", "{out}.parquet", "--shift", "0.2", *MODEL),
     "merge": ("{data}/s.parquet", "--out", "{out}.parquet", "--shift", "0.2"),
+    "annotate": ("{data}/s.parquet", "--dataset", "{data}/s.lance"),
     "query": ("SELECT 'NaN'::FLOAT AS x, count(*) AS n FROM scores", "{data}/s.parquet"),
     "audit": ("{data}/s.parquet", "--pairs", 12, "--out", "{out}"),
     "select": ("{data}/s.parquet", "--method", "noise-probability", "--out", "{out}.parquet"),
@@ -81,6 +83,7 @@ def data(tmp_path_factory):
         shards, table, model="demo", precision="fp32", shift=0.2,
         embeddings=str(folder / "embeddings"),
     )  # fmt: skip
+    lance.write_dataset(pq.read_table(table, columns=["uid", "text"]), folder / "s.lance")
     ncclean.select(table, str(folder / "c.parquet"), method="noise-probability")
     ncclean.audit(table, out=str(folder / "audit"), pairs=12)
     judged = pq.read_table(folder / "audit" / "sample.parquet")["uid"].to_pylist()

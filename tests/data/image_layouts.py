@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 
+import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,6 +48,13 @@ def write_hugging_face(pairs, folder):
     )
     pq.write_table(table, folder / "c.parquet", row_group_size=16)
     return folder
+
+
+def write_lance(pairs, folder):
+    columns = dict(zip(("key", "image", "caption"), zip(*pairs, strict=True), strict=True))
+    table = pa.table({name: list(values) for name, values in columns.items()})
+    lance.write_dataset(table, folder / "c.lance", max_rows_per_file=16)
+    return folder / "c.lance"
 
 
 def write_img2dataset(pairs, folder):
@@ -129,6 +137,7 @@ LAYOUTS = {
     "tar": write_tar,
     "files": write_files,
     "Hugging Face": write_hugging_face,
+    "Lance": write_lance,
     "img2dataset": write_img2dataset,
     "imagefolder": write_imagefolder,
     "open_clip": write_open_clip,

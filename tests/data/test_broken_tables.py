@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 from tests.data.image_layouts import read, statuses
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="with NUL a row is row_broken there")
 def test_lines_of_a_csv_that_are_broken(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"image")
     text = (

@@ -277,7 +277,8 @@ def in_archive(place, old, new):
     ("old", "new"),
     [
         (b"PK\x03\x04", b"PK\x03\x05"),  # not the magic number of a member
-        (b"\x03-\x00\x00\x00\x00\x00", b"\x03-\x00\x00\x00\x63\x00"),  # an unknown compression
+        # an unknown compression, of the first member
+        (b"\x00\x00\x00\x00\x00\x00\x21", b"\x00\x00\x63\x00\x00\x00\x21"),
         (b"'shape': (3, 8), }", b"'shape': (3, 8), ("),  # never closed
         (b"(3, 8), }                 ", b"(99999999999999999, 8), } "),  # of any size
     ],

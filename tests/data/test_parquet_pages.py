@@ -176,7 +176,10 @@ def test_captions_in_lists_are_what_they_were(tmp_path, list_type, store_schema)
         "jpg": pa.array([b"image"] * 4),
         "caption": pa.array(captions, list_type(pa.string())),
     }
-    pq.write_table(pa.table(columns), path, store_schema=store_schema)
+    try:
+        pq.write_table(pa.table(columns), path, store_schema=store_schema)
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this pyarrow writes no such lists")
     samples, _ = read(str(path))
     texts = [[caption.text for caption in sample.captions] for sample in samples]
     assert texts == [["a", "b"], [None], [None], ["a", None, ("long " * 300).strip()]]

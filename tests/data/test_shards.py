@@ -109,3 +109,12 @@ def test_arrow_files_are_named(tmp_path, name):
     (tmp_path / "a.arrow").write_bytes(b"ARROW1")
     with pytest.raises(InputError, match="holds Arrow data, which is not read: write Parquet"):
         resolve_sources([str(tmp_path / name)])
+
+
+def test_names_that_differ_in_case_alone_get_more_folders(tmp_path):
+    """Their parts would be one file where `A` is `a`."""
+    for name in ("a/X.tar", "b/x.tar"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"12345")
+    names = [shard.name for shard in resolve_shards([f"{tmp_path}/a", f"{tmp_path}/b"])]
+    assert names == ["a/X", "b/x"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -77,7 +78,11 @@ def test_captions_of_several_lines_stay_one_row(tmp_path):
         ("key,file_name,text", None),
         ("Key , file_name,TEXT", None),
         ("10,10.jpg," + "x" * (1 << 20) + "x", None),
-        ("10,10.jpg,nul \0 inside", ["10", "10.jpg", "nul \0 inside"]),
+        # Python 3.10 reads no NUL in a csv.
+        (
+            "10,10.jpg,nul \0 inside",
+            ["10", "10.jpg", "nul \0 inside"] if sys.version_info >= (3, 11) else None,
+        ),
     ],
 )
 def test_lines_that_are_odd(tmp_path, broken, row):

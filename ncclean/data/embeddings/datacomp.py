@@ -23,6 +23,7 @@ from ncclean.data.embeddings.layout import (
 from ncclean.data.embeddings.vectors import BROKEN, Header, check_matrix, read_header
 from ncclean.data.shards import ShardRef
 from ncclean.errors import ShardError, one_line
+from ncclean.regular_files import check_is_file
 
 _TABLE, _ARCHIVE = ".parquet", ".npz"
 # Floats that are not all alike do not shrink to a two hundredth.
@@ -129,7 +130,7 @@ def _npz(url: str) -> zipfile.ZipFile:
         source: str | BinaryIO = url
         if stores.is_url(url):
             source = io.BytesIO(stores.read_bytes(stores.location(url)))
-        stores.check_is_file(url)
+        check_is_file(url)
         return zipfile.ZipFile(source)
     except BROKEN as error:
         raise ShardError(f"{url} cannot be read as .npz: {one_line(error)}") from error

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ncclean.data.embeddings.layout import EmbeddingLayout, Keys, ShardFiles, Source
 from ncclean.data.embeddings.registry import LAYOUTS
+from ncclean.data.lance_table import ENDING
 from ncclean.data.parquet_table import table_rows
 from ncclean.data.shards import (
     ShardRef,
@@ -59,7 +60,7 @@ def resolve_embeddings(sources: Iterable[str]) -> list[ShardRef]:
         raise InputError("name at least one file or folder of embeddings")
     tables = [one.table for one in files]
     check_named_once(tables)
-    names = distinct_names(tables, (".parquet",))
+    names = distinct_names(tables, (".parquet", ENDING))
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         shards = list(pool.map(_shards, files, names))
     return [shard for several in shards for shard in several]

@@ -16,6 +16,8 @@ from numpy.lib import format as npy
 from ncclean import stores
 from ncclean.data.parquet_table import Rows
 from ncclean.errors import ShardError, one_line
+from ncclean.regular_files import check_is_file
+from ncclean.store_errors import explain
 
 # An npy header is rarely longer than 128 bytes.
 _HEADER_BYTES = 16 << 10
@@ -80,11 +82,11 @@ def _npy_header(url: str) -> Header:
             system, path = stores.filesystem(url)
             start = stores.patiently(system.cat_file, path, start=0, end=_HEADER_BYTES)
             return read_header(url, io.BytesIO(start))
-        stores.check_is_file(url)
+        check_is_file(url)
         with open(url, "rb") as file:
             return read_header(url, file)
     except OSError as error:
-        raise ShardError(stores.explain(url, error, "read")) from error
+        raise ShardError(explain(url, error, "read")) from error
 
 
 def read_header(url: str, file: Any) -> Header:

@@ -10,6 +10,8 @@ from ncclean import stores
 from ncclean.data.member_samples import LARGEST_FILE
 from ncclean.data.samples import SkipReason
 from ncclean.errors import ShardError
+from ncclean.regular_files import open_file
+from ncclean.store_errors import explain, is_store_error, is_transient
 
 
 class UnreadableFile(Exception):
@@ -49,7 +51,7 @@ class ImageRoot:
             if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for
                 raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path} is not a file")
             _check_size(path, facts.st_size)
-            with stores.open_file(real) as file:
+            with open_file(real) as file:
                 return file.read()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or str(error)
@@ -65,12 +67,12 @@ class ImageRoot:
         except FileNotFoundError as error:
             raise UnreadableFile(SkipReason.IMAGE_MISSING, f"{path}: no such object") from error
         except Exception as error:
-            if not stores.is_store_error(error) and not isinstance(error, ValueError):
+            if not is_store_error(error) and not isinstance(error, ValueError):
                 raise
-            if stores.is_transient(error):
-                raise ShardError(stores.explain(path, error, "read")) from error
+            if is_transient(error):
+                raise ShardError(explain(path, error, "read")) from error
             # Of this one object: stores that may not be listed refuse what is not there.
-            what = stores.explain(f"{self._real}/{inside}", error, "read")
+            what = explain(f"{self._real}/{inside}", error, "read")
             raise UnreadableFile(SkipReason.IMAGE_MISSING, what) from error
 
     def _outside(self, path: str) -> UnreadableFile:

@@ -15,6 +15,7 @@ from ncclean.data.images.karpathy import karpathy_rows
 from ncclean.data.images.npc import npc_rows
 from ncclean.data.images.row_units import cut_rows
 from ncclean.data.images.text_rows import LINES, BrokenRow, LeftOut, Row, TextRows
+from ncclean.data.lance_table import is_lance, lance_batches, lance_columns
 from ncclean.data.parquet_bounds import (
     BATCH_BYTES,
     check_rows,
@@ -63,6 +64,8 @@ def rows_of(shard: ShardRef, whole: bool = False) -> Iterator[Row | BrokenRow]:
     if layout == "karpathy":
         count = shard.rows[1] - shard.rows[0] if shard.rows is not None else None
         return karpathy_rows(shard.url, splits, shard.offset, count)
+    if layout == "lance":
+        return _lance_rows(shard)
     is_parquet = shard.url.endswith(".parquet")
     return _parquet_rows(shard, whole) if is_parquet else _text_rows(shard)
 
@@ -98,6 +101,8 @@ def _names_of_lines(shard: ShardRef) -> list[str]:
 def columns_of(url: str) -> pa.Schema | list[str]:
     """The columns of a table: names alone for text. Raises `ShardError` if it cannot be read."""
     try:
+        if is_lance(url):
+            return lance_columns(url)
         if url.endswith(".parquet"):
             with stores.open_parquet(stores.location(url)) as file:
                 return file.schema_arrow
@@ -192,6 +197,26 @@ def _parquet_rows(shard: ShardRef, whole: bool) -> Iterator[Row | BrokenRow]:
             failure = failure or f"{end} rows, {file.metadata.num_rows} were announced"
     if failure:
         raise ShardError(failure)
+
+
+def _lance_rows(shard: ShardRef) -> Iterator[Row | BrokenRow]:
+    first, last = shard.rows or (0, 0)
+    schema = lance_columns(shard.url)
+    vectors = vector_columns(schema)
+    columns = [name for name in schema.names if name not in vectors]
+    names = [name.lower() for name in columns]
+    batches = lance_batches(shard.url, columns, (first, last), _BATCH_ROWS, shard.version)
+    done = first
+    try:
+        for batch in batches:
+            for values in zip(*map(_values, names, batch.columns), strict=True):
+                done += 1
+                yield dict(zip(names, values, strict=True))
+        if done < last:
+            raise ShardError(f"{done - first} rows, {last - first} were announced")
+    except ShardError as error:
+        yield from (BrokenRow(str(error)) for _ in range(last - done))
+        raise
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from ncclean import stores
 from ncclean.data.sample_groups import is_image
 from ncclean.errors import ShardError, one_line
+from ncclean.regular_files import check_is_file
 
 SEPARATED = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")
@@ -256,7 +257,7 @@ def open_text(url: str) -> io.TextIOWrapper:
     if stores.is_url(url):
         stream = stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=4)
     else:
-        stores.check_is_file(url)
+        check_is_file(url)
         stream = open(url, "rb")  # noqa: SIM115  the caller closes it
     begin = stream.read(40)
     stream.seek(0)

@@ -25,6 +25,7 @@ from ncclean.data.images.listing import (
 )
 from ncclean.data.images.rows import TABLE, columns_of, text_units
 from ncclean.data.images.text_rows import LINES, SEPARATED
+from ncclean.data.lance_table import ENDING, is_lance, lance_pieces
 from ncclean.data.options import SourceOptions
 from ncclean.data.parquet_bounds import check_rows
 from ncclean.data.parquet_table import table_rows, vector_columns
@@ -43,6 +44,7 @@ TABLES = (".parquet", *SEPARATED, *LINES)
 FOLDER = "folder"
 KARPATHY = "karpathy"  # of some splits, `karpathy:train:restval`
 NPC = "npc"
+LANCE = "lance"
 CLASSES = "classes"  # and the template of their captions, `classes:a photo of a {}`
 # Hugging Face's imagefolder.
 _METADATA = tuple(f"metadata{ending}" for ending in TABLES)
@@ -62,7 +64,7 @@ class _Source:
 
 def is_table(shard: ShardRef) -> bool:
     """Whether a unit is of a file that names or holds its images."""
-    return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC, CLASSES)
+    return shard.layout.partition(":")[0] in (TABLE, KARPATHY, NPC, LANCE, CLASSES)
 
 
 def has_images(place: str) -> bool:
@@ -122,7 +124,7 @@ def resolve_images(sources: Iterable[str], options: SourceOptions | None = None)
     urls = [source.url for source in resolved]
     check_named_once(urls)
     names = distinct_names(
-        [_named_after(url) for url in urls], (*TABLES, karpathy.ENDING, npc.ENDING)
+        [_named_after(url) for url in urls], (*TABLES, karpathy.ENDING, npc.ENDING, ENDING)
     )
     with ThreadPoolExecutor(_QUESTIONS) as pool:
         # Folders have been listed by this thread; what is in a table is still to be asked.
@@ -145,9 +147,10 @@ def _sources(place: str, root: str | None) -> Iterator[_Source]:
         karpathy.check_karpathy(place)
         yield _Source(KARPATHY, place, root or os.path.dirname(place) or ".")
         return
-    if place.endswith(TABLES):
-        if _holds_images(place) or _is_unreadable(place):
-            yield _Source(TABLE, place, root or os.path.dirname(place) or ".")
+    if is_lance(place) or place.endswith(TABLES):
+        if _holds_images(place) or (not is_lance(place) and _is_unreadable(place)):
+            layout = LANCE if is_lance(place) else TABLE
+            yield _Source(layout, place, root or os.path.dirname(place) or ".")
         return
     is_file = stores.is_url(place) and stores.location(place).suffix
     if is_file and not place.endswith(npc.ENDING):
@@ -266,6 +269,8 @@ def _named_after(url: str) -> str:
 
 
 def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[ShardRef]:
+    if source.layout == LANCE:
+        return _lance_units(source, name)
     size, version = sizes_and_versions([source.url])[0]
     layout = source.layout
     try:
@@ -295,6 +300,16 @@ def _table_units(source: _Source, name: str, splits: Sequence[str]) -> list[Shar
         )
         for first, last, offset in cuts
     ] or [ShardRef(name, source.url, size, version, layout, (source.root,), (0, 0))]
+
+
+def _lance_units(source: _Source, name: str) -> list[ShardRef]:
+    pieces = lance_pieces(source.url, _UNIT_ROWS)
+    digits = len(str(pieces[-1].last)) if pieces else 0
+    names = [f"{name}-{piece.first:0{digits}d}" if len(pieces) > 1 else name for piece in pieces]
+    return [
+        ShardRef(unit, source.url, size, version, LANCE, (source.root,), (first, last))
+        for unit, (first, last, size, version) in zip(names, pieces, strict=True)
+    ]
 
 
 def _cuts(url: str, size: int) -> list[tuple[int, int, int]]:

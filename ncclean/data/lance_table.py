@@ -1,0 +1,146 @@
+"""Lance data sets: columns, rows, and a version that changes with the rows, by its library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from ncclean.errors import InputError, ShardError, one_line
+from ncclean.url_secrets import without_secrets
+
+T = TypeVar("T")
+
+ENDING = ".lance"
+# Columns that `ncclean annotate` writes are no part of what is scored.
+SCORE_PREFIX = "ncclean_"
+_LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
+
+
+class Piece(NamedTuple):
+    """Rows of a data set that are read at a time; `version` covers all rows up to the last."""
+
+    first: int
+    last: int
+    size: int
+    version: str
+
+
+def is_lance(place: str) -> bool:
+    """Whether a path or URL is of a Lance data set, by its name."""
+    return place.rstrip("/").endswith(ENDING)
+
+
+def open_lance(url: str) -> Any:  # a `lance.LanceDataset`
+    """Open a data set at its latest version.
+
+    Raises `InputError` if the library is missing, `ShardError` if it cannot be opened.
+    """
+    try:
+        import lance
+    except ImportError as error:
+        raise InputError(f"{url} needs an extra: pip install 'ncclean[lance]'") from error
+    return _read(url, lambda: lance.dataset(url))
+
+
+def lance_columns(url: str) -> pa.Schema:
+    """The columns of a data set, without those that `ncclean annotate` wrote."""
+    schema = open_lance(url).schema
+    return pa.schema([field for field in schema if not field.name.startswith(SCORE_PREFIX)])
+
+
+def lance_pieces(url: str, rows: int) -> list[Piece]:
+    """Cut a data set into pieces of about `rows` rows, ends of fragments where that is possible.
+
+    Appending rows leaves the pieces before them as they are.
+    """
+    return _pieces(open_lance(url), rows)
+
+
+def _pieces(dataset: Any, rows: int) -> list[Piece]:
+    pieces: list[Piece] = []
+    begin = size = 0
+    fragments = _fragments(dataset)
+    for number, (end, bytes_, version) in enumerate(fragments):
+        size += bytes_
+        if end - begin < rows and number < len(fragments) - 1:
+            continue
+        count = max(1, round((end - begin) / rows))
+        ends = [begin + (end - begin) * (one + 1) // count for one in range(count)]
+        pieces += [
+            Piece(first, last, size // count, version)
+            for first, last in zip([begin, *ends[:-1]], ends, strict=True)
+            if last > first
+        ]
+        begin, size = end, 0
+    return pieces
+
+
+def _fragments(dataset: Any) -> list[tuple[int, int, str]]:
+    """Row after the last of each fragment, its bytes, and the version of all rows up to there."""
+    fields = dataset.lance_schema.fields()
+    scored = _field_ids([one for one in fields if not one.name().startswith(SCORE_PREFIX)])
+    digest, end, fragments = hashlib.blake2b(digest_size=16), 0, []
+    for fragment in dataset.get_fragments():
+        files = [one for one in fragment.metadata.files if scored & set(one.fields)]
+        digest.update(f"{[one.path for one in files]} {fragment.num_deletions}".encode())
+        end += fragment.count_rows()
+        size = sum(one.file_size_bytes or 0 for one in files)
+        fragments.append((end, size, digest.hexdigest()))
+    return fragments
+
+
+def _field_ids(fields: Sequence[Any]) -> set[int]:
+    """The numbers of fields and those nested in them; files keep those of dropped columns."""
+    return {field.id() for field in fields}.union(
+        *(_field_ids(field.children()) for field in fields)
+    )
+
+
+def lance_size_and_version(url: str) -> tuple[int, str]:
+    """The bytes of a data set without scores, and the version of all its rows."""
+    pieces = lance_pieces(url, 1 << 62)
+    return sum(one.size for one in pieces), pieces[-1].version if pieces else ""
+
+
+def lance_batches(
+    url: str, columns: Sequence[str], rows: tuple[int, int], batch_rows: int, version: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """Read a range of rows in order.
+
+    Raises `ShardError` if they cannot be read, or are not those of `version` any more.
+    """
+    dataset = open_lance(url)
+    first, last = rows
+    if version and version not in {one for _, _, one in _fragments(dataset)}:
+        raise ShardError(f"{without_secrets(url)} has changed since the run began")
+    batches = dataset.to_batches(
+        columns=list(columns), offset=first, limit=last - first, batch_size=batch_rows,
+        scan_in_order=True, blob_handling="all_binary",
+    )  # fmt: skip
+    while (batch := _read(url, lambda: next(batches, None))) is not None:
+        yield batch
+
+
+def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | None) -> pa.Table:
+    """Read the named columns, as far as there are such, all or some of the rows."""
+    dataset = open_lance(url)
+    names = [name for name in dataset.schema.names if columns is None or name in columns]
+    first, last = rows or (0, dataset.count_rows())
+    return _read(
+        url,
+        lambda: dataset.to_table(
+            columns=names, offset=first, limit=last - first, scan_in_order=True
+        ),
+    )
+
+
+def _read(url: str, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except _LANCE_ERRORS as error:
+        # Behind the sentence, the library names the place in its source.
+        what = one_line(error).partition(", /")[0]
+        raise ShardError(f"{without_secrets(url)} cannot be read as Lance: {what}") from error

@@ -1,0 +1,141 @@
+"""Writes columns of a score table into the Lance data set whose pairs it scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from ncclean.data.lance_table import SCORE_PREFIX, lance_batches, open_lance
+from ncclean.data.sources import resolve_sources
+from ncclean.errors import InputError, ShardError, one_line
+from ncclean.progress import SILENT, Progress
+from ncclean.storage.catalog import columns_of, connect, first_line
+from ncclean.storage.quoting import identifier
+
+USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class AnnotatedRows:
+    """The rows of a data set, those that have scores, the columns written and its new version."""
+
+    rows: int
+    scored: int
+    columns: tuple[str, ...]
+    version: int
+
+
+def write_lance_scores(
+    scores: Sequence[str], dataset: str, columns: Sequence[str] = (), progress: Progress = SILENT
+) -> AnnotatedRows:
+    """Add columns of a score table to a data set, as `ncclean_NAME`; replace those of before.
+
+    Rows are told by `uid` where the data set has that column, else by their place, in the order
+    in which `score` read them; a row without scores gets nulls. The data set gets new versions,
+    and its old ones stay. Raises `InputError` for columns that are not there, for scores of other
+    rows, and where a row has several scores.
+    """
+    try:
+        target = open_lance(dataset)
+        with connect(scores) as connection:
+            wanted = _wanted(connection, columns)
+            progress.say("comparing rows")
+            _number_rows(connection, target, dataset)
+            scored = _check_matches(connection, dataset)
+            progress.say("writing columns")
+            old = [name for name in target.schema.names if name in map(_written, wanted)]
+            if old:
+                target.drop_columns(old)
+            target.add_columns(_values(connection, wanted, target.count_rows()))
+    except duckdb.Error as error:
+        raise InputError(f"the scores cannot be read: {first_line(error)}") from error
+    except (ShardError, OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{dataset} cannot be written: {one_line(error)}") from error
+    return AnnotatedRows(target.count_rows(), scored, tuple(wanted), target.version)
+
+
+def _written(column: str) -> str:
+    return f"{SCORE_PREFIX}{column}"
+
+
+def _wanted(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> list[str]:
+    there = columns_of(connection, "scores")
+    for name in columns:
+        if name not in there:
+            raise InputError(f"the scores have no column {name}; they have {', '.join(there)}")
+    return list(dict.fromkeys(columns)) or [name for name in USUAL if name in there]
+
+
+def _number_rows(connection: duckdb.DuckDBPyConnection, target: Any, dataset: str) -> None:
+    """Create `matched`: a row's position in the data set, and the position of its scores."""
+    connection.execute(
+        "CREATE TEMP VIEW numbered AS SELECT *, row_number() OVER () AS place FROM scores"
+    )
+    if "uid" in target.schema.names:
+        rows = pa.RecordBatchReader.from_batches(
+            pa.schema([("position", pa.int64()), ("uid", pa.string())]),
+            _uids(dataset, target.count_rows()),
+        )
+        connection.register("rows_of_dataset", rows)
+        connection.execute("CREATE TEMP TABLE positions AS SELECT * FROM rows_of_dataset")
+        connection.execute(
+            "CREATE TEMP TABLE matched AS SELECT p.position, s.place FROM positions p "
+            "JOIN numbered s ON p.uid = s.uid"
+        )
+        return
+    shards = resolve_sources([dataset])
+    units = pa.table(
+        {
+            "shard": [shard.name for shard in shards],
+            "first": [shard.rows[0] if shard.rows else 0 for shard in shards],
+            "last": [shard.rows[1] if shard.rows else 0 for shard in shards],
+        }
+    )
+    connection.register("units", units)
+    connection.execute(
+        "CREATE TEMP TABLE matched AS SELECT u.first + s.row AS position, s.place "
+        "FROM numbered s JOIN units u ON s.shard = u.shard WHERE u.first + s.row < u.last"
+    )
+
+
+def _uids(dataset: str, count: int) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in lance_batches(dataset, ["uid"], (0, count), _BATCH_ROWS):
+        positions = pa.array(range(first, first + len(batch)), pa.int64())
+        first += len(batch)
+        yield pa.record_batch([positions, batch.column(0).cast(pa.string())], ["position", "uid"])
+
+
+def _check_matches(connection: duckdb.DuckDBPyConnection, dataset: str) -> int:
+    """The rows that have scores. Raises `InputError` for several of one row, or scores of none."""
+    ((pairs, rows, total),) = connection.execute(
+        "SELECT count(*), count(DISTINCT position), (SELECT count(*) FROM scores) FROM matched"
+    ).fetchall()
+    if pairs > rows:
+        raise InputError(
+            f"{pairs - rows:,} scores are of rows of {dataset} that have one already: take one "
+            "caption of each image, or one table"
+        )
+    if pairs < total:
+        raise InputError(
+            f"{total - pairs:,} of {total:,} scores are of no row of {dataset}: it is another data "
+            "set, or its rows have changed since and have no uid"
+        )
+    return int(rows)
+
+
+def _values(
+    connection: duckdb.DuckDBPyConnection, columns: Sequence[str], rows: int
+) -> pa.RecordBatchReader:
+    """The columns for all rows in order, sorted outside memory."""
+    names = ", ".join(f"s.{identifier(name)} AS {identifier(_written(name))}" for name in columns)
+    relation = connection.sql(
+        f"SELECT {names} FROM range({rows}) r LEFT JOIN matched m ON m.position = r.range "
+        "LEFT JOIN numbered s ON s.place = m.place ORDER BY r.range"
+    )
+    return relation.fetch_record_batch(_BATCH_ROWS)

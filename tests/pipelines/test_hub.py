@@ -1,0 +1,93 @@
+"""Sources at `hf://`, against a local server that speaks the hub's interface."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import fsspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ncclean import stores
+from ncclean.data.sources import resolve_sources
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError
+from tests.command_line import START, run
+from tests.hub import serve_hub
+from tests.pipelines.score_tables import assert_same_rows, read
+
+MODEL = ["--model", "demo", "--precision", "fp32", "--shift", "0.2"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Six shards, more than a page of a listing, and the same pairs in a private repository."""
+    root = tmp_path_factory.mktemp("hub")
+    options = CorpusOptions(pairs=120, shard_size=20, noise={"ncr": 0.2}, broken=0.02, seed=4)
+    write_corpus(root / "org/pairs/data", options, 1)
+    shutil.copytree(root / "org/pairs", root / "org/private")
+    return root
+
+
+@pytest.fixture
+def hub(root, monkeypatch):
+    with serve_hub(root, private=("org/private",)) as hub:
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url, "token": False})
+        yield hub
+
+
+def test_a_table_from_the_hub_is_the_local_one(root, tmp_path):
+    local = run("score", root / "org/pairs/data", "--out", tmp_path / "a.parquet", *MODEL)
+    assert local.returncode == 0
+    # In a process of its own: the library reads its environment when it is imported.
+    with serve_hub(root, private=("org/private",), busy=2) as hub:
+        for name, token in (("pairs", None), ("private", "secret")):
+            settings = {**os.environ, "HF_ENDPOINT": hub.url, "NO_PROXY": "127.0.0.1"}
+            settings |= {"HF_TOKEN": token} if token else {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+            out = tmp_path / f"{name}.parquet"
+            source = f"hf://datasets/org/{name}/data"
+            done = subprocess.run(
+                [sys.executable, "-c", START, "score", source, "--out", out, *MODEL],
+                env=settings, capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert_same_rows(read(out), read(tmp_path / "a.parquet"))
+    assert hub.busy == 0
+
+
+def test_shards_have_sizes_and_versions_that_change_with_their_bytes(root, hub):
+    before = resolve_sources(["hf://datasets/org/pairs@main/data"])
+    assert [shard.name for shard in before] == [f"{number:05d}" for number in range(6)]
+    assert [shard.size for shard in before] == [
+        (root / f"org/pairs/data/{shard.name}.tar").stat().st_size for shard in before
+    ]
+    file = root / "org/pairs/data/00003.tar"
+    data = file.read_bytes()
+    try:
+        file.write_bytes(data + bytes(512))
+        after = resolve_sources(["hf://datasets/org/pairs@main/data"])
+    finally:
+        file.write_bytes(data)
+    changed = [one.name for one, other in zip(before, after, strict=True) if one != other]
+    assert changed == ["00003"]
+
+
+def test_parquet_of_a_dataset_is_read_in_ranges(root, hub):
+    rows = {"image": [{"bytes": b"x", "path": "a.jpg"}] * 3, "caption": ["a", "b", "c"]}
+    folder = root / "org/table/data"
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.table(rows), folder / "train-00000.parquet")
+    (shard,) = resolve_sources(["hf://datasets/org/table/data/train-*.parquet"])
+    assert (shard.layout, shard.rows) == ("table", (0, 3))
+    assert stores.read_range(shard.url, 0, 4) == b"PAR1"
+
+
+@pytest.mark.parametrize(
+    "place", ["org/nosuch/data", "org/private/data", "org/pairs@v2/data", "org/pairs/nosuch.tar"]
+)
+def test_what_is_not_there_is_one_sentence_at_once(hub, place):
+    with pytest.raises(InputError, match="the hub has no such repository, revision or file, or it"):
+        resolve_sources([f"hf://datasets/{place}"])
+    assert len(hub.requests) < 6

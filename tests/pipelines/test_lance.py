@@ -1,0 +1,146 @@
+"""Lance data sets: scored from images and from vectors, and given their scores back."""
+
+import sys
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.annotate import Annotate
+from ncclean_pipelines.score import Score
+
+from ncclean.data.images import units
+from ncclean.data.images.rows import rows_of
+from ncclean.data.lance_table import lance_pieces
+from ncclean.data.sources import resolve_sources
+from ncclean.data.synthetic import CorpusOptions, write_corpus
+from ncclean.errors import InputError, ShardError
+from tests.command_line import run
+from tests.data.image_layouts import read as read_pairs
+from tests.pipelines.score_tables import assert_same_rows, read
+
+MODEL = {"model": "demo", "precision": "fp32", "shift": 0.2}
+COUNT = 90
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Rendered pairs as a table, rows without an image or a caption among them."""
+    folder = tmp_path_factory.mktemp("pairs") / "shards"
+    write_corpus(folder, CorpusOptions(pairs=COUNT, shard_size=COUNT, noise={"ncr": 0.2}), 1)
+    samples, _ = read_pairs(folder)
+    columns = {
+        "image": [None if sample.row == 5 else sample.image for sample in samples],
+        "caption": ["" if sample.row == 7 else sample.captions[0].text for sample in samples],
+        "uid": [f"{sample.row:032x}" for sample in samples],
+    }
+    return pa.table(columns)
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch):
+    monkeypatch.setattr(units, "_UNIT_ROWS", 30)
+
+
+def score(source, out, **options):
+    Score(shards=[str(source)], out=str(out), **{**MODEL, **options}).run()
+    return read(out)
+
+
+def test_scores_of_images_are_those_of_parquet_and_go_back_in(pairs, tmp_path):
+    dataset, out = tmp_path / "pairs.lance", tmp_path / "scores.parquet"
+    lance.write_dataset(pairs, dataset, max_rows_per_file=20)
+    pq.write_table(pairs, tmp_path / "pairs.parquet", row_group_size=20)
+    parquet = score(tmp_path / "pairs.parquet", tmp_path / "other.parquet")
+    scores = score(dataset, out)
+    assert scores.column("status").to_pylist()[5:8] == ["image_missing", "ok", "caption_missing"]
+    names = [name for name in scores.schema.names if name not in ("shard", "key")]
+    assert_same_rows(scores.select(names).sort_by("uid"), parquet.select(names).sort_by("uid"))
+
+    done = Annotate(scores=[str(out)], dataset=str(dataset)).run()
+    assert done.values["scored"] == done.values["rows"] == COUNT
+    Annotate(scores=[str(out)], dataset=str(dataset), columns=["similarity"]).run()
+    written = lance.dataset(dataset).to_table().sort_by("uid")
+    assert written.drop_columns([f"ncclean_{name}" for name in done.values["columns"]]) == pairs
+    for name in ("status", "similarity", "noise_probability"):
+        assert written.column(f"ncclean_{name}").to_pylist() == (
+            scores.sort_by("uid").column(name).to_pylist()
+        )
+    # Its scores are no part of what is scored: the same command finds all of it done.
+    assert score(dataset, out) == scores
+
+
+def test_vectors_are_read_and_rows_told_by_their_place(tmp_path):
+    generator = np.random.default_rng(0)
+    image, text = generator.normal(size=(2, COUNT, 8)).astype(np.float32)
+    table = pa.table(
+        {
+            "image_embedding": pa.FixedSizeListArray.from_arrays(image.ravel(), 8),
+            "text_embedding": pa.FixedSizeListArray.from_arrays(text.ravel(), 8),
+            "caption": [f"caption {number}" for number in range(COUNT)],
+        }
+    )
+    dataset, out = tmp_path / "vectors.lance", tmp_path / "scores.parquet"
+    lance.write_dataset(table, dataset, max_rows_per_file=40)
+    lance.dataset(dataset).delete("caption = 'caption 3'")
+    Score(shards=[str(dataset)], out=str(out)).run()
+    scores = read(out)
+    kept = np.arange(COUNT) != 3
+    cosines = (image * text).sum(1) / np.linalg.norm(image, axis=1) / np.linalg.norm(text, axis=1)
+    assert scores.column("similarity").to_numpy() == pytest.approx(cosines[kept], abs=1e-5)
+    Annotate(scores=[str(out)], dataset=str(dataset), columns=["similarity"]).run()
+    written = lance.dataset(dataset).to_table(columns=["ncclean_similarity"])
+    assert written.column(0).to_numpy() == pytest.approx(cosines[kept], abs=1e-5)
+
+
+def test_appended_rows_leave_the_pieces_before_them(pairs, tmp_path):
+    lance.write_dataset(pairs, tmp_path / "a.lance", max_rows_per_file=30)
+    before = lance_pieces(str(tmp_path / "a.lance"), 30)
+    assert [(piece.first, piece.last) for piece in before] == [(0, 30), (30, 60), (60, 90)]
+    lance.write_dataset(pairs.slice(0, 10), tmp_path / "a.lance", mode="append")
+    assert lance_pieces(str(tmp_path / "a.lance"), 30)[:3] == before
+    lance.dataset(tmp_path / "a.lance").delete("caption = ''")
+    after = lance_pieces(str(tmp_path / "a.lance"), 30)
+    assert all(one.version != other.version for one, other in zip(before, after, strict=False))
+
+
+def test_rows_that_changed_since_they_were_listed_fail(pairs, tmp_path):
+    lance.write_dataset(pairs, tmp_path / "a.lance")
+    shards = resolve_sources([str(tmp_path / "a.lance")])
+    lance.dataset(tmp_path / "a.lance").delete("caption = ''")
+    with pytest.raises(ShardError, match="has changed since the run began"):
+        list(rows_of(shards[0]))
+
+
+def test_a_file_that_is_cut_costs_its_rows_alone(pairs, tmp_path):
+    lance.write_dataset(pairs, tmp_path / "a.lance", max_rows_per_file=30)
+    second = lance.dataset(tmp_path / "a.lance").get_fragments()[1].metadata.files[0].path
+    file = tmp_path / "a.lance/data" / second
+    file.write_bytes(file.read_bytes()[:100])
+    samples, errors = read_pairs(tmp_path / "a.lance")
+    broken = [sample.status.value == "row_broken" for sample in samples]
+    assert broken == [False] * 30 + [True] * 30 + [False] * 30
+    assert len(errors) == 1
+
+
+def test_scores_that_do_not_fit_are_refused(pairs, tmp_path):
+    lance.write_dataset(pairs, tmp_path / "a.lance")
+    lance.write_dataset(pairs.slice(0, 50), tmp_path / "b.lance")
+    out = tmp_path / "scores.parquet"
+    score(tmp_path / "a.lance", out)
+    with pytest.raises(InputError, match=r"40 of 90 scores are of no row of .*b\.lance"):
+        Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
+    with pytest.raises(InputError, match="have one already"):
+        Annotate(scores=[str(out), str(out)], dataset=str(tmp_path / "a.lance")).run()
+    result = run("annotate", out, "--dataset", tmp_path / "a.lance", "--columns", "nosuch")
+    assert (result.returncode, "no column nosuch" in result.stderr) == (2, True)
+    assert lance.dataset(tmp_path / "a.lance").version == 1
+
+
+def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"a\.lance cannot be read as Lance: .* was not found"):
+        resolve_sources([str(tmp_path / "a.lance")])
+    monkeypatch.setitem(sys.modules, "lance", None)
+    with pytest.raises(InputError, match=r"needs an extra: pip install 'ncclean\[lance\]'"):
+        resolve_sources([str(tmp_path / "a.lance")])
