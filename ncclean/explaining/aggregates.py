@@ -1,0 +1,164 @@
+"""Sums of the values by group and stratum, in bounded memory, however many values there are.
+
+A corpus of 100 million pairs has hundreds of millions of phrases and hosts. They are counted in two
+passes. The first adds up the values by a hash of the group's value, in `BUCKETS` buckets. Only
+groups of buckets in which the values exceed those expected are added up by themselves in the
+second: a group with a cause makes its bucket one of them, whatever falls into it beside. Some
+other buckets, taken by their number, show how groups without a cause differ. Where all buckets are
+few, all groups are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ncclean.explaining.kinds import LENGTHS, TOKENS, Kind
+
+BUCKETS = 1 << 22
+STRATA = len(LENGTHS)
+_ALL_BUCKETS = 50_000  # so many are all looked at
+_SCREEN = 2.0  # standard deviations
+_SAMPLED = 5_000  # buckets without any excess, of which the spread is taken
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum."""
+
+    pairs: np.ndarray
+    sums: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def read(cls, connection: duckdb.DuckDBPyConnection, values: Sequence[str]) -> Totals:
+        """Add up the view `pairs`."""
+        sums = "".join(f", sum({name}::DOUBLE), sum({name}::DOUBLE ** 2)" for name in values)
+        rows = connection.execute(
+            f"SELECT stratum, count(*){sums} FROM pairs GROUP BY 1"
+        ).fetchall()
+        pairs = np.zeros(STRATA)
+        both = np.zeros((2, len(values), STRATA))
+        for stratum, count, *summed in rows:
+            pairs[stratum] = count
+            both[:, :, stratum] = np.reshape(summed, (-1, 2)).T
+        return cls(pairs, *both)
+
+    def of(self, columns: Sequence[int]) -> Totals:
+        """The totals of some of the values."""
+        places = list(columns)
+        return Totals(self.pairs, self.sums[places], self.squares[places])
+
+    @property
+    def means(self) -> np.ndarray:
+        """(V, S) means; that of all pairs for a stratum without any."""
+        overall = self.sums.sum(axis=1, keepdims=True) / max(self.pairs.sum(), 1)
+        means: np.ndarray = self.sums / np.maximum(self.pairs, 1)
+        means = np.where(self.pairs > 0, means, overall)
+        return means
+
+    @property
+    def variances(self) -> np.ndarray:
+        """(V, S) variances of the values of a stratum."""
+        squares = self.squares / np.maximum(self.pairs, 1)
+        variances: np.ndarray = np.maximum(squares - self.means**2, 1e-9) * (self.pairs > 0)
+        return variances
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of one kind: `values` (G,), (G, S) `pairs`, (V, G, S) `sums`.
+
+    `is_typical` (G,) marks those that were not chosen for their excess. `tested` is the number of
+    groups with enough pairs, or a bound on it.
+    """
+
+    kind: Kind
+    values: list[str]
+    pairs: np.ndarray
+    sums: np.ndarray
+    is_typical: np.ndarray
+    tested: int
+
+
+def group_sums(
+    connection: duckdb.DuckDBPyConnection,
+    kind: Kind,
+    values: Sequence[str],
+    totals: Totals,
+    min_pairs: int,
+) -> Groups:
+    """Add up the values of all groups of a kind that have `min_pairs` pairs and may have a cause.
+
+    `values` are columns of the view `pairs`.
+    """
+    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
+    expected = "".join(
+        f", sum(list_value({', '.join(map(repr, map(float, means)))})[stratum + 1]) AS e{n}"
+        for n, means in enumerate(totals.means)
+    )
+    source = _source(kind)
+    buckets = _columns(
+        connection.execute(
+            f"SELECT (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs{sums}{expected} "
+            f"FROM ({source}) GROUP BY 1 HAVING count(*) >= {min_pairs}"
+        )
+    )
+    number = buckets["bucket"].astype(np.int32)
+    pairs = buckets["pairs"]
+    is_typical = np.ones(len(number), bool)
+    chosen = is_typical.copy()
+    if len(number) > _ALL_BUCKETS:
+        deviation = np.sqrt(totals.variances.max(axis=1)[:, None] * pairs)
+        excess = np.stack([buckets[f"s{n}"] - buckets[f"e{n}"] for n in range(len(values))])
+        is_typical = number % max(1, len(number) // _SAMPLED) == 0
+        chosen = is_typical | (excess > _SCREEN * deviation).any(axis=0)
+    connection.register("looked_at", pa.table({"bucket": number[chosen]}))
+    rows = _columns(
+        connection.execute(
+            f"SELECT value, stratum, count(*) AS pairs{sums} FROM ({source}) "
+            f"WHERE (hash(value) % {BUCKETS})::INT IN (SELECT bucket FROM looked_at) "
+            f"GROUP BY value, stratum"
+            f" QUALIFY sum(count(*)) OVER (PARTITION BY value) >= {min_pairs}"
+        )
+    )
+    connection.unregister("looked_at")
+    names, at = np.unique(rows["value"].astype(object), return_inverse=True)
+    counts = np.zeros((len(names), STRATA))
+    summed = np.zeros((len(values), len(names), STRATA))
+    strata = rows["stratum"].astype(int)
+    counts[at, strata] = rows["pairs"]
+    for n in range(len(values)):
+        summed[n, at, strata] = rows[f"s{n}"]
+    tested = len(names)
+    if not chosen.all():
+        tested = int((pairs // min_pairs).sum())
+    return Groups(
+        kind, list(names), counts, summed, _typical(connection, names, number[is_typical]), tested
+    )
+
+
+def _typical(
+    connection: duckdb.DuckDBPyConnection, values: np.ndarray, buckets: np.ndarray
+) -> np.ndarray:
+    """Which values lie in buckets that were not chosen for their excess."""
+    connection.register("named", pa.table({"value": pa.array(list(values), pa.string())}))
+    hashed = connection.execute(f"SELECT (hash(value) % {BUCKETS})::INT FROM named").fetchnumpy()
+    connection.unregister("named")
+    return np.isin(next(iter(hashed.values())), buckets)
+
+
+def _source(kind: Kind) -> str:
+    """SQL for the pairs of each value: `value`, `stratum` and the values."""
+    tokens = f"SELECT *, {TOKENS} AS tokens FROM pairs" if "text" in kind.columns else "FROM pairs"
+    value = f"unnest({kind.value})" if kind.several else kind.value
+    inner = f"SELECT {value} AS value, * FROM ({tokens})"
+    return f"SELECT * FROM ({inner}) WHERE value IS NOT NULL"
+
+
+def _columns(result: duckdb.DuckDBPyConnection) -> dict[str, np.ndarray]:
+    return {name: np.asarray(column) for name, column in result.fetchnumpy().items()}

@@ -1,0 +1,171 @@
+r"""The kinds of groups: what SQL a pair's value is, and the condition that selects a value.
+
+A token is the longest run of letters, marks and digits, in lower case; a phrase is two tokens in a
+row, whatever stands between them. What tokens are made of is never a sign of a regular expression,
+so a condition names them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ncclean.storage.quoting import identifier, quoted
+
+# Of what a group is made: its captions, its images, or both. It decides which evidence counts.
+TEXT, IMAGE, PAIR = "text", "image", "pair"
+_TOKEN = r"\pL\pM\pN"
+TOKENS = f"regexp_extract_all(lower(text), '[{_TOKEN}]+')"
+_HOST = r"lower(regexp_extract(url, '^[^:/?#]+://(?:[^/?#@]*@)?([^/?#:]+)', 1))"
+_FOLDER = r"regexp_extract(url, '^[^:/?#]+://[^/?#]*/([^/?#]+)/', 1)"
+_ENDING = r"lower(regexp_extract(url, '\.([A-Za-z0-9]{2,5})(?:[?#]|$)', 1))"
+_LONGEST = 80  # characters of a shape
+# Words of one case become one letter, numbers one digit; runs of lower-case words count once.
+SHAPE = (
+    r"left(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace("
+    r"text, '\pN+', '0', 'g'), '\p{Lu}[\p{Ll}\pM]+', 'Xx', 'g'), '\p{Lu}+', 'X', 'g'), "
+    r"'[\p{Ll}\p{Lo}\p{Lm}\pM]+', 'x', 'g'), 'x([ ]+x\b)+', 'x…', 'g'), "
+    f"{_LONGEST})"
+)
+# Longer captions have more tokens that may be wrong, shorter ones lower cosines.
+LENGTHS = ((1, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
+_BINS = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of group. `value` is SQL over the columns and `tokens` of a pair, a list if `several`.
+
+    `condition` is the SQL over the score table that selects a value, `label` what people read,
+    `columns` are those that the table must have. The first of two kinds is preferred where groups
+    are the same pairs.
+    """
+
+    name: str
+    made_of: str
+    value: str
+    columns: tuple[str, ...]
+    condition: Callable[[str], str]
+    label: Callable[[str], str] = str
+    several: bool = False
+
+
+def _equals(expression: str) -> Callable[[str], str]:
+    return lambda value: f"{expression} = {quoted(value)}"
+
+
+def word_condition(word: str) -> str:
+    """SQL that is true where the caption has a word or phrase of tokens with blanks between.
+
+    >>> word_condition("red")
+    "regexp_matches(lower(text), '(^|[^\\\\pL\\\\pM\\\\pN])red([^\\\\pL\\\\pM\\\\pN]|$)')"
+    """
+    other = f"[^{_TOKEN}]"
+    pattern = f"(^|{other}){f'{other}+'.join(word.split(' '))}({other}|$)"
+    return f"regexp_matches(lower(text), {quoted(pattern)})"
+
+
+def _length_condition(value: str) -> str:
+    low, high = LENGTHS[int(value)]
+    return f"len({TOKENS}) " + (f">= {low}" if high is None else f"BETWEEN {low} AND {high}")
+
+
+def _length_label(value: str) -> str:
+    low, high = LENGTHS[int(value)]
+    return f"{low} or more words" if high is None else f"{low} to {high} words"
+
+
+def length_class(count: str) -> str:
+    """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1."""
+    cases = "".join(
+        f"WHEN {count} <= {high} THEN {number} "
+        for number, (_, high) in enumerate(LENGTHS)
+        if high is not None
+    )
+    return f"(CASE {cases}ELSE {len(LENGTHS) - 1} END)"
+
+
+_PHRASES = (
+    "list_distinct(list_transform(range(1, len(tokens)), "
+    "lambda place: tokens[place] || ' ' || tokens[place + 1]))"
+)
+
+
+def kinds_of(
+    columns: Iterable[str], cluster: str | None = None, by: Sequence[Kind] = ()
+) -> tuple[Kind, ...]:
+    """The kinds that a table with these columns has, the preferred ones first.
+
+    `cluster` is SQL for the number of a pair's image cluster, None where there are none.
+    """
+    there = set(columns)
+    size = "width || ' x ' || height"
+    kinds = [
+        Kind("shard", PAIR, "shard", ("shard",), _equals("shard")),
+        Kind("host", PAIR, f"nullif({_HOST}, '')", ("url",), _equals(_HOST)),
+        Kind("caption key", TEXT, "caption_key", ("caption_key",), _equals("caption_key")),
+        Kind("language", TEXT, "language", ("language",), _equals("language")),
+        *by,
+        Kind("word", TEXT, "list_distinct(tokens)", ("text",), word_condition, several=True),
+        Kind("phrase", TEXT, _PHRASES, ("text",), word_condition, several=True),
+        Kind("folder of the url", PAIR,
+             f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')", ("url",),
+             _equals(f"{_HOST} || '/' || {_FOLDER}")),
+        Kind("ending of the url", PAIR, f"nullif({_ENDING}, '')", ("url",), _equals(_ENDING)),
+        Kind("shape of the caption", TEXT, SHAPE, ("text",), _equals(SHAPE)),
+        Kind("length of the caption", TEXT, f"{length_class('len(tokens)')}::VARCHAR",
+             ("text",), _length_condition, _length_label),
+        Kind("image size", IMAGE, size, ("width", "height"), _equals(size)),
+    ]  # fmt: skip
+    if cluster is not None:
+        kinds.append(
+            Kind("image cluster", IMAGE, "cluster::VARCHAR", ("cluster",),
+                 lambda value: f"{cluster} = {int(value)}")
+        )  # fmt: skip
+        kinds.append(
+            Kind(
+                "word in a cluster",
+                PAIR,
+                "list_transform(list_distinct(tokens), lambda word: cluster || ':' || word)",
+                ("text", "cluster"),
+                lambda value: _of_cluster(cluster, value),
+                lambda value: f"{value.partition(':')[2]} in cluster {value.partition(':')[0]}",
+                several=True,
+            )
+        )
+    return tuple(kind for kind in kinds if set(kind.columns) <= there)
+
+
+def _of_cluster(cluster: str, value: str) -> str:
+    number, _, word = value.partition(":")
+    return f"{cluster} = {int(number)} AND {word_condition(word)}"
+
+
+def by_values(name: str, expression: str, column: str) -> Kind:
+    """The kind of `--by`: the values of SQL, which the pairs have in `column`."""
+    condition = _equals(f"({expression})::VARCHAR")
+    return Kind(name, PAIR, identifier(column), (column,), condition)
+
+
+def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
+    """The kind of `--by` for numbers: ranges between `bounds`, from each to below the next."""
+
+    def ends(value: str) -> tuple[float | None, float | None]:
+        number = int(value)
+        low = bounds[number - 1] if number else None
+        return low, bounds[number] if number < len(bounds) else None
+
+    def condition(value: str) -> str:
+        low, high = ends(value)
+        parts = [f"({expression}) >= {low!r}"] if low is not None else []
+        parts += [f"({expression}) < {high!r}"] if high is not None else []
+        return " AND ".join(parts)
+
+    def label(value: str) -> str:
+        low, high = ends(value)
+        if low is None:
+            return f"below {high:.4g}"
+        return f"{low:.4g} or more" if high is None else f"{low:.4g} to {high:.4g}"
+
+    steps = "".join(f" + ({identifier(column)} >= {bound!r})::INT" for bound in bounds)
+    return Kind(name, PAIR, f"(0{steps})::VARCHAR", (column,), condition, label)
