@@ -57,9 +57,9 @@ class Totals:
     def means(self) -> np.ndarray:
         """(V, S) means; that of all pairs for a stratum without any."""
         overall = self.sums.sum(axis=1, keepdims=True) / max(self.pairs.sum(), 1)
-        means: np.ndarray = self.sums / np.maximum(self.pairs, 1)
-        means = np.where(self.pairs > 0, means, overall)
-        return means
+        means = self.sums / np.maximum(self.pairs, 1)
+        filled: np.ndarray = np.where(self.pairs > 0, means, overall)
+        return filled
 
     @property
     def variances(self) -> np.ndarray:

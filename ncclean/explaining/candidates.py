@@ -21,6 +21,7 @@ from ncclean.explaining.pairs_file import Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
 _FEWEST_OUTSIDE = 200
+_MOST_ALONE = 0.5  # of a group's pairs
 MOST_CANDIDATES = 400
 
 
@@ -32,6 +33,7 @@ class Candidate:
     value: str
     outcome: int
     columns: tuple[int, ...]
+    far: int | None  # place in `columns` of what counts where nothing comparable is outside
     tau2: tuple[float, ...]  # of the columns
     strength: float
     q_value: float
@@ -69,13 +71,15 @@ def excess_tests(
     sums: np.ndarray,
     totals: Totals,
     tau2: Sequence[float] | np.ndarray,
+    far: int | None = None,
     by_stratum: bool = True,
 ) -> Test:
     """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
 
     The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
-    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The result is that
-    of the value with the weakest p-value; `mean` and `expected` are the first value's.
+    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. Value number `far`
+    counts for groups most of whose pairs have nothing comparable outside. The result is that of the
+    value with the weakest p-value; `mean` and `expected` are the first value's.
     """
     means = outside_means(pairs, sums, totals, by_stratum)
     count = np.maximum(pairs.sum(axis=1), 1e-9)
@@ -84,6 +88,10 @@ def excess_tests(
     variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
     log_p = log_p_values(count, mean, expected, spread)
+    if far is not None:
+        compared = is_comparable(pairs, totals) & by_stratum
+        alone = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+        log_p[far, ~alone] = -np.inf
     strength = (mean - expected) / np.sqrt(variances + spread + 1e-12)
     return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
 
@@ -99,9 +107,15 @@ def outside_means(
     left = totals.sums[:, None, :] - sums
     whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
     by = left / np.maximum(outside, 1)
-    use = (outside >= _FEWEST_OUTSIDE)[None] & by_stratum
+    use = is_comparable(pairs, totals)[None] & by_stratum
     means: np.ndarray = np.clip(np.where(use, by, whole[:, :, None]), 0.0, 1.0)
     return means
+
+
+def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
+    """(G, S): whether enough pairs with captions as long are outside a group."""
+    enough: np.ndarray = totals.pairs - pairs >= _FEWEST_OUTSIDE
+    return enough
 
 
 def compares_lengths(kind: Kind) -> bool:
@@ -116,22 +130,20 @@ def candidates_of(
     options: ExplainOptions,
 ) -> Candidates:
     """Test every group of every kind in every outcome."""
-    names = values.names()
-    spreads = _spreads(groups, totals, len(names))
+    spreads = _spreads(groups, totals, len(values.names()))
     found, tested = [], 0
     for of_kind, spread in zip(groups, spreads, strict=True):
         for number in range(len(values.outcomes)):
-            columns = [values.of(number), *values.evidence_of(number, of_kind.kind.made_of)]
-            places = [names.index(column) for column in columns]
+            places, far = values.tested(number, of_kind.kind.made_of)
             tested += of_kind.tested
             if not len(of_kind.values):
                 continue
             tau2 = spread[places]
             test = excess_tests(
-                of_kind.pairs, of_kind.sums[places], totals.of(places), tau2,
+                of_kind.pairs, of_kind.sums[places], totals.of(places), tau2, far,
                 compares_lengths(of_kind.kind),
             )  # fmt: skip
-            found.append((of_kind, number, tuple(places), tuple(map(float, tau2)), test))
+            found.append((of_kind, number, tuple(places), far, tuple(map(float, tau2)), test))
     every = np.concatenate([test.log_p for *_, test in found]) if found else np.empty(0)
     threshold = log_threshold(every, tested, options.false_discoveries)
     ends = np.cumsum([len(test.log_p) for *_, test in found])[:-1]
@@ -142,11 +154,12 @@ def candidates_of(
             of_kind.values[at],
             number,
             places,
+            far,
             tau2,
             float(test.strength[at]),
             float(rates[at]),
         )
-        for (of_kind, number, places, tau2, test), rates in zip(found, of_tests, strict=True)
+        for (of_kind, number, places, far, tau2, test), rates in zip(found, of_tests, strict=True)
         for at in np.flatnonzero(
             (test.log_p <= threshold) & (test.mean - test.expected >= options.min_excess)
         )

@@ -145,6 +145,7 @@ def _strength(
     columns = list(candidate.columns)
     test = excess_tests(
         pairs[group][None], sums[columns, group][:, None], totals.of(columns), candidate.tau2,
+        candidate.far,
         compares_lengths(candidate.kind),
     )  # fmt: skip
     stands_out = test.log_p[0] <= log_threshold

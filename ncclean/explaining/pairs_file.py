@@ -1,33 +1,30 @@
 """The scored pairs of a table in a file of their own, with the values that groups are compared by.
 
-The evidence beside `noise_probability`. A cosine is low where the pair is wrong, and where captions
-of its kind have low cosines: short ones have. The rank of the own image among the other images of
-the block, for the same caption, does not see that: what all cosines of a caption have in common
-cancels. The rank of the own caption among captions is blind to what all cosines of an image have in
-common. Each rank becomes the mean noise probability of the pairs with that rank (by its share of
-the block, in bins that are finest at the top), so that its mean over a group is that of the noise
-probability unless the group's scores are low for another reason.
+A piece of evidence becomes a value in [0, 1] too: the mean probability of the pairs with a like
+number, in 64 bins of as many pairs. Its mean over a group is that of the probability itself, unless
+the group's scores are low for a reason that the evidence is blind to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import duckdb
 
 from ncclean.explaining.kinds import TOKENS, length_class
-from ncclean.explaining.outcomes import BY_CAPTIONS, BY_IMAGES, MISMATCH, Outcome
+from ncclean.explaining.outcomes import FAR, Evidence, Outcome
 from ncclean.storage.quoting import identifier
 
-_RANKS = {BY_IMAGES: "t2i_rank", BY_CAPTIONS: "i2t_rank"}
-_FEWEST_RIVALS = 16  # in a block, for a rank to tell anything
-_FINEST = 1024  # the first bin is a rank below this part of the block
+_BINS = 64
+_KEPT = ("shard", "row", "caption_number", "uid", "text", "url", "width", "height", "caption_key",
+         "language")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Values:
-    """Columns of the pairs: `v0`, `v1`, ... are the outcomes', `v0_0`, ... the evidence beside."""
+    """Columns of the pairs: `v0`, `v1`, ... are the outcomes', `v0_NAME` the evidence beside."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -36,7 +33,10 @@ class Values:
         return [
             name
             for number, outcome in enumerate(self.outcomes)
-            for name in (self.of(number), *self.evidence(number, tuple(_all_evidence(outcome))))
+            for name in (
+                self.of(number),
+                *(self.evidence(number, one) for one in outcome.evidence),
+            )
         ]
 
     @staticmethod
@@ -44,16 +44,20 @@ class Values:
         return f"v{number}"
 
     @staticmethod
-    def evidence(number: int, names: Sequence[str]) -> list[str]:
-        return [f"v{number}_{name}" for name in names]
+    def evidence(number: int, evidence: Evidence) -> str:
+        return f"v{number}_{evidence.name}"
 
-    def evidence_of(self, number: int, made_of: str) -> list[str]:
-        """Columns that must be higher in a group of this kind, beside the outcome's own."""
-        return self.evidence(number, self.outcomes[number].evidence[made_of])
+    def tested(self, number: int, made_of: str) -> tuple[list[int], int | None]:
+        """Places in `names` of what must be higher in a group that is made of captions or images.
 
-
-def _all_evidence(outcome: Outcome) -> list[str]:
-    return list(dict.fromkeys(name for names in outcome.evidence.values() for name in names))
+        And the place among these of what counts only where nothing comparable is outside.
+        """
+        names, chosen, far = self.names(), [self.of(number)], None
+        for one in self.outcomes[number].evidence:
+            if made_of in one.made_of:
+                far = len(chosen) if one.name == FAR else far
+                chosen.append(self.evidence(number, one))
+        return [names.index(name) for name in chosen], far
 
 
 def pairs_query(
@@ -64,30 +68,21 @@ def pairs_query(
 ) -> str:
     """SQL for the pairs with scores of the view `scores`, one row each.
 
-    `place` numbers them, `stratum` is the class of the caption's length; `further` are columns by
-    name with their SQL. It reads the table for what ranks mean first.
+    `stratum` is the class of the caption's length; `further` are columns by name with their SQL. It
+    reads the table for what the evidence means first.
     """
     strata = length_class(f"len({TOKENS})") if "text" in columns else "0"
-    kept = [name for name in ("shard", "row", "caption_number", "uid", "text", "url", "width",
-                              "height", "caption_key", "language") if name in columns]  # fmt: skip
-    selected = [identifier(name) for name in kept]
+    selected = [identifier(name) for name in _KEPT if name in columns]
     selected += [f"{sql} AS {identifier(name)}" for name, sql in further.items()]
     selected.append(f"{strata}::UTINYINT AS stratum")
-    joined = ""
+    blocks = _BLOCKS if "block" in columns else ""
     for number, outcome in enumerate(values.outcomes):
-        own = f"coalesce(({outcome.value})::FLOAT, 0)"
-        selected.append(f"{own} AS {values.of(number)}")
-        if outcome.name != MISMATCH:
-            continue
-        has_ranks = {"block", *_RANKS.values()} <= set(columns)
-        for name, column in zip(
-            _all_evidence(outcome), values.evidence(number, _all_evidence(outcome)), strict=True
-        ):
-            meaning = _meaning(connection, _RANKS[name], own) if has_ranks else {}
-            sql = _mapped(_rank_bin(_RANKS[name]), meaning, own) if meaning else own
-            selected.append(f"({sql})::FLOAT AS {column}")
-        joined = _BLOCKS if has_ranks else ""
-    return f"SELECT {', '.join(selected)} FROM scores {joined} WHERE status = 'ok'"
+        own, weight = _share(outcome.value), _share(outcome.weight)
+        selected.append(f"({own} * {weight})::FLOAT AS {values.of(number)}")
+        for one in outcome.evidence:
+            sql = f"{weight} * {_meaning(connection, one, own, weight, blocks)}"
+            selected.append(f"({sql})::FLOAT AS {values.evidence(number, one)}")
+    return f"SELECT {', '.join(selected)} FROM scores {blocks} WHERE status = 'ok'"
 
 
 _BLOCKS = (
@@ -96,24 +91,47 @@ _BLOCKS = (
 )
 
 
-def _rank_bin(rank: str) -> str:
-    """SQL: null where a block is too small to tell."""
-    share = f"{rank}::DOUBLE / _rivals"
+def _share(value: str) -> str:
+    """SQL: a number from 0 to 1, 0 for what is unknown."""
+    number = f"({value})::DOUBLE"
+    return f"(CASE WHEN isfinite({number}) THEN least(greatest({number}, 0), 1) ELSE 0 END)"
+
+
+def _meaning(
+    connection: duckdb.DuckDBPyConnection,
+    evidence: Evidence,
+    value: str,
+    weight: str,
+    blocks: str,
+) -> str:
+    """SQL for the value of a piece of evidence; the probability itself where it tells nothing."""
+    if evidence.is_share:
+        return f"coalesce(({evidence.sql})::DOUBLE, {value})"
+    source = (
+        f"(SELECT ({evidence.sql})::DOUBLE AS _x, {value} AS _y, {weight} AS _w "
+        f"FROM scores {blocks} WHERE status = 'ok') WHERE isfinite(_x)"
+    )
+    shares = [number / _BINS for number in range(1, _BINS)]
+    ends = connection.execute(f"SELECT approx_quantile(_x, {shares}) FROM {source}").fetchall()
+    bounds = sorted({bound for bound in ends[0][0] or () if math.isfinite(bound)})
+    means = dict(
+        connection.execute(
+            f"SELECT {_bin('_x', bounds)}, sum(_w * _y) / sum(_w) FROM {source} GROUP BY 1"
+        ).fetchall()
+    )
+    means = {number: mean for number, mean in means.items() if mean is not None}
+    if not means:
+        return value
+    overall = sum(means.values()) / len(means)
+    listed = ", ".join(repr(float(means.get(n, overall))) for n in range(len(bounds) + 1))
+    number = f"({evidence.sql})::DOUBLE"
     return (
-        f"(CASE WHEN _rivals >= {_FEWEST_RIVALS} AND {rank} >= 0 THEN "
-        f"least(floor(2 * log2(1 + {_FINEST} * {share})), {2 * 10})::INT END)"
+        f"(CASE WHEN isfinite({number}) THEN ([{listed}])[{_bin(number, bounds)} + 1] "
+        f"ELSE {value} END)"
     )
 
 
-def _meaning(connection: duckdb.DuckDBPyConnection, rank: str, value: str) -> dict[int, float]:
-    """The mean value by bin of the rank."""
-    rows = connection.execute(
-        f"SELECT {_rank_bin(rank)} AS bin, avg({value}) FROM scores {_BLOCKS} "
-        "WHERE status = 'ok' GROUP BY 1"
-    ).fetchall()
-    return {int(number): float(mean) for number, mean in rows if number is not None}
-
-
-def _mapped(number: str, meaning: Mapping[int, float], otherwise: str) -> str:
-    cases = " ".join(f"WHEN {one} THEN {mean!r}" for one, mean in sorted(meaning.items()))
-    return f"CASE {number} {cases} ELSE {otherwise} END"
+def _bin(value: str, bounds: list[float]) -> str:
+    """SQL for the number of bounds that a value lies above."""
+    listed = f"[{', '.join(map(repr, bounds))}]::DOUBLE[]"
+    return f"len(list_filter({listed}, lambda bound: {value} > bound))"
