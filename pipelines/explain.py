@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.config import parse_keys
+from ncclean.errors import InputError
 from ncclean.explaining.options import ExplainOptions
 from ncclean.options import Option, Reads
 
@@ -51,10 +52,24 @@ class Explain(Command):
         ),
     ] = ()
     embedding_keys: EmbeddingKeys = None
+    fixes: Annotated[
+        str | None,
+        Option(
+            "Parquet file of decisions, for `select --decisions`: the right captions of shifted "
+            "ones. Needs --embeddings.",
+            inside="fixes.parquet",
+            endings=(".parquet",),
+        ),
+    ] = None
     options: ExplainOptions = field(default_factory=ExplainOptions)
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Overwrite = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fixes is not None and not self.embeddings:
+            raise InputError("--fixes needs --embeddings: cosines tell which captions were shifted")
 
     def run(self, progress: Progress = SILENT) -> Result[Explained]:
         """Find the causes; see `ncclean.explaining.explain_scores`."""
@@ -68,13 +83,14 @@ class Explain(Command):
             self.options,
             embeddings=self.embeddings,
             embedding_keys=parse_keys(self.embedding_keys),
+            fixes=self.fixes,
             join=self.join,
             memory_limit=self.memory_limit,
             identity=identity(self),
             overwrite=self.overwrite,
             progress=progress,
         )
-        made = [self.out, *([explained.clusters] if explained.clusters else [])]
+        made = [path for path in (self.out, explained.clusters, self.fixes) if path is not None]
         figures = {"causes": f"{len(explained.causes):,}"}
         return self.result(explained, _summary(explained), figures=figures, made=made)
 
@@ -124,4 +140,6 @@ def _summary(explained: Explained) -> Iterator[Shown]:
     yield from partner_lines(explained.joined, explained.rows)
     if explained.clusters:
         yield f"clusters written to {explained.clusters}: --join clusters={explained.clusters}"
+    if explained.fixed is not None:
+        yield f"{counted(explained.fixed, 'pair')} mended by decisions"
     yield f"written to {explained.out}"

@@ -17,7 +17,7 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import Kind
 from ncclean.explaining.options import ExplainOptions
-from ncclean.explaining.pairs_file import Values
+from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
 _FEWEST_OUTSIDE = 200
@@ -27,14 +27,13 @@ MOST_CANDIDATES = 400
 
 @dataclass(frozen=True)
 class Candidate:
-    """A group that stands out in an outcome. `columns` are its value and evidence, by number."""
+    """A group that stands out in an outcome; `tau2` are of the values that `required` names."""
 
     kind: Kind
     value: str
     outcome: int
-    columns: tuple[int, ...]
-    far: int | None  # place in `columns` of what counts where nothing comparable is outside
-    tau2: tuple[float, ...]  # of the columns
+    required: Required
+    tau2: tuple[float, ...]
     strength: float
     q_value: float
 
@@ -71,13 +70,13 @@ def excess_tests(
     sums: np.ndarray,
     totals: Totals,
     tau2: Sequence[float] | np.ndarray,
-    far: int | None = None,
+    required: Required,
     by_stratum: bool = True,
 ) -> Test:
     """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
 
     The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
-    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. Value number `far`
+    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The value `far`
     counts for groups most of whose pairs have nothing comparable outside. The result is that of the
     value with the weakest p-value; `mean` and `expected` are the first value's.
     """
@@ -88,11 +87,14 @@ def excess_tests(
     variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
     log_p = log_p_values(count, mean, expected, spread)
-    if far is not None:
+    counts = np.ones(log_p.shape, bool)
+    if required.far is not None:
         compared = is_comparable(pairs, totals) & by_stratum
-        alone = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
-        log_p[far, ~alone] = -np.inf
-    strength = (mean - expected) / np.sqrt(variances + spread + 1e-12)
+        counts[required.far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+    excess = mean - expected
+    is_shown = excess >= np.array(required.least)[:, None] * excess[0]
+    log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
+    strength = excess / np.sqrt(variances + spread + 1e-12)
     return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
 
 
@@ -134,16 +136,17 @@ def candidates_of(
     found, tested = [], 0
     for of_kind, spread in zip(groups, spreads, strict=True):
         for number in range(len(values.outcomes)):
-            places, far = values.tested(number, of_kind.kind.made_of)
+            required = values.required(number, of_kind.kind.made_of)
+            places = list(required.columns)
             tested += of_kind.tested
             if not len(of_kind.values):
                 continue
             tau2 = spread[places]
             test = excess_tests(
-                of_kind.pairs, of_kind.sums[places], totals.of(places), tau2, far,
+                of_kind.pairs, of_kind.sums[places], totals.of(places), tau2, required,
                 compares_lengths(of_kind.kind),
             )  # fmt: skip
-            found.append((of_kind, number, tuple(places), far, tuple(map(float, tau2)), test))
+            found.append((of_kind, number, required, tuple(map(float, tau2)), test))
     every = np.concatenate([test.log_p for *_, test in found]) if found else np.empty(0)
     threshold = log_threshold(every, tested, options.false_discoveries)
     ends = np.cumsum([len(test.log_p) for *_, test in found])[:-1]
@@ -153,13 +156,12 @@ def candidates_of(
             of_kind.kind,
             of_kind.values[at],
             number,
-            places,
-            far,
+            required,
             tau2,
             float(test.strength[at]),
             float(rates[at]),
         )
-        for (of_kind, number, places, far, tau2, test), rates in zip(found, of_tests, strict=True)
+        for (of_kind, number, required, tau2, test), rates in zip(found, of_tests, strict=True)
         for at in np.flatnonzero(
             (test.log_p <= threshold) & (test.mean - test.expected >= options.min_excess)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import duckdb
 import numpy as np
@@ -28,10 +28,12 @@ def described(
     totals: Totals,
     options: ExplainOptions,
     clusters: str | None,
+    proposals: Mapping[int, str],
 ) -> list[Cause]:
     """Describe the causes, the largest excess first, and then the groups folded into them.
 
-    `group_of` is the number of each candidate's group in the view `members`.
+    `group_of` is the number of each candidate's group in the view `members`, `proposals` are by
+    number of the candidate.
     """
     names = values.names()
     overall = totals.sums.sum(axis=1) / max(totals.pairs.sum(), 1)
@@ -68,6 +70,7 @@ def described(
                 q_value=candidate.q_value,
                 condition=candidate.kind.condition(candidate.value),
                 join=clusters if "cluster" in candidate.kind.columns else None,
+                proposal=proposals.get(number),
                 examples=_examples(
                     connection, group_of[number], values.of(candidate.outcome), options.examples
                 )

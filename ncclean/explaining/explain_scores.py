@@ -12,30 +12,43 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, raise_if_full, remove_leftovers
 from ncclean.errors import InputError
 from ncclean.explaining.aggregates import Groups, Totals, group_sums
-from ncclean.explaining.candidates import Candidates, candidates_of
+from ncclean.explaining.candidates import Candidate, Candidates, candidates_of
 from ncclean.explaining.cause_table import Cause, write_causes
 from ncclean.explaining.described import described
+from ncclean.explaining.exchanged_words import exchanged
 from ncclean.explaining.folding import fold
-from ncclean.explaining.kinds import Kind, by_ranges, by_values, kinds_of
+from ncclean.explaining.kinds import TOKENS, Kind, by_ranges, by_values, kinds_of
 from ncclean.explaining.members import members_query, patterns_of
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import outcomes_of
 from ncclean.explaining.pairs_file import Values, pairs_query
+from ncclean.explaining.shifts import (
+    Shift,
+    find_shift,
+    is_ordered,
+    mended_captions,
+    read_vectors,
+    right_by_cosine,
+)
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
+from ncclean.schema import DECISIONS
 from ncclean.scratch import scratch_folder
 from ncclean.storage.catalog import connect, first_line
+from ncclean.storage.decisions import CORRECT, DROP, Decision, write_decisions
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import quoted
 from ncclean.storage.run_record import RunRecord
@@ -53,7 +66,7 @@ class Explained:
 
     `rows` of the table, `pairs` of them with scores, `tested` groups, each once for every outcome
     that the table tells about. `left_out` groups stood out beyond those that could be compared with
-    one another.
+    one another. `fixed` pairs have a decision, None where none were asked for.
     """
 
     causes: tuple[Cause, ...]
@@ -66,6 +79,7 @@ class Explained:
     seconds: float
     out: str
     clusters: str | None = None
+    fixed: int | None = None
     joined: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +94,7 @@ class Explained:
             "seconds": round(self.seconds, 2),
             "joined": self.joined,
             "clusters": self.clusters,
+            "fixed": self.fixed,
             "out": self.out,
         }
 
@@ -91,6 +106,7 @@ def explain_scores(
     *,
     embeddings: Sequence[str] = (),
     embedding_keys: tuple[str, str] | None = None,
+    fixes: str | None = None,
     join: Sequence[str] = (),
     memory_limit: str | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -100,20 +116,24 @@ def explain_scores(
     """Find groups of pairs that are wrong more often than others, and write them to `out`.
 
     `embeddings` give image clusters, which are written beside `out`: conditions read them from
-    there. `identity` is what the result depends on; an interrupted run is resumed if it is the
-    same. Raises `InputError` for a table without probabilities, and `ResumeError` for the working
-    folder of another run.
+    there. `fixes` is a file of decisions to write, as `ncclean review` does: the right captions of
+    shifted ones. `identity` is what the result depends on; an interrupted run is resumed if it is
+    the same. Raises `InputError` for a table without probabilities, and `ResumeError` for the
+    working folder of another run.
     """
     begin = time.perf_counter()
     options = options or ExplainOptions()
     path = stores.location(out)
-    check_free([out], COMMAND, overwrite)
+    check_free([out, fixes], COMMAND, overwrite)
     with _working_folder(path, identity or {}, overwrite) as work:
-        search = _Search(work, scores, options, list(join), memory_limit, progress)
+        search = _Search(
+            work, scores, options, list(join), memory_limit, progress, embeddings, embedding_keys,
+            fixes is not None,
+        )  # fmt: skip
         clusters = None
         if embeddings:
             clusters = _clusters_path(path)
-            search.cluster(clusters, embeddings, embedding_keys)
+            search.cluster(clusters)
         try:
             found = search.run()
         except duckdb.Error as error:
@@ -121,6 +141,8 @@ def explain_scores(
             raise InputError(f"the causes cannot be found: {first_line(error)}") from error
         causes = [cause for cause in found.described if cause.folded_into is None]
         folded = [cause for cause in found.described if cause.folded_into is not None]
+        if fixes is not None:
+            _write_fixes(stores.location(fixes), found.mended or [])
         write_causes(path, [*causes, *folded], {"pairs": str(found.pairs)})
     remove_leftovers(path.parent, {path.name})
     return Explained(
@@ -134,6 +156,7 @@ def explain_scores(
         seconds=time.perf_counter() - begin,
         out=out,
         clusters=str(clusters) if clusters is not None else None,
+        fixed=len(found.mended) if found.mended is not None else None,
         joined=found.joined,
     )
 
@@ -163,6 +186,7 @@ class _Found:
     described: list[Cause]
     candidates: Candidates
     values: Values
+    mended: list[tuple[str, int, str | None]] | None
     rows: int
     pairs: int
     joined: dict[str, int]
@@ -176,9 +200,12 @@ class _Search:
     join: list[str]
     memory_limit: str | None
     progress: Progress
+    embeddings: Sequence[str] = ()
+    embedding_keys: tuple[str, str] | None = None
+    fixes: bool = False
     cluster_table: str | None = None
 
-    def cluster(self, out: UPath, embeddings: Sequence[str], keys: tuple[str, str] | None) -> None:
+    def cluster(self, out: UPath) -> None:
         """Write the clusters of the images, unless that is done."""
         from ncclean.explaining.clusters import write_clusters
 
@@ -186,8 +213,9 @@ class _Search:
         if not self.work.has("clustered"):
             with published(out) as aside:
                 write_clusters(
-                    aside, embeddings, keys, options.clusters, options.seed, self.progress
-                )
+                    aside, self.embeddings, self.embedding_keys, options.clusters, options.seed,
+                    self.progress,
+                )  # fmt: skip
             with self.work.writing("clustered") as aside:
                 aside.touch()
         self.cluster_table = f"{_CLUSTERS}={out}"
@@ -220,11 +248,48 @@ class _Search:
                 listed, group_of, patterns, self.options, candidates.log_threshold,
                 [kind.name for kind in kinds],
             )  # fmt: skip
+            moved, proposals = self._proposals(connection, listed, group_of, folded.causes, values)
+            mended = mended_captions(connection, moved) if self.fixes else None
             causes = described(
                 connection, listed, group_of, folded, values, totals, self.options,
-                self.cluster_table,
+                self.cluster_table, proposals,
             )  # fmt: skip
-        return _Found(causes, candidates, values, *facts)
+        return _Found(causes, candidates, values, mended, *facts)
+
+    def _proposals(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        listed: Sequence[Candidate],
+        group_of: Sequence[int],
+        causes: Sequence[int],
+        values: Values,
+    ) -> tuple[list[Shift], dict[int, str]]:
+        """How to mend causes, by number of the candidate, and the shifts among these."""
+        by = set(self.options.by)
+        proposals: dict[int, str] = {}
+        ordered = []
+        for cause in causes:
+            candidate = listed[cause]
+            name = values.outcomes[candidate.outcome].name
+            if name == "near miss":
+                text = exchanged(connection, group_of[cause], values.of(candidate.outcome))
+                if text is not None:
+                    proposals[cause] = text
+            elif name == "mismatch" and is_ordered(candidate.kind.name, candidate.kind.name in by):
+                ordered.append(cause)
+        if not (ordered and self.embeddings and _has_column(connection, "similarity")):
+            return [], proposals
+        self.progress.say("looking for shifted captions")
+        right = right_by_cosine(connection, values.of(listed[ordered[0]].outcome))
+        groups = {group_of[cause]: cause for cause in ordered}
+        vectors = read_vectors(connection, list(groups), self.embeddings, self.embedding_keys)
+        shifts = []
+        for group, arrays in vectors.items():
+            shift = find_shift(*arrays, right)
+            if shift is not None:
+                shifts.append(shift)
+                proposals[groups[group]] = str(shift)
+        return shifts, proposals
 
     @property
     def _pairs_file(self) -> str:
@@ -327,12 +392,24 @@ class _Search:
         return groups
 
 
+def _write_fixes(out: UPath, mended: Sequence[tuple[str, int, str | None]]) -> None:
+    """Write decisions: the right caption, or to drop the pair if that is beyond the end."""
+    now = datetime.now(timezone.utc)
+    rows = [
+        Decision(uid, number, CORRECT if text else DROP, text, "ncclean explain", now)._asdict()
+        for uid, number, text in mended
+    ]
+    write_decisions(out, pa.Table.from_pylist(rows, DECISIONS), COMMAND)
+
+
+def _has_column(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
+    return name in {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
+
+
 def _differs(connection: duckdb.DuckDBPyConnection, kind: Kind) -> bool:
     """Whether any pair has a value of a kind, and not all of a single-valued kind the same."""
     if kind.several:
         return bool(connection.execute("SELECT count(text) FROM pairs").fetchall()[0][0])
-    from ncclean.explaining.kinds import TOKENS
-
     source = f"(SELECT *, {TOKENS} AS tokens FROM pairs)" if "text" in kind.columns else "pairs"
     low, high = connection.execute(
         f"SELECT min({kind.value}), max({kind.value}) FROM {source}"

@@ -142,10 +142,10 @@ def _strength(
     count = pairs[group].sum()
     if count < max(options.min_pairs, _LEAST_OWN * sizes[group]):
         return None
-    columns = list(candidate.columns)
+    columns = list(candidate.required.columns)
     test = excess_tests(
         pairs[group][None], sums[columns, group][:, None], totals.of(columns), candidate.tau2,
-        candidate.far,
+        candidate.required,
         compares_lengths(candidate.kind),
     )  # fmt: skip
     stands_out = test.log_p[0] <= log_threshold

@@ -75,6 +75,11 @@ def _length_label(value: str) -> str:
     return f"{low} or more words" if high is None else f"{low} to {high} words"
 
 
+def _size_condition(value: str) -> str:
+    width, height = value.split(" x ")
+    return f"width = {int(width)} AND height = {int(height)}"
+
+
 def length_class(count: str) -> str:
     """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1."""
     cases = "".join(
@@ -106,8 +111,8 @@ def kinds_of(
         Kind("caption key", TEXT, "caption_key", ("caption_key",), _equals("caption_key")),
         Kind("language", TEXT, "language", ("language",), _equals("language")),
         *by,
-        Kind("word", TEXT, "list_distinct(tokens)", ("text",), word_condition, several=True),
         Kind("phrase", TEXT, _PHRASES, ("text",), word_condition, several=True),
+        Kind("word", TEXT, "list_distinct(tokens)", ("text",), word_condition, several=True),
         Kind("folder of the url", PAIR,
              f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')", ("url",),
              _equals(f"{_HOST} || '/' || {_FOLDER}")),
@@ -115,7 +120,7 @@ def kinds_of(
         Kind("shape of the caption", TEXT, SHAPE, ("text",), _equals(SHAPE)),
         Kind("length of the caption", TEXT, f"{length_class('len(tokens)')}::VARCHAR",
              ("text",), _length_condition, _length_label),
-        Kind("image size", IMAGE, size, ("width", "height"), _equals(size)),
+        Kind("image size", IMAGE, size, ("width", "height"), _size_condition),
     ]  # fmt: skip
     if cluster is not None:
         kinds.append(

@@ -32,7 +32,9 @@ class Evidence:
     """A number by which pairs are wrong more or less often, null where it tells nothing.
 
     In its place comes the mean value of the pairs with a like number. `is_share` is one that is
-    taken as it is. `made_of` are the groups for which it counts.
+    taken as it is. `made_of` are the groups for which it counts. Of a group's excess it must show
+    the share `least`: of causes that were planted it shows .9 to 1.2 (`FAR`: about one half), of
+    groups that only look like one at most two thirds (`FAR`: a tenth).
     """
 
     name: str
@@ -40,6 +42,7 @@ class Evidence:
     columns: tuple[str, ...]
     made_of: tuple[str, ...] = (TEXT, IMAGE, PAIR)
     is_share: bool = False
+    least: float = 0.75
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ OUTCOMES = (
         (
             Evidence("images", _AMONG_IMAGES, ("t2i_rank", "block"), (TEXT, PAIR)),
             Evidence("captions", _rank_share("i2t_rank"), ("i2t_rank", "block"), (IMAGE, PAIR)),
-            Evidence(FAR, f"({_AMONG_IMAGES}) > 0.5", ("t2i_rank", "block"), is_share=True),
+            Evidence(
+                FAR, f"({_AMONG_IMAGES}) > 0.5", ("t2i_rank", "block"), is_share=True, least=0.25
+            ),
         ),
     ),
     Outcome(

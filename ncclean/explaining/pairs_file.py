@@ -18,8 +18,21 @@ from ncclean.explaining.outcomes import FAR, Evidence, Outcome
 from ncclean.storage.quoting import identifier
 
 _BINS = 64
-_KEPT = ("shard", "row", "caption_number", "uid", "text", "url", "width", "height", "caption_key",
-         "language")  # fmt: skip
+_KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width", "height",
+         "caption_key", "language", "similarity", "suspect_word", "better_word")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Required:
+    """Values that must be higher in a group: `columns` are their places, the outcome's own first.
+
+    Each shows at least the share `least` of the first one's excess. Number `far` counts only where
+    nothing comparable is outside.
+    """
+
+    columns: tuple[int, ...]
+    least: tuple[float, ...]
+    far: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,17 +60,15 @@ class Values:
     def evidence(number: int, evidence: Evidence) -> str:
         return f"v{number}_{evidence.name}"
 
-    def tested(self, number: int, made_of: str) -> tuple[list[int], int | None]:
-        """Places in `names` of what must be higher in a group that is made of captions or images.
-
-        And the place among these of what counts only where nothing comparable is outside.
-        """
-        names, chosen, far = self.names(), [self.of(number)], None
-        for one in self.outcomes[number].evidence:
-            if made_of in one.made_of:
-                far = len(chosen) if one.name == FAR else far
-                chosen.append(self.evidence(number, one))
-        return [names.index(name) for name in chosen], far
+    def required(self, number: int, made_of: str) -> Required:
+        """What must be higher in a group that is made of captions, images or both."""
+        names, outcome = self.names(), self.outcomes[number]
+        used = [one for one in outcome.evidence if made_of in one.made_of]
+        return Required(
+            (names.index(self.of(number)), *(names.index(self.evidence(number, e)) for e in used)),
+            (1.0, *(one.least for one in used)),
+            next((place for place, one in enumerate(used, start=1) if one.name == FAR), None),
+        )
 
 
 def pairs_query(

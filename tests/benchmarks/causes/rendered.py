@@ -58,7 +58,7 @@ def _clusters(samples: list[Sample], seed: int) -> Any:
             for s in samples
         ]
     )
-    labels = KMeans(16, n_init=1, random_state=seed).fit_predict(vectors)
+    labels = KMeans(8, n_init=1, random_state=seed).fit_predict(vectors)
     places = {id(sample): int(label) for sample, label in zip(samples, labels, strict=True)}
     return lambda sample: places[id(sample)]
 
@@ -172,6 +172,7 @@ def main() -> None:
             done = arguments.out / f"{model}-{seed}.json"
             if not done.exists():
                 row = measure(place, seed, model, noise, causes)
+                (place / "shards" / "sources.parquet").rename(place / "sources.parquet")
                 shutil.rmtree(place / "shards")
                 done.write_text(json.dumps(row))
             rows.append(json.loads(done.read_text()))
