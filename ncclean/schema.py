@@ -395,6 +395,7 @@ _EXAMPLE = pa.struct(
     [
         ("uid", _STRING),
         ("shard", _STRING),
+        ("key", _STRING),
         ("row", _INT),
         ("caption_number", _INT),
         ("caption", _STRING),

@@ -86,7 +86,7 @@ def excess_tests(
     expected = (means * pairs).sum(axis=2) / count
     variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
-    log_p = log_p_values(count, mean, expected, spread)
+    log_p = log_p_values(count, mean, expected, variances * count, spread)
     counts = np.ones(log_p.shape, bool)
     if required.far is not None:
         compared = is_comparable(pairs, totals) & by_stratum

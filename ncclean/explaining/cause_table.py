@@ -24,6 +24,7 @@ class Example:
 
     uid: str | None
     shard: str
+    key: str | None
     row: int
     caption_number: int
     caption: str | None

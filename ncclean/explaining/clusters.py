@@ -15,6 +15,7 @@ from ncclean.neighbour_search.coarse_quantizer import TRAINING_ROWS_PER_LIST, Co
 from ncclean.progress import Progress
 
 _PAIRS_PER_CLUSTER, _MOST = 400, 256
+_CLUSTERS_PER_REGION = 4
 _SAMPLED = 4 * TRAINING_ROWS_PER_LIST  # images of a cluster that it is learnt from
 _SCHEMA = pa.schema(
     [
@@ -22,6 +23,7 @@ _SCHEMA = pa.schema(
         ("key", pa.string()),
         ("caption_number", pa.int16()),
         ("cluster", pa.int32()),
+        ("region", pa.int32()),
     ]
 )
 
@@ -34,10 +36,11 @@ def write_clusters(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Write the cluster of each embedded pair's image to a Parquet file.
+    """Write the cluster of each embedded pair's image to a Parquet file, and the cluster's region.
 
-    k-means on a sample of the images, then the nearest centroid for each; one block of embeddings
-    is in memory at a time. Raises `InputError` for embeddings that cannot be read.
+    k-means on a sample of the images, then the nearest centroid for each; regions are clusters of
+    centroids, a quarter as many. One block of embeddings is in memory at a time. Raises
+    `InputError` for embeddings that cannot be read.
     """
     blocks = embedded_blocks(resolve_embeddings(embeddings), keys)
     rng = np.random.default_rng(seed)
@@ -58,11 +61,16 @@ def write_clusters(
     count = clusters or int(np.clip(seen // _PAIRS_PER_CLUSTER, 2, _MOST))
     progress.say(f"clustering {seen:,} images")
     quantizer = CoarseQuantizer.train(sample, count, seed)
+    regions = max(2, count // _CLUSTERS_PER_REGION)
+    coarse = CoarseQuantizer.train(quantizer.lists, regions, seed)
+    region_of = coarse.assign(quantizer.lists, 1)[:, 0]
     with pq.ParquetWriter(out, _SCHEMA, compression="zstd") as writer:
         for number, block in enumerate(blocks):
             pairs = block.read()
             if len(pairs.image):
                 nearest = quantizer.assign(pairs.image, 1)[:, 0]
-                facts = pairs.facts.select(_SCHEMA.names[:-1])
-                writer.write_table(facts.append_column("cluster", pa.array(nearest)).cast(_SCHEMA))
+                facts = pairs.facts.select(_SCHEMA.names[:3])
+                facts = facts.append_column("cluster", pa.array(nearest))
+                facts = facts.append_column("region", pa.array(region_of[nearest]))
+                writer.write_table(facts.cast(_SCHEMA))
             progress.advance(number + 1, len(blocks), "blocks")

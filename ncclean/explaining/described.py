@@ -69,7 +69,7 @@ def described(
                 excess=excess[number],
                 q_value=candidate.q_value,
                 condition=candidate.kind.condition(candidate.value),
-                join=clusters if "cluster" in candidate.kind.columns else None,
+                join=clusters if {"cluster", "region"} & set(candidate.kind.columns) else None,
                 proposal=proposals.get(number),
                 examples=_examples(
                     connection, group_of[number], values.of(candidate.outcome), options.examples
@@ -114,7 +114,7 @@ def _examples(
     columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
     selected = ", ".join(
         name if name in columns else f"NULL AS {name}"
-        for name in ("uid", "shard", "row", "caption_number")
+        for name in ("uid", "shard", "key", "row", "caption_number")
     )
     text = f"left(text, {_LONGEST})" if "text" in columns else "NULL"
     listed = ", ".join(map(str, map(int, places or ()))) or "NULL"
@@ -123,6 +123,6 @@ def _examples(
         f"ORDER BY {value} DESC, place"
     ).fetchall()
     return tuple(
-        Example(uid, str(shard), int(row), int(number or 0), caption, float(probability))
-        for uid, shard, row, number, caption, probability in rows
+        Example(uid, str(shard), key, int(row), int(number or 0), caption, float(probability))
+        for uid, shard, key, row, number, caption, probability in rows
     )

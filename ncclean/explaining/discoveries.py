@@ -8,12 +8,15 @@ without being wrong. So e differs between groups that have no more noise, by a v
 the bulk of the groups shows: in the median, (q - e)^2 / (s^2 / n + tau^2) is that of a squared
 normal variable, s^2 the variance of v. Few groups with a cause do not move a median.
 
-With tau, n pairs tell as much as n' = n / (1 + n tau^2 / e (1 - e)) independent ones. The p-value
-is Chernoff's bound on the mean of n' independent values in [0, 1] whose expected mean is e:
+With tau, n pairs tell as much as n' = n / (1 + n tau^2 / s^2) independent ones. The p-value is the
+smaller of two bounds on how often the mean of n' independent values in [0, 1] is q or more,
+Chernoff's for any values of mean e (Hoeffding, 1963), there with e (1 - e) for s^2, and Bennett's
+(1962) for values of variance s^2:
 
-    P(mean >= q) <= exp(-n' KL(q || e)),   KL(q || e) = q log(q/e) + (1 - q) log((1 - q)/(1 - e))
+    exp(-n' KL(q || e)),                  KL(q || e) = q log(q/e) + (1 - q) log((1 - q)/(1 - e))
+    exp(-n' s^2 h((q - e) / s^2)),        h(u) = (1 + u) log(1 + u) - u
 
-(Hoeffding, 1963). It holds for small n and rare noise, where a normal tail would not.
+They hold for small n and rare noise, where a normal tail would not.
 """
 
 from __future__ import annotations
@@ -47,14 +50,28 @@ def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
 
 
 def log_p_values(
-    pairs: np.ndarray, mean: np.ndarray, expected: np.ndarray, tau2: np.ndarray | float
+    pairs: np.ndarray,
+    mean: np.ndarray,
+    expected: np.ndarray,
+    variance: np.ndarray,
+    tau2: np.ndarray | float,
 ) -> np.ndarray:
-    """log of Chernoff's bound for each group; 0 where the mean is not above the expected one."""
+    """log of the bound for each group; 0 where the mean is not above the expected one.
+
+    `variance` is s^2, that of single pairs.
+    """
     q = np.clip(mean, _TINY, 1 - _TINY)
     e = np.clip(expected, _TINY, 1 - _TINY)
-    effective = pairs / (1 + pairs * tau2 / (e * (1 - e)))
+    largest = e * (1 - e)
+    spread = np.clip(variance, _TINY, largest)
     divergence = q * np.log(q / e) + (1 - q) * np.log((1 - q) / (1 - e))
-    return np.where(q > e, -effective * divergence, 0.0)
+    ratio = np.maximum(q - e, 0) / spread
+    bennett = spread * ((1 + ratio) * np.log1p(ratio) - ratio)
+    exponent = np.maximum(
+        divergence * pairs / (1 + pairs * tau2 / largest),
+        bennett * pairs / (1 + pairs * tau2 / spread),
+    )
+    return np.where(q > e, -exponent, 0.0)
 
 
 def log_threshold(log_p: np.ndarray, tests: int, rate: float) -> float:

@@ -50,7 +50,7 @@ from ncclean.scratch import scratch_folder
 from ncclean.storage.catalog import connect, first_line
 from ncclean.storage.decisions import CORRECT, DROP, Decision, write_decisions
 from ncclean.storage.joined import JoinedScores
-from ncclean.storage.quoting import quoted
+from ncclean.storage.quoting import identifier, quoted
 from ncclean.storage.run_record import RunRecord
 
 COMMAND = "explain"
@@ -222,10 +222,10 @@ class _Search:
         self.join.append(self.cluster_table)
 
     def run(self) -> _Found:
-        by, values, cluster, facts = self._write_pairs()
+        by, values, clusters, facts = self._write_pairs()
         with self._pairs() as connection:
             columns = [row[0] for row in connection.execute("DESCRIBE pairs").fetchall()]
-            kinds = kinds_of(columns, cluster, [self._by_kind(connection, *one) for one in by])
+            kinds = kinds_of(columns, clusters, [self._by_kind(connection, *one) for one in by])
             kinds = tuple(kind for kind in kinds if _differs(connection, kind))
             totals = Totals.read(connection, values.names())
             groups = []
@@ -303,7 +303,7 @@ class _Search:
             )
         )
 
-    def _write_pairs(self) -> tuple[Any, Values, str | None, tuple[int, int, dict[str, int]]]:
+    def _write_pairs(self) -> tuple[Any, Values, dict[str, str], tuple[int, int, dict[str, int]]]:
         """Write the file of the pairs, unless it is there; returns what it has."""
         with contextlib.ExitStack() as stack:
             aside = None
@@ -319,16 +319,18 @@ class _Search:
                     f"{self.scores[0]} has no noise probabilities: it is not a score table, or was "
                     "scored without"
                 )
-            by = []
+            by, further = [], {}
             for number, text in enumerate(self.options.by):
                 expression = scores.expression(text, "--by")
                 by.append((text, expression, _BY.format(number)))
-            cluster = scores.names.named(
-                f"{_CLUSTERS}.cluster" if self.cluster_table else "cluster"
-            )
-            further = {column: expression.sql for _, expression, column in by}
-            if cluster is not None:
-                further["cluster"] = f'"{cluster}"'
+                further[_BY.format(number)] = expression.sql
+            clusters = {}
+            for name in ("cluster", "region"):
+                sql = f"{_CLUSTERS}.{name}" if self.cluster_table else name
+                named = scores.names.named(sql)
+                if named is not None:
+                    clusters[name] = sql
+                    further[name] = identifier(named)
             if aside is not None:
                 self.progress.say("reading the score table")
                 scores.prepare(columns, [expression for _, expression, _ in by])
@@ -341,10 +343,7 @@ class _Search:
                 "SELECT count(*), count(*) FILTER (status = 'ok') FROM scores"
             ).fetchall()[0]
             facts = int(rows), int(pairs), dict(scores.partners)
-        condition = None
-        if cluster is not None:
-            condition = f"{_CLUSTERS}.cluster" if self.cluster_table else cluster
-        return by, values, condition, facts
+        return by, values, clusters, facts
 
     def _by_kind(
         self, connection: duckdb.DuckDBPyConnection, text: str, expression: Any, column: str

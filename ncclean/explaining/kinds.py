@@ -7,7 +7,7 @@ so a condition names them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclean.storage.quoting import identifier, quoted
@@ -97,11 +97,11 @@ _PHRASES = (
 
 
 def kinds_of(
-    columns: Iterable[str], cluster: str | None = None, by: Sequence[Kind] = ()
+    columns: Iterable[str], clusters: Mapping[str, str] | None = None, by: Sequence[Kind] = ()
 ) -> tuple[Kind, ...]:
     """The kinds that a table with these columns has, the preferred ones first.
 
-    `cluster` is SQL for the number of a pair's image cluster, None where there are none.
+    `clusters` are the SQL of the columns `cluster` and `region`, where there are any.
     """
     there = set(columns)
     size = "width || ' x ' || height"
@@ -122,28 +122,28 @@ def kinds_of(
              ("text",), _length_condition, _length_label),
         Kind("image size", IMAGE, size, ("width", "height"), _size_condition),
     ]  # fmt: skip
-    if cluster is not None:
-        kinds.append(
-            Kind("image cluster", IMAGE, "cluster::VARCHAR", ("cluster",),
-                 lambda value: f"{cluster} = {int(value)}")
-        )  # fmt: skip
-        kinds.append(
-            Kind(
-                "word in a cluster",
-                PAIR,
-                "list_transform(list_distinct(tokens), lambda word: cluster || ':' || word)",
-                ("text", "cluster"),
-                lambda value: _of_cluster(cluster, value),
-                lambda value: f"{value.partition(':')[2]} in cluster {value.partition(':')[0]}",
-                several=True,
-            )
-        )
+    for name, sql in (clusters or {}).items():
+        kinds += _image_kinds(name, sql)
     return tuple(kind for kind in kinds if set(kind.columns) <= there)
 
 
-def _of_cluster(cluster: str, value: str) -> str:
-    number, _, word = value.partition(":")
-    return f"{cluster} = {int(number)} AND {word_condition(word)}"
+def _image_kinds(name: str, sql: str) -> list[Kind]:
+    """Image clusters or regions, and words in them; `sql` is the number in the score table."""
+
+    def condition(value: str) -> str:
+        number, _, word = value.partition(":")
+        return f"{sql} = {int(number)} AND {word_condition(word)}"
+
+    def label(value: str) -> str:
+        number, _, word = value.partition(":")
+        return f"“{word}” in {name} {number}"
+
+    words = f"list_transform(list_distinct(tokens), lambda word: {name} || ':' || word)"
+    return [
+        Kind(f"image {name}", IMAGE, f"{name}::VARCHAR", (name,),
+             lambda value: f"{sql} = {int(value)}"),
+        Kind(f"word in a {name}", PAIR, words, ("text", name), condition, label, several=True),
+    ]  # fmt: skip
 
 
 def by_values(name: str, expression: str, column: str) -> Kind:

@@ -20,6 +20,7 @@ import ncclean
 from ncclean.auditing.audit import Audit
 from ncclean.errors import InputError
 from ncclean.report import formats
+from ncclean.report.causes import CauseCard
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
 from ncclean.report.pairs import GROUPS, ShownPair
@@ -39,7 +40,7 @@ class Page:
     """The content of a page besides the measurements. `thumbnails` is None without shards.
 
     `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
-    `decided` how many pairs people decided about, by decision.
+    `decided` how many pairs people decided about, by decision. `causes` is None without a table.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Page:
     join: Sequence[str] = ()
     audit: Audit | None = None
     decided: dict[str, int] | None = None
+    causes: Sequence[CauseCard] | None = None
 
 
 def render(numbers: Measurements, page: Page) -> str:
@@ -65,6 +67,11 @@ def render(numbers: Measurements, page: Page) -> str:
         counts=numbers.counts,
         page=page,
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
+        cause_pictures={
+            (p.shard, p.row): pictures.get((p.shard, p.row), _PLACEHOLDER)
+            for cause in page.causes or ()
+            for p in cause.examples
+        },
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
         cosine_plots=[lay_out(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
         cosine_legend=cosines.legend if cosines else (),

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,7 @@ class Sample:
 @dataclass
 class Corpus:
     samples: list[Sample]
-    # By cause, the uids of the pairs that its own condition selects, wrong or not.
-    groups: dict[str, set[str]] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
 
     def of(self, cause: str) -> set[str]:
         """The uids of the wrong pairs of a cause."""
@@ -128,8 +127,7 @@ def plant(
     _plant_by_place(corpus, samples, take, rng)
     _plant_by_caption(corpus, take, rng)
     _plant_by_word(corpus, free, cluster_of, rng)
-    for cause in {s.cause for s in samples if s.cause}:
-        corpus.groups.setdefault(cause, corpus.of(cause))
+    corpus.groups = sorted({s.cause for s in samples if s.cause})
     return corpus
 
 
@@ -143,7 +141,6 @@ def _plant_by_place(corpus: Corpus, samples: list[Sample], take: Any, rng: Any) 
     boiled = [s for s in samples if s.shard == 3][:SIZE]
     for sample in boiled:
         sample.describe(BOILERPLATE, "boilerplate of a shard")
-    corpus.groups["boilerplate of a shard"] = {s.facts["uid"] for s in boiled}
     thumbs, others = take(), take()
     for sample in (*thumbs, *others):
         _url(sample, "shop.example", "thumbs" if sample in thumbs else "full")
@@ -173,9 +170,6 @@ def _plant_by_word(
     for sample in corpus.samples:
         if sample.cause is None and not sample.facts["is_noisy"] and _has(sample, "hexagon"):
             sample.describe(sample.caption.replace("hexagon", "arrow"), "class renamed")
-    corpus.groups["class renamed"] = {
-        s.facts["uid"] for s in corpus.samples if _has(s, "arrow") or _has(s, "arrows")
-    }
     left = [s for s in free if s.cause is None]
     counts: dict[tuple[int, str], list[Sample]] = {}
     for sample in left:
@@ -227,8 +221,3 @@ def _placeholder() -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (75, 50), (205, 205, 205)).save(buffer, "JPEG")
     return buffer.getvalue()
-
-
-def names(corpora: Iterable[Corpus]) -> list[str]:
-    """All causes, in the order of their first corpus."""
-    return list(dict.fromkeys(cause for corpus in corpora for cause in corpus.groups))
