@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from ncclean.explaining.kinds import LENGTHS, TOKENS, Kind
+from ncclean.explaining.kinds import LENGTHS, Kind
 
 BUCKETS = 1 << 22
 STRATA = len(LENGTHS)
@@ -89,34 +89,38 @@ def group_sums(
     connection: duckdb.DuckDBPyConnection,
     kind: Kind,
     values: Sequence[str],
+    own: Sequence[str],
     totals: Totals,
     min_pairs: int,
 ) -> Groups:
     """Add up the values of all groups of a kind that have `min_pairs` pairs and may have a cause.
 
-    `values` are columns of the view `pairs`.
+    `values` are columns of the view `pairs`, `own` those of them that exceed where there is a cause.
     """
-    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
-    expected = "".join(
-        f", sum(list_value({', '.join(map(repr, map(float, means)))})[stratum + 1]) AS e{n}"
-        for n, means in enumerate(totals.means)
+    screened = [n for n, name in enumerate(values) if name in own]
+    excess = ", ".join(
+        f"{values[n]} - list_value({', '.join(map(repr, map(float, totals.means[n])))})"
+        f"[stratum + 1] AS x{n}"
+        for n in screened
     )
-    source = _source(kind)
     buckets = _columns(
         connection.execute(
-            f"SELECT (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs{sums}{expected} "
-            f"FROM ({source}) GROUP BY 1 HAVING count(*) >= {min_pairs}"
+            f"SELECT (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs"
+            f"{''.join(f', sum(x{n}) AS x{n}' for n in screened)} "
+            f"FROM ({_source(kind, excess)}) GROUP BY 1 HAVING count(*) >= {min_pairs}"
         )
     )
-    number = buckets["bucket"].astype(np.int32)
-    pairs = buckets["pairs"]
+    number, pairs = buckets["bucket"].astype(np.int32), buckets["pairs"]
     is_typical = np.ones(len(number), bool)
     chosen = is_typical.copy()
     if len(number) > _ALL_BUCKETS:
-        deviation = np.sqrt(totals.variances.max(axis=1)[:, None] * pairs)
-        excess = np.stack([buckets[f"s{n}"] - buckets[f"e{n}"] for n in range(len(values))])
         is_typical = number % max(1, len(number) // _SAMPLED) == 0
-        chosen = is_typical | (excess > _SCREEN * deviation).any(axis=0)
+        chosen = is_typical.copy()
+        for n in screened:
+            deviation = np.sqrt(totals.variances[n].max() * pairs)
+            chosen |= buckets[f"x{n}"] > _SCREEN * deviation
+    source = _source(kind, ", ".join(["stratum", *values]))
+    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
     connection.register("looked_at", pa.table({"bucket": number[chosen]}))
     rows = _columns(
         connection.execute(
@@ -152,12 +156,10 @@ def _typical(
     return np.isin(next(iter(hashed.values())), buckets)
 
 
-def _source(kind: Kind) -> str:
-    """SQL for the pairs of each value: `value`, `stratum` and the values."""
-    tokens = f"SELECT *, {TOKENS} AS tokens FROM pairs" if "text" in kind.columns else "FROM pairs"
+def _source(kind: Kind, columns: str) -> str:
+    """SQL for the pairs of each value: `value` and columns."""
     value = f"unnest({kind.value})" if kind.several else kind.value
-    inner = f"SELECT {value} AS value, * FROM ({tokens})"
-    return f"SELECT * FROM ({inner}) WHERE value IS NOT NULL"
+    return f"SELECT * FROM (SELECT {value} AS value, {columns} FROM pairs) WHERE value IS NOT NULL"
 
 
 def _columns(result: duckdb.DuckDBPyConnection) -> dict[str, np.ndarray]:

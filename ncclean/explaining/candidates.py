@@ -15,7 +15,7 @@ from ncclean.explaining.discoveries import (
     log_threshold,
     q_values,
 )
-from ncclean.explaining.kinds import Kind
+from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.pairs_file import Required, Values
 
@@ -122,7 +122,7 @@ def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
 
 def compares_lengths(kind: Kind) -> bool:
     """Whether groups of a kind are compared with captions as long: not groups by the length."""
-    return kind.name != "length of the caption"
+    return kind.name != LENGTH
 
 
 def candidates_of(

@@ -30,7 +30,7 @@ from ncclean.explaining.cause_table import Cause, write_causes
 from ncclean.explaining.described import described
 from ncclean.explaining.exchanged_words import exchanged
 from ncclean.explaining.folding import fold
-from ncclean.explaining.kinds import TOKENS, Kind, by_ranges, by_values, kinds_of
+from ncclean.explaining.kinds import Kind, by_ranges, by_values, kinds_of
 from ncclean.explaining.members import members_query, patterns_of
 from ncclean.explaining.options import ExplainOptions
 from ncclean.explaining.outcomes import outcomes_of
@@ -378,7 +378,9 @@ class _Search:
                     saved["is_typical"],
                     int(saved["tested"]),
                 )
-        groups = group_sums(connection, kind, values.names(), totals, self.options.min_pairs)
+        groups = group_sums(
+            connection, kind, values.names(), values.own(), totals, self.options.min_pairs
+        )
         with self.work.writing(name) as aside, open(aside, "wb") as file:
             np.savez(
                 file,
@@ -406,12 +408,11 @@ def _has_column(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
 
 
 def _differs(connection: duckdb.DuckDBPyConnection, kind: Kind) -> bool:
-    """Whether any pair has a value of a kind, and not all of a single-valued kind the same."""
+    """Whether the pairs have values of a kind, and not all the same."""
     if kind.several:
-        return bool(connection.execute("SELECT count(text) FROM pairs").fetchall()[0][0])
-    source = f"(SELECT *, {TOKENS} AS tokens FROM pairs)" if "text" in kind.columns else "pairs"
+        return True
     low, high = connection.execute(
-        f"SELECT min({kind.value}), max({kind.value}) FROM {source}"
+        f"SELECT min({kind.value}), max({kind.value}) FROM pairs"
     ).fetchall()[0]
     return low is not None and low != high
 

@@ -29,15 +29,15 @@ SHAPE = (
 )
 # Longer captions have more tokens that may be wrong, shorter ones lower cosines.
 LENGTHS = ((1, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
-_BINS = 8
+LENGTH = "length of the caption"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of group. `value` is SQL over the columns and `tokens` of a pair, a list if `several`.
+    """A kind of group. `value` is SQL over the columns of the pairs, a list if `several`.
 
     `condition` is the SQL over the score table that selects a value, `label` what people read,
-    `columns` are those that the table must have. The first of two kinds is preferred where groups
+    `columns` are those that the pairs must have. The first of two kinds is preferred where groups
     are the same pairs.
     """
 
@@ -96,31 +96,39 @@ _PHRASES = (
 )
 
 
+# Columns of the pairs beside those of the table, and what they are computed from: once, as regular
+# expressions take most of the time.
+DERIVED = {
+    "tokens": ("text", TOKENS),
+    "shape": ("text", SHAPE),
+    "host": ("url", f"nullif({_HOST}, '')"),
+    "folder": ("url", f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')"),
+    "ending": ("url", f"nullif({_ENDING}, '')"),
+}
+
+
 def kinds_of(
     columns: Iterable[str], clusters: Mapping[str, str] | None = None, by: Sequence[Kind] = ()
 ) -> tuple[Kind, ...]:
-    """The kinds that a table with these columns has, the preferred ones first.
+    """The kinds that pairs with these columns have, the preferred ones first.
 
     `clusters` are the SQL of the columns `cluster` and `region`, where there are any.
     """
     there = set(columns)
-    size = "width || ' x ' || height"
+    words = "list_distinct(tokens)"
     kinds = [
         Kind("shard", PAIR, "shard", ("shard",), _equals("shard")),
-        Kind("host", PAIR, f"nullif({_HOST}, '')", ("url",), _equals(_HOST)),
+        Kind("host", PAIR, "host", ("host",), _equals(_HOST)),
         Kind("caption key", TEXT, "caption_key", ("caption_key",), _equals("caption_key")),
         Kind("language", TEXT, "language", ("language",), _equals("language")),
         *by,
-        Kind("phrase", TEXT, _PHRASES, ("text",), word_condition, several=True),
-        Kind("word", TEXT, "list_distinct(tokens)", ("text",), word_condition, several=True),
-        Kind("folder of the url", PAIR,
-             f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')", ("url",),
-             _equals(f"{_HOST} || '/' || {_FOLDER}")),
-        Kind("ending of the url", PAIR, f"nullif({_ENDING}, '')", ("url",), _equals(_ENDING)),
-        Kind("shape of the caption", TEXT, SHAPE, ("text",), _equals(SHAPE)),
-        Kind("length of the caption", TEXT, f"{length_class('len(tokens)')}::VARCHAR",
-             ("text",), _length_condition, _length_label),
-        Kind("image size", IMAGE, size, ("width", "height"), _size_condition),
+        Kind("phrase", TEXT, _PHRASES, ("tokens",), word_condition, several=True),
+        Kind("word", TEXT, words, ("tokens",), word_condition, several=True),
+        Kind("folder of the url", PAIR, "folder", ("folder",), _equals(f"{_HOST} || '/' || {_FOLDER}")),
+        Kind("ending of the url", PAIR, "ending", ("ending",), _equals(_ENDING)),
+        Kind("shape of the caption", TEXT, "shape", ("shape",), _equals(SHAPE)),
+        Kind(LENGTH, TEXT, "stratum::VARCHAR", ("tokens",), _length_condition, _length_label),
+        Kind("image size", IMAGE, "width || ' x ' || height", ("width", "height"), _size_condition),
     ]  # fmt: skip
     for name, sql in (clusters or {}).items():
         kinds += _image_kinds(name, sql)
@@ -142,7 +150,7 @@ def _image_kinds(name: str, sql: str) -> list[Kind]:
     return [
         Kind(f"image {name}", IMAGE, f"{name}::VARCHAR", (name,),
              lambda value: f"{sql} = {int(value)}"),
-        Kind(f"word in a {name}", PAIR, words, ("text", name), condition, label, several=True),
+        Kind(f"word in a {name}", PAIR, words, ("tokens", name), condition, label, several=True),
     ]  # fmt: skip
 
 

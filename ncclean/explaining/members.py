@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from ncclean.explaining.aggregates import Totals
 from ncclean.explaining.folding import Patterns
-from ncclean.explaining.kinds import TOKENS, Kind
+from ncclean.explaining.kinds import Kind
 
 
 def members_query(connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[Kind, str]]) -> str:
@@ -31,11 +31,9 @@ def members_query(connection: duckdb.DuckDBPyConnection, groups: Sequence[tuple[
         connection.register("wanted_values", table)
         connection.execute(f"CREATE OR REPLACE TEMP TABLE wanted_{number} AS FROM wanted_values")
         connection.unregister("wanted_values")
-        has_text = "text" in kind.columns
-        source = f"(SELECT *, {TOKENS} AS tokens FROM pairs)" if has_text else "pairs"
         value = f"unnest({kind.value})" if kind.several else kind.value
         parts.append(
-            f"SELECT place, member FROM (SELECT place, {value} AS value FROM {source}) "
+            f"SELECT place, member FROM (SELECT place, {value} AS value FROM pairs) "
             f"JOIN wanted_{number} ON value = wanted"
         )
     return " UNION ALL ".join(parts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from ncclean.explaining.kinds import TOKENS, length_class
+from ncclean.explaining.kinds import DERIVED, length_class
 from ncclean.explaining.outcomes import FAR, Evidence, Outcome
 from ncclean.storage.quoting import identifier
 
@@ -52,6 +52,10 @@ class Values:
             )
         ]
 
+    def own(self) -> list[str]:
+        """The value column of each outcome, without evidence."""
+        return [self.of(number) for number in range(len(self.outcomes))]
+
     @staticmethod
     def of(number: int) -> str:
         return f"v{number}"
@@ -82,8 +86,9 @@ def pairs_query(
     `stratum` is the class of the caption's length; `further` are columns by name with their SQL. It
     reads the table for what the evidence means first.
     """
-    strata = length_class(f"len({TOKENS})") if "text" in columns else "0"
+    strata = length_class("len(tokens)") if "text" in columns else "0"
     selected = [identifier(name) for name in _KEPT if name in columns]
+    selected += [f"{sql} AS {name}" for name, (source, sql) in DERIVED.items() if source in columns]
     selected += [f"{sql} AS {identifier(name)}" for name, sql in further.items()]
     selected.append(f"{strata}::UTINYINT AS stratum")
     blocks = _BLOCKS if "block" in columns else ""

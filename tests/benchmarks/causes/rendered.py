@@ -6,7 +6,8 @@
 A reported cause names a planted one if at least half of the wrong pairs that it selects are of that
 one. A planted cause is found if those that name it select at least half of its pairs. A reported
 cause counts as false if its pairs are wrong in truth no more often than the pairs in no planted
-cause, by the least excess that is reported. Corpora without causes have the same traps and random noise.
+cause, by the least excess that is reported. Corpora without causes have the same traps, and random
+noise or none.
 """
 
 from __future__ import annotations
