@@ -95,7 +95,7 @@ def group_sums(
 ) -> Groups:
     """Add up the values of all groups of a kind that have `min_pairs` pairs and may have a cause.
 
-    `values` are columns of the view `pairs`, `own` those of them that exceed where there is a cause.
+    `values` are columns of the view `pairs`, `own` those that exceed wherever there is a cause.
     """
     screened = [n for n, name in enumerate(values) if name in own]
     excess = ", ".join(

@@ -1,7 +1,7 @@
-"""A rendered corpus with ten causes of wrong pairs, and groups that only look like causes.
+"""A rendered corpus with five of ten causes of wrong pairs, and groups that only look like causes.
 
-Every cause holds about 220 pairs, but for the two that a word decides. The traps are right: one
-host cuts its captions to a few words, one darkens its images.
+Every cause holds about 220 pairs, but for a shard of 400 and the two that a word decides. The traps
+are right: one host cuts its captions to a word, one darkens its images.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def write_corpus(corpus: Corpus, folder: Path) -> None:
 def plant(
     samples: list[Sample], cluster_of: Callable[[Sample], int], seed: int, causes: bool = True
 ) -> Corpus:
-    """Plant the traps, and the causes unless told otherwise."""
+    """Plant the traps, and five causes unless told otherwise: those of an even or an odd seed."""
     rng = np.random.default_rng(seed)
     corpus = Corpus(samples)
     for sample in samples:
@@ -122,29 +122,33 @@ def plant(
         sample.trap = "dark images"
         _url(sample, "dark.example", "images")
         sample.image = _darkened(sample.image)
-    if not causes:
-        return corpus
-    _plant_by_place(corpus, samples, take, rng)
-    _plant_by_caption(corpus, take, rng)
-    _plant_by_word(corpus, free, cluster_of, rng)
+    if causes:
+        (_plant_odd if seed % 2 else _plant_even)(corpus, take, cluster_of, rng)
     corpus.groups = sorted({s.cause for s in samples if s.cause})
     return corpus
 
 
-def _plant_by_place(corpus: Corpus, samples: list[Sample], take: Any, rng: Any) -> None:
+def _plant_even(corpus: Corpus, take: Any, cluster_of: Any, rng: Any) -> None:
     shifted = take()
     for sample in shifted:
         _url(sample, "shifted.example", "images")
     _move(shifted, 1, "host shifted by one")
-    run = [s for s in samples if s.shard == 7]
-    _move(run, 3, "shard shifted by three")
-    boiled = [s for s in samples if s.shard == 3][:SIZE]
-    for sample in boiled:
+    for sample in [s for s in corpus.samples if s.shard == 3][:SIZE]:
         sample.describe(BOILERPLATE, "boilerplate of a shard")
     thumbs, others = take(), take()
-    for sample in (*thumbs, *others):
-        _url(sample, "shop.example", "thumbs" if sample in thumbs else "full")
+    for samples, folder in ((thumbs, "thumbs"), (others, "full")):
+        for sample in samples:
+            _url(sample, "shop.example", folder)
     _permute(thumbs, rng, "folder of a host")
+    for sample in take():
+        sample.describe(f"IMG_{rng.integers(1000, 9999)}.JPG", "file names")
+    for sample in corpus.samples:
+        if sample.cause is None and not sample.facts["is_noisy"] and _has(sample, "hexagon"):
+            sample.describe(sample.caption.replace("hexagon", "arrow"), "class renamed")
+
+
+def _plant_odd(corpus: Corpus, take: Any, cluster_of: Callable[[Sample], int], rng: Any) -> None:
+    _move([s for s in corpus.samples if s.shard == 7], 3, "shard shifted by three")
     crawled = take()
     for sample in crawled:
         sample.source = "crawl-7"
@@ -153,35 +157,20 @@ def _plant_by_place(corpus: Corpus, samples: list[Sample], take: Any, rng: Any) 
     for sample in take():
         sample.image = placeholder
         sample.describe(sample.caption, "placeholder of one size")
-
-
-def _plant_by_caption(corpus: Corpus, take: Any, rng: Any) -> None:
-    for sample in take():
-        sample.describe(f"IMG_{rng.integers(1000, 9999)}.JPG", "file names")
     seen = take()
     _permute(seen, rng, "phrase")
     for sample in seen:
         sample.facts["caption"] = f"As seen on {sample.caption}"
-
-
-def _plant_by_word(
-    corpus: Corpus, free: list[Sample], cluster_of: Callable[[Sample], int], rng: Any
-) -> None:
-    for sample in corpus.samples:
-        if sample.cause is None and not sample.facts["is_noisy"] and _has(sample, "hexagon"):
-            sample.describe(sample.caption.replace("hexagon", "arrow"), "class renamed")
-    left = [s for s in free if s.cause is None]
     counts: dict[tuple[int, str], list[Sample]] = {}
-    for sample in left:
-        for colour in COLOURS:
-            if _has(sample, colour):
+    for sample in corpus.samples:
+        if sample.cause is None and sample.trap is None and not sample.facts["is_noisy"]:
+            for colour in filter(lambda name: _has(sample, name), COLOURS):  # noqa: B023
                 counts.setdefault((cluster_of(sample), colour), []).append(sample)
     (_, colour), chosen = max(counts.items(), key=lambda item: len(item[1]))
     other = COLOURS[(COLOURS.index(colour) + 4) % len(COLOURS)]
     for sample in chosen:
-        sample.describe(
-            re.sub(rf"\b{colour}\b", other, sample.caption), "colour wrong in a cluster"
-        )
+        wrong = re.sub(rf"\b{colour}\b", other, sample.caption)
+        sample.describe(wrong, "colour wrong in a cluster")
 
 
 def _has(sample: Sample, word: str) -> bool:

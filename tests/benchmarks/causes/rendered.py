@@ -118,24 +118,23 @@ def judge(
     return names, reported
 
 
-def measure(out: Path, seed: int, model: str, noise: float, causes: bool) -> dict[str, Any]:
-    """Plant, score and explain one corpus."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    corpus = build(out, seed, noise, causes)
-    scores = str(out / "scores.parquet")
+def measure(out: Path, corpus: Corpus, model: str) -> dict[str, Any]:
+    """Score and explain one corpus."""
+    place = out / model
+    scores = str(place / "scores.parquet")
+    place.mkdir()
     ncclean.score(
         [str(out / "shards")],
         out=scores,
         model=model,
         words=True,
-        embeddings=str(out / "embeddings"),
+        embeddings=str(place / "embeddings"),
     )
     explained = (
         Explain(
             scores=[scores],
-            out=str(out / "causes.parquet"),
-            embeddings=[str(out / "embeddings")],
+            out=str(place / "causes.parquet"),
+            embeddings=[str(place / "embeddings")],
             join=[f"sources={out / 'shards' / 'sources.parquet'}"],
             options=ExplainOptions(by=["source"], min_excess=MIN_EXCESS),
         )
@@ -145,10 +144,7 @@ def measure(out: Path, seed: int, model: str, noise: float, causes: bool) -> dic
     joins = {"sources": f"{out}/shards/sources.parquet", "clusters": str(explained.clusters)}
     found, reported = judge(list(explained.causes), corpus, scores, joins)
     return {
-        "seed": seed,
         "model": model,
-        "noise": noise,
-        "causes": causes,
         "planted": {cause: len(corpus.of(cause)) for cause in corpus.groups},
         "found": found,
         "reported": reported,
@@ -165,23 +161,25 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["demo", "demo-noisy"])
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     arguments = parser.parse_args()
-    rows = []
-    for model in arguments.models:
-        trials = [(seed, 0.1, True) for seed in range(arguments.corpora)]
-        trials += [(100 + seed, 0.1 * (seed % 2), False) for seed in range(arguments.without)]
-        for seed, noise, causes in trials:
-            place = arguments.out / f"{model}-{seed}"
-            done = arguments.out / f"{model}-{seed}.json"
-            if not done.exists():
-                row = measure(place, seed, model, noise, causes)
-                (place / "shards" / "sources.parquet").rename(place / "sources.parquet")
-                shutil.rmtree(place / "shards")
-                done.write_text(json.dumps(row))
-            rows.append(json.loads(done.read_text()))
-            row = rows[-1]
+    trials = [(seed, 0.1, True) for seed in range(arguments.corpora)]
+    trials += [(100 + seed, 0.1 * (seed % 2), False) for seed in range(arguments.without)]
+    rows: list[dict[str, Any]] = []
+    for seed, noise, causes in trials:
+        place, done = arguments.out / str(seed), arguments.out / f"{seed}.json"
+        if not done.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            corpus = build(place, seed, noise, causes)
+            several = [measure(place, corpus, model) for model in arguments.models]
+            facts = {"seed": seed, "noise": noise, "causes": causes}
+            done.write_text(json.dumps([facts | row for row in several]))
+            shutil.rmtree(place)
+        for row in json.loads(done.read_text()):
+            rows.append(row)
             missed = sorted(set(row["planted"]) - set(row["found"]))
-            false = [one for one in row["reported"] if one["false"]]
-            print(model, seed, "missed", missed, "reported", len(row["reported"]), "false", false)
+            false = [f"{one['kind']}: {one['label']}" for one in row["reported"] if one["false"]]
+            print(seed, row["model"], "missed", missed, len(row["reported"]), "reported, false",
+                  false, flush=True)  # fmt: skip
     if arguments.record is not None:
         settings = {"pairs": SHARDS * PER_SHARD, "min_excess": MIN_EXCESS}
         seeds = list(range(arguments.corpora))

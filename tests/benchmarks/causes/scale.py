@@ -27,7 +27,7 @@ CAUSES = ("host: broken.example", "word: flurb", "shard: 00003", "phrase: via sn
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Write a score table; the pairs of causes are spread over all of it, those of a shard aside."""
+    """Write a score table; the pairs of causes are spread over all of it, but for a shard's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     step = rows // (3 * WRONG)
     zipf = f"floor(exp(random() * ln({_VOCABULARY})))::INT"
@@ -41,7 +41,8 @@ def write_table(path: Path, rows: int) -> None:
         WITH numbered AS (
           SELECT i, i // 10000 AS shard,
             CASE WHEN i // 10000 = 3 THEN (CASE WHEN i % 20 = 0 THEN 3 END)
-                 WHEN i % {step} = 0 AND i // {step} < {3 * WRONG} THEN (i // {step}) % 3 END AS cause
+                 WHEN i % {step} = 0 AND i // {step} < {3 * WRONG} THEN (i // {step}) % 3
+            END AS cause
           FROM range({rows}) AS numbers(i)),
         drawn AS (SELECT *, cause IS NOT NULL OR random() < 0.1 AS wrong FROM numbered)
         SELECT format('{{:032x}}', i::HUGEINT) AS uid,
