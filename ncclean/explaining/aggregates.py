@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from ncclean.explaining.kinds import LENGTHS, Kind
+from ncclean.explaining.outcomes import FAR
+from ncclean.explaining.pairs_file import Values
 
 BUCKETS = 1 << 22
 STRATA = len(LENGTHS)
@@ -28,30 +30,51 @@ _SAMPLED = 5_000  # buckets without any excess, of which the spread is taken
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum."""
+    """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum.
+
+    `shown` (V,) is the part of a group's excess that each value has where pairs are wrong: 1 for
+    an outcome's own value. It tells how well evidence tells pairs apart.
+    """
 
     pairs: np.ndarray
     sums: np.ndarray
     squares: np.ndarray
+    shown: np.ndarray
 
     @classmethod
-    def read(cls, connection: duckdb.DuckDBPyConnection, values: Sequence[str]) -> Totals:
+    def read(cls, connection: duckdb.DuckDBPyConnection, values: Values) -> Totals:
         """Add up the view `pairs`."""
-        sums = "".join(f", sum({name}::DOUBLE), sum({name}::DOUBLE ** 2)" for name in values)
+        names, own = values.names(), values.owners()
+        products = ["{0}::DOUBLE", "{0}::DOUBLE ** 2", "{0}::DOUBLE * {1}"]
+        sums = "".join(
+            f", sum({product.format(name, by)})"
+            for name, by in zip(names, own, strict=True)
+            for product in products
+        )
         rows = connection.execute(
             f"SELECT stratum, count(*){sums} FROM pairs GROUP BY 1"
         ).fetchall()
         pairs = np.zeros(STRATA)
-        both = np.zeros((2, len(values), STRATA))
-        for stratum, count, *summed in rows:
+        summed = np.zeros((3, len(names), STRATA))
+        for stratum, count, *numbers in rows:
             pairs[stratum] = count
-            both[:, :, stratum] = np.reshape(summed, (-1, 2)).T
-        return cls(pairs, *both)
+            summed[:, :, stratum] = np.reshape(numbers, (-1, 3)).T
+        of_all = summed.sum(axis=2)
+        place = [names.index(name) for name in own]
+        wrong = np.maximum(of_all[0, place], 1e-9)  # expected number of wrong pairs
+        right = np.maximum(pairs.sum() - wrong, 1e-9)
+        among_wrong = of_all[2] / wrong
+        for number, name in enumerate(names):
+            if name.endswith(f"_{FAR}"):
+                among_wrong[number] = 0.5
+        difference = among_wrong - (of_all[0] - of_all[2]) / right
+        shown = difference / np.maximum(difference[place], 1e-9)
+        return cls(pairs, summed[0], summed[1], np.clip(shown, 0.0, 1.0))
 
     def of(self, columns: Sequence[int]) -> Totals:
         """The totals of some of the values."""
         places = list(columns)
-        return Totals(self.pairs, self.sums[places], self.squares[places])
+        return Totals(self.pairs, self.sums[places], self.squares[places], self.shown[places])
 
     @property
     def means(self) -> np.ndarray:
@@ -150,7 +173,9 @@ def _typical(
     connection: duckdb.DuckDBPyConnection, values: np.ndarray, buckets: np.ndarray
 ) -> np.ndarray:
     """Which values lie in buckets that were not chosen for their excess."""
-    connection.register("named", pa.table({"value": pa.array(list(values), pa.string())}))
+    connection.register(
+        "named", pa.table({"value": pa.array([str(value) for value in values], pa.string())})
+    )
     hashed = connection.execute(f"SELECT (hash(value) % {BUCKETS})::INT FROM named").fetchnumpy()
     connection.unregister("named")
     return np.isin(next(iter(hashed.values())), buckets)

@@ -92,7 +92,7 @@ def excess_tests(
         compared = is_comparable(pairs, totals) & by_stratum
         counts[required.far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
     excess = mean - expected
-    is_shown = excess >= np.array(required.least)[:, None] * excess[0]
+    is_shown = excess >= (np.array(required.least) * totals.shown)[:, None] * excess[0]
     log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
     strength = excess / np.sqrt(variances + spread + 1e-12)
     return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])

@@ -227,7 +227,7 @@ class _Search:
             columns = [row[0] for row in connection.execute("DESCRIBE pairs").fetchall()]
             kinds = kinds_of(columns, clusters, [self._by_kind(connection, *one) for one in by])
             kinds = tuple(kind for kind in kinds if _differs(connection, kind))
-            totals = Totals.read(connection, values.names())
+            totals = Totals.read(connection, values)
             groups = []
             for number, kind in enumerate(kinds):
                 self.progress.advance(number, len(kinds), "kinds of groups", now=kind.name)

@@ -61,7 +61,7 @@ class Patterns:
         counts = self.totals.pairs - pairs
         # Squares serve the variance alone, which is taken to stay.
         squares = self.totals.squares * counts / np.maximum(self.totals.pairs, 1)
-        return Totals(counts, self.totals.sums - sums, squares)
+        return Totals(counts, self.totals.sums - sums, squares, self.totals.shown)
 
 
 @dataclass(frozen=True)

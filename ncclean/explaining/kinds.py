@@ -28,7 +28,7 @@ SHAPE = (
     f"{_LONGEST})"
 )
 # Longer captions have more tokens that may be wrong, shorter ones lower cosines.
-LENGTHS = ((1, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
+LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
 LENGTH = "length of the caption"
 
 
@@ -72,7 +72,9 @@ def _length_condition(value: str) -> str:
 
 def _length_label(value: str) -> str:
     low, high = LENGTHS[int(value)]
-    return f"{low} or more words" if high is None else f"{low} to {high} words"
+    if high is None:
+        return f"{low} or more words"
+    return f"{low} to {high} words" if low else f"at most {high} words"
 
 
 def _size_condition(value: str) -> str:
@@ -81,13 +83,13 @@ def _size_condition(value: str) -> str:
 
 
 def length_class(count: str) -> str:
-    """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1."""
+    """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1; 0 for none."""
     cases = "".join(
         f"WHEN {count} <= {high} THEN {number} "
         for number, (_, high) in enumerate(LENGTHS)
         if high is not None
     )
-    return f"(CASE {cases}ELSE {len(LENGTHS) - 1} END)"
+    return f"(CASE WHEN {count} IS NULL THEN 0 {cases}ELSE {len(LENGTHS) - 1} END)"
 
 
 _PHRASES = (
@@ -100,7 +102,7 @@ _PHRASES = (
 # expressions take most of the time.
 DERIVED = {
     "tokens": ("text", TOKENS),
-    "shape": ("text", SHAPE),
+    "shape": ("text", f"nullif({SHAPE}, '')"),
     "host": ("url", f"nullif({_HOST}, '')"),
     "folder": ("url", f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')"),
     "ending": ("url", f"nullif({_ENDING}, '')"),
@@ -128,7 +130,8 @@ def kinds_of(
              _equals(f"{_HOST} || '/' || {_FOLDER}")),
         Kind("ending of the url", PAIR, "ending", ("ending",), _equals(_ENDING)),
         Kind("shape of the caption", TEXT, "shape", ("shape",), _equals(SHAPE)),
-        Kind(LENGTH, TEXT, "stratum::VARCHAR", ("tokens",), _length_condition, _length_label),
+        Kind(LENGTH, TEXT, "CASE WHEN text IS NOT NULL THEN stratum::VARCHAR END", ("text",),
+             _length_condition, _length_label),
         Kind("image size", IMAGE, "width || ' x ' || height", ("width", "height"), _size_condition),
     ]  # fmt: skip
     for name, sql in (clusters or {}).items():

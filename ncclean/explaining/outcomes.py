@@ -32,9 +32,8 @@ class Evidence:
     """A number by which pairs are wrong more or less often, null where it tells nothing.
 
     In its place comes the mean value of the pairs with a like number. `is_share` is one that is
-    taken as it is. `made_of` are the groups for which it counts. Of a group's excess it must show
-    the share `least`: of causes that were planted it shows .9 to 1.2 (`FAR`: about one half), of
-    groups that only look like one at most two thirds (`FAR`: a tenth).
+    taken as it is. `made_of` are the groups for which it counts. It must show the share `least` of
+    what wrong pairs would make it show: groups of pairs that were made wrong show .8 or more.
     """
 
     name: str
@@ -80,7 +79,7 @@ OUTCOMES = (
             Evidence("images", _AMONG_IMAGES, ("t2i_rank", "block"), (TEXT, PAIR)),
             Evidence("captions", _rank_share("i2t_rank"), ("i2t_rank", "block"), (IMAGE, PAIR)),
             Evidence(
-                FAR, f"({_AMONG_IMAGES}) > 0.5", ("t2i_rank", "block"), is_share=True, least=0.25
+                FAR, f"({_AMONG_IMAGES}) > 0.5", ("t2i_rank", "block"), is_share=True, least=0.6
             ),
         ),
     ),

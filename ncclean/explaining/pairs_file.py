@@ -26,7 +26,7 @@ _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width",
 class Required:
     """Values that must be higher in a group: `columns` are their places, the outcome's own first.
 
-    Each shows at least the share `least` of the first one's excess. Number `far` counts only where
+    Each shows at least the share `least` of what wrong pairs would make it show. Number `far` counts only where
     nothing comparable is outside.
     """
 
@@ -51,6 +51,10 @@ class Values:
                 *(self.evidence(number, one) for one in outcome.evidence),
             )
         ]
+
+    def owners(self) -> list[str]:
+        """For each of `names`, the value column of its outcome."""
+        return [name.partition("_")[0] for name in self.names()]
 
     def own(self) -> list[str]:
         """The value column of each outcome, without evidence."""

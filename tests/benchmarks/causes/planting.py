@@ -164,7 +164,7 @@ def _plant_odd(corpus: Corpus, take: Any, cluster_of: Callable[[Sample], int], r
     counts: dict[tuple[int, str], list[Sample]] = {}
     for sample in corpus.samples:
         if sample.cause is None and sample.trap is None and not sample.facts["is_noisy"]:
-            for colour in filter(lambda name: _has(sample, name), COLOURS):  # noqa: B023
+            for colour in filter(lambda name: _has(sample, name), COLOURS):
                 counts.setdefault((cluster_of(sample), colour), []).append(sample)
     (_, colour), chosen = max(counts.items(), key=lambda item: len(item[1]))
     other = COLOURS[(COLOURS.index(colour) + 4) % len(COLOURS)]
