@@ -121,8 +121,11 @@ def group_sums(
     `values` are columns of the view `pairs`, `own` those that exceed wherever there is a cause.
     """
     screened = [n for n, name in enumerate(values) if name in own]
+    # Captions of a length may all be of one group, whose mean is then that of its stratum.
+    overall = totals.sums.sum(axis=1, keepdims=True) / max(totals.pairs.sum(), 1)
+    expected = np.minimum(totals.means, overall)
     excess = ", ".join(
-        f"{values[n]} - list_value({', '.join(map(repr, map(float, totals.means[n])))})"
+        f"{values[n]} - list_value({', '.join(map(repr, map(float, expected[n])))})"
         f"[stratum + 1] AS x{n}"
         for n in screened
     )

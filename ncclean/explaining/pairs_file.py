@@ -26,8 +26,8 @@ _KEPT = ("shard", "key", "row", "caption_number", "uid", "text", "url", "width",
 class Required:
     """Values that must be higher in a group: `columns` are their places, the outcome's own first.
 
-    Each shows at least the share `least` of what wrong pairs would make it show. Number `far` counts only where
-    nothing comparable is outside.
+    Each shows at least the share `least` of what wrong pairs would make it show. Number `far`
+    counts only where nothing comparable is outside.
     """
 
     columns: tuple[int, ...]
