@@ -41,7 +41,7 @@ from ncclean.explaining.shifts import (
     is_ordered,
     mended_captions,
     read_vectors,
-    right_by_cosine,
+    right_cosine,
 )
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
@@ -280,7 +280,7 @@ class _Search:
         if not (ordered and self.embeddings and _has_column(connection, "similarity")):
             return [], proposals
         self.progress.say("looking for shifted captions")
-        right = right_by_cosine(connection, values.of(listed[ordered[0]].outcome))
+        right = right_cosine(connection, values.of(listed[ordered[0]].outcome))
         groups = {group_of[cause]: cause for cause in ordered}
         vectors = read_vectors(connection, list(groups), self.embeddings, self.embedding_keys)
         shifts = []

@@ -9,6 +9,7 @@ that holds for a part of the pairs alone, the run is the one of the largest sum 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +23,10 @@ from ncclean.neighbour_search.blocks import embedded_blocks
 
 LARGEST = 16
 _MOST_PAIRS = 100_000
-_BINS = 200
 # A shift is proposed if it makes so many of the run's pairs right, and of those so many that are
 # not right as they are.
 _RIGHT, _GAIN = 0.5, 0.3
+_DEVIATIONS = 6.0  # of the mean gain: many shifts and runs are tried
 _ORDERED = frozenset({"shard", "host", "folder of the url"})
 
 
@@ -105,57 +106,59 @@ def read_vectors(
     return vectors
 
 
-def right_by_cosine(
-    connection: duckdb.DuckDBPyConnection, value: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and the mean probability of being right at each, over the view `pairs`."""
-    rows = connection.execute(
-        f"SELECT avg(similarity), 1 - avg({value}) FROM pairs WHERE isfinite(similarity) "
-        f"GROUP BY floor(similarity * {_BINS}) ORDER BY 1"
-    ).fetchall()
-    cosines, right = (np.array(side, float) for side in zip(*rows, strict=True))
-    return cosines, np.maximum.accumulate(right)
+def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:
+    """The mean cosine of right pairs, over the view `pairs`; `value` is the probability of a wrong
+    one."""
+    mean = connection.execute(
+        f"SELECT sum(similarity * (1 - {value})) / sum(1 - {value}) FROM pairs "
+        "WHERE isfinite(similarity)"
+    ).fetchall()[0][0]
+    return float(mean) if mean is not None else math.nan
 
 
 def find_shift(
-    places: np.ndarray,
-    image: np.ndarray,
-    text: np.ndarray,
-    right: tuple[np.ndarray, np.ndarray],
+    places: np.ndarray, image: np.ndarray, text: np.ndarray, right: float
 ) -> Shift | None:
-    """Find the shift of one cause; None if no shift makes it right."""
+    """Find the shift of one cause; None if no shift makes it right.
+
+    `right` is the mean cosine of right pairs of the corpus. The share of right pairs at a shift is
+    where the run's mean cosine lies between that and the mean at all other shifts.
+    """
     image, text = image.astype(np.float32), text.astype(np.float32)
     count = len(places)
 
     def cosines(by: int) -> np.ndarray:
-        moved = np.full(count, -1.0, np.float32)
+        moved = np.full(count, np.nan, np.float32)
         here = np.arange(max(0, -by), min(count, count - by))
         moved[here] = np.einsum("nd,nd->n", image[here], text[here + by])
         return moved
 
-    def probability(values: np.ndarray) -> np.ndarray:
-        return np.asarray(np.interp(values, *right))
-
-    own = cosines(0)
-    right_now = probability(own)
     candidates = [by for by in range(-LARGEST, LARGEST + 1) if by and abs(by) < count]
-    best: Shift | None = None
-    for by in candidates:
-        gain = cosines(by) - own
-        begin, end = _largest_run(gain)
-        run = np.arange(begin, end)
-        after = float(probability(cosines(by)[run]).sum())
-        before = float(right_now[run].sum())
-        if best is None or after - before > best.right_after - best.right_before:
-            sources = np.where((run + by >= 0) & (run + by < count), run + by, -1)
-            moved = np.where(sources >= 0, places[sources], -1)
-            best = Shift(by, places[run], moved, before, after, count)
-    if best is None:
+    if not candidates or not math.isfinite(right):
         return None
-    run_pairs = len(best.places)
-    is_right = best.right_after >= _RIGHT * run_pairs
-    gains = best.right_after - best.right_before >= _GAIN * count
-    return best if is_right and gains else None
+    every = {by: cosines(by) for by in (0, *candidates)}
+    # Beyond the ends is nothing that could fit.
+    gains = {by: np.nan_to_num(every[by] - every[0], nan=-1.0) for by in candidates}
+    runs = {by: _largest_run(gain) for by, gain in gains.items()}
+    by = max(candidates, key=lambda one: gains[one][slice(*runs[one])].sum())
+    run = np.arange(*runs[by])
+    gain = gains[by][run]
+    others = [np.nanmean(every[one][run]) for one in candidates if one != by]
+    wrong = float(np.mean(others)) if others else 0.0
+    if right <= wrong or gain.mean() < _DEVIATIONS * gain.std() / math.sqrt(len(run)):
+        return None
+
+    def right_pairs(values: np.ndarray) -> float:
+        share = (float(np.nanmean(values)) - wrong) / (right - wrong)
+        return len(run) * min(max(share, 0.0), 1.0)
+
+    before, after = right_pairs(every[0][run]), right_pairs(every[by][run])
+    if after < _RIGHT * len(run) or after - before < _GAIN * count:
+        return None
+    sources = run + by
+    is_there = (sources >= 0) & (sources < count)
+    moved = np.where(is_there, places[np.clip(sources, 0, count - 1)], -1)
+    return Shift(by, places[run], moved, before, after, count)
 
 
 def _largest_run(values: np.ndarray) -> tuple[int, int]:

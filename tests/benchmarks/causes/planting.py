@@ -1,7 +1,7 @@
 """A rendered corpus with five of ten causes of wrong pairs, and groups that only look like causes.
 
 Every cause holds about 220 pairs, but for a shard of 400 and the two that a word decides. The traps
-are right: one host cuts its captions to a word, one darkens its images.
+are right: one host cuts its captions to two words, one darkens its images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image, ImageEnhance
 
 SIZE = 220
-SHARDS, PER_SHARD = 25, 400
+SHARDS, PER_SHARD = 16, 400
 BOILERPLATE = "Click here to enlarge this picture, free shipping"
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black")
 
@@ -196,13 +196,13 @@ def _url(sample: Sample, host: str, folder: str) -> None:
 
 def _shortened(sample: Sample) -> str:
     group = sample.facts["scene"]["groups"][0]
-    return str(group["shape"]) if group["count"] == 1 else f"{group['shape']}s"
+    return f"{group['colour']} {group['shape']}{'s' * (group['count'] > 1)}"
 
 
 def _darkened(data: bytes) -> bytes:
     buffer = io.BytesIO()
     image = Image.open(io.BytesIO(data))
-    ImageEnhance.Brightness(image).enhance(0.5).save(buffer, "JPEG", quality=90)
+    ImageEnhance.Brightness(image).enhance(0.8).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 
