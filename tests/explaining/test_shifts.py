@@ -1,12 +1,15 @@
 """Shifted captions: the shift, the run, and the decisions that mend it."""
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ncclean_pipelines.explain import Explain
 from ncclean_pipelines.select import Select
 
 import ncclean
-from ncclean.data.synthetic import CorpusOptions
+from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError
 from ncclean.explaining.shifts import find_shift
 
@@ -64,8 +67,6 @@ def test_a_weak_estimator_still_sees_a_shift():
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     """A rendered corpus whose second shard has the captions of the pairs before."""
-    from ncclean.data.synthetic import write_corpus
-
     folder = tmp_path_factory.mktemp("shift")
     options = CorpusOptions(pairs=1200, shard_size=300, noise={"ncr": 0.05}, duplicates=0, seed=4)
     write_corpus(folder / "shards", options, 1)
@@ -75,9 +76,6 @@ def scored(tmp_path_factory):
     )  # fmt: skip
     files = sorted((folder / "plain" / "text_emb").glob("*.npy"))
     np.save(files[1], np.roll(np.load(files[1]), 1, axis=0))
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = sorted((folder / "plain" / "metadata").glob("*.parquet"))[1]
     rows = pq.read_table(table)
     captions = rows.column("caption").to_pylist()
@@ -101,8 +99,6 @@ def test_decisions_mend_a_shifted_shard(scored):
     assert found.summary.fixed >= 0.95 * len(captions)
     selected = str(folder / "selected.parquet")
     Select(scores=[scores], decisions=[str(folder / "fixes.parquet")], out=selected).run()
-    import duckdb
-
     rows = duckdb.sql(
         f"SELECT row, caption FROM '{selected}' JOIN '{scores}' USING (uid, shard) "
         f"WHERE {first.condition} AND caption IS NOT NULL"
