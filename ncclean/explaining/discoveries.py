@@ -33,10 +33,12 @@ def heterogeneity(excess: np.ndarray, variance: np.ndarray) -> float:
     """tau^2 >= 0: the variance of groups' mean beyond that of their pairs.
 
     `excess` (G,) is q - e, `variance` (G,) is s^2 / n. 0 for fewer than `FEWEST_GROUPS` groups.
+    Where a group has a cause, all others have less than what is outside them: that is no spread, so
+    the median is taken off.
     """
     if len(excess) < FEWEST_GROUPS:
         return 0.0
-    squares, low, high = excess**2, 0.0, 1.0
+    squares, low, high = (excess - np.median(excess)) ** 2, 0.0, 1.0
 
     def too_small(tau2: float) -> bool:
         return bool(np.median(squares / (variance + tau2 + _TINY**2)) > _MEDIAN)

@@ -65,6 +65,12 @@ def test_the_spread_of_groups_is_estimated_and_a_few_causes_do_not_move_it():
     assert heterogeneity(excess[:5], variance[:5]) == 0
 
 
+def test_a_cause_that_lowers_all_other_groups_is_no_spread():
+    excess, variance = np.full(12, -0.17), np.full(12, 0.0002)
+    excess[:2] = 0.86
+    assert heterogeneity(excess, variance) < 0.02**2
+
+
 def test_thresholds_by_hand():
     # m = 4: penalty 4 (1 + 1/2 + 1/3 + 1/4) = 8.33; p(2) = .01 <= .05 * 2 / 8.33 = .012
     log_p = np.log([0.001, 0.01, 0.5, 0.9])
