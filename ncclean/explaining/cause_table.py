@@ -75,16 +75,17 @@ def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) 
 
 def read_causes(path: str) -> list[Cause]:
     """Read a table of causes. Raises `InputError` for anything else."""
+    place = stores.location(path)
+    if not stores.ask("read", path, place.is_file):
+        raise InputError(stores.missing(path))
     try:
-        with stores.ask("read", path, stores.open_parquet, stores.location(path)) as file:
+        with stores.ask("read", path, stores.open_parquet, place) as file:
             missing = [name for name in CAUSES.names if name not in file.schema_arrow.names]
             if missing:
                 raise InputError(
                     f"{path} has no causes of `ncclean explain`: it lacks {', '.join(missing)}"
                 )
             table = file.read(CAUSES.names).cast(CAUSES)
-    except FileNotFoundError as error:
-        raise InputError(stores.missing(path)) from error
     except (ValueError, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     return [_cause(row, path) for row in table.to_pylist()]
