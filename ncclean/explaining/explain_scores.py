@@ -8,9 +8,8 @@ interrupted goes on after the last of them.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,17 +42,15 @@ from ncclean.explaining.shifts import (
     read_vectors,
     right_cosine,
 )
+from ncclean.explaining.working_folder import COMMAND, Work, working_folder
 from ncclean.output_mark import check_free
 from ncclean.progress import SILENT, Progress
 from ncclean.schema import DECISIONS
-from ncclean.scratch import scratch_folder
 from ncclean.storage.catalog import connect, first_line
 from ncclean.storage.decisions import CORRECT, DROP, Decision, write_decisions
 from ncclean.storage.joined import JoinedScores
 from ncclean.storage.quoting import identifier, quoted
-from ncclean.storage.run_record import RunRecord
 
-COMMAND = "explain"
 _CLUSTERS = "clusters"  # the name of their table where it is joined
 _BY = "_by_{}"
 _RANGES = 8
@@ -125,7 +122,7 @@ def explain_scores(
     options = options or ExplainOptions()
     path = stores.location(out)
     check_free([out, fixes], COMMAND, overwrite)
-    with _working_folder(path, identity or {}, overwrite) as work:
+    with working_folder(path, identity or {}, overwrite) as work:
         search = _Search(
             work, scores, options, list(join), memory_limit, progress, embeddings, embedding_keys,
             fixes is not None,
@@ -161,26 +158,6 @@ def explain_scores(
     )
 
 
-@dataclass
-class _Work:
-    """The working folder; `record` lists the files in it, None in a folder that will not stay."""
-
-    folder: Path
-    record: RunRecord | None
-
-    @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
-        """Yield where to write a file, which is then whole or not there."""
-        place = UPath(self.folder / name)
-        if self.record is not None:
-            self.record.made(place)
-        with published(place) as aside:
-            yield aside
-
-    def has(self, name: str) -> bool:
-        return (self.folder / name).exists()
-
-
 @dataclass(frozen=True)
 class _Found:
     described: list[Cause]
@@ -194,7 +171,7 @@ class _Found:
 
 @dataclass
 class _Search:
-    work: _Work
+    work: Work
     scores: Sequence[str]
     options: ExplainOptions
     join: list[str]
@@ -435,24 +412,3 @@ def _write_members(
 
 def _clusters_path(out: UPath) -> UPath:
     return out.with_name(out.name.removesuffix(".parquet") + ".clusters.parquet")
-
-
-@contextlib.contextmanager
-def _working_folder(out: UPath, identity: Mapping[str, Any], overwrite: bool) -> Iterator[_Work]:
-    """Open the working folder, and remove it when the body ends without an error.
-
-    That of an output in a store is a temporary folder, and is not resumed.
-    """
-    if stores.is_url(out):
-        with scratch_folder() as folder:
-            yield _Work(folder, None)
-        return
-    folder = Path(str(out) + ".work")
-    place = UPath(folder / "explain.jsonl")
-    if overwrite:
-        RunRecord.clear(place, COMMAND)
-    with RunRecord.open(place, COMMAND, dict(identity)) as record:
-        yield _Work(folder, record)
-    RunRecord.clear(place, COMMAND, says=False)
-    with contextlib.suppress(OSError):  # a file of someone else's is in it
-        os.rmdir(folder)
