@@ -27,6 +27,7 @@ import record_tables as tables  # noqa: E402
 import reliability_tables as reliability  # noqa: E402
 from audits import tables as audit_tables  # noqa: E402
 from caption_parts import tables as part_tables  # noqa: E402
+from causes import tables as cause_tables  # noqa: E402
 from compare import tables as compare_tables  # noqa: E402
 from disentangle import tables as halves  # noqa: E402
 from flickr8k import tables as flickr8k_tables  # noqa: E402
@@ -100,6 +101,10 @@ FIGURES = {
     "caption-parts-alternatives": Figure(
         ("caption-parts-alternatives",), part_tables.alternatives_table
     ),
+    "causes": Figure(("causes",), cause_tables.causes_table),
+    "causes-classes": Figure(("causes-classes",), cause_tables.classes_table),
+    "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
+    "causes-scale": Figure(("causes-scale",), cause_tables.scale_table),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),

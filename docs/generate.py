@@ -60,6 +60,7 @@ def schema_page() -> str:
         embeddings=_table(("column", "type"), embeddings),
         neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
         decisions=_columns(schema.DECISION_COLUMNS),
+        causes=_columns(schema.CAUSE_COLUMNS),
         outcomes=_columns(schema.OUTCOME_COLUMNS),
     )
 

@@ -24,6 +24,7 @@ __all__ = [
     "evaluate_retrieval",
     "evaluate_similarity",
     "evaluate_zeroshot",
+    "explain",
     "export",
     "finetune",
     "inject_noise",

@@ -189,6 +189,26 @@ def review(
     progress: _Progress = None,
 ) -> Result[Any]:
     """Go through pairs in a browser: keep, drop or correct them."""
+def explain(
+    scores: str | Sequence[str],
+    out: str,
+    *,
+    embeddings: str | Sequence[str] = ...,
+    embedding_keys: str | None = None,
+    fixes: str | None = None,
+    by: str | Sequence[str] = ...,
+    min_pairs: int = 50,
+    min_excess: float = 0.05,
+    false_discoveries: float = 0.05,
+    clusters: int | None = None,
+    examples: int = 6,
+    seed: int = 0,
+    join: str | Sequence[str] = ...,
+    memory_limit: str | None = None,
+    overwrite: bool = False,
+    progress: _Progress = None,
+) -> Result[Any]:
+    """Find causes of noise: groups of pairs that are wrong more often than others."""
 def select(
     scores: str | Sequence[str],
     out: str,
@@ -216,6 +236,8 @@ def select(
     judge_answers: str | None = None,
     judge_column: str | None = None,
     decisions: str | Sequence[str] = ...,
+    exclude_causes: str | None = None,
+    causes: int | Sequence[int] = ...,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,
@@ -409,6 +431,7 @@ def write_report(
     judge_answers: str | None = None,
     judge_column: str | None = None,
     decisions: str | Sequence[str] = ...,
+    causes: str | None = None,
     join: str | Sequence[str] = ...,
     memory_limit: str | None = None,
     overwrite: bool = False,

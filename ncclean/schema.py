@@ -389,3 +389,51 @@ DECISION_COLUMNS = (
     Column("time", pa.timestamp("us", "UTC"), "when it was decided", "storage.decisions"),
 )
 DECISIONS = pa.schema([column.field() for column in DECISION_COLUMNS])
+
+# Groups of pairs that are wrong more often than others: `ncclean explain` writes them.
+_EXAMPLE = pa.struct(
+    [
+        ("uid", _STRING),
+        ("shard", _STRING),
+        ("key", _STRING),
+        ("row", _INT),
+        ("caption_number", _INT),
+        ("caption", _STRING),
+        ("probability", _FLOAT),
+    ]
+)
+_DOUBLE = pa.float64()
+CAUSE_COLUMNS = (
+    Column("number", _INT, "number of the cause, from 1", "explaining.explain_scores"),
+    Column(
+        "folded_into",
+        _INT,
+        "the cause that explains this group; null for causes",
+        "explaining.folding",
+    ),
+    Column("kind", _STRING, "kind of group, such as word or host", "explaining.kinds"),
+    Column("value", _STRING, "which group of the kind", "explaining.kinds"),
+    Column("label", _STRING, "the value as people read it", "explaining.kinds"),
+    Column("outcome", _STRING, "mismatch, near miss or wrong sentence", "explaining.outcomes"),
+    Column("pairs", pa.int64(), "pairs of the group", "explaining.aggregates"),
+    Column("rate", _DOUBLE, "share of them that is wrong", "explaining.group_rate"),
+    Column("rate_low", _DOUBLE, "lower end of its 95 % interval", "explaining.group_rate"),
+    Column("rate_high", _DOUBLE, "upper end of its 95 % interval", "explaining.group_rate"),
+    Column("outside", _DOUBLE, "share of the pairs in no cause", "explaining.group_rate"),
+    Column("outside_low", _DOUBLE, "lower end of its 95 % interval", "explaining.group_rate"),
+    Column("outside_high", _DOUBLE, "upper end of its 95 % interval", "explaining.group_rate"),
+    Column("excess", _DOUBLE, "wrong pairs beyond the rate outside", "explaining.group_rate"),
+    Column(
+        "q_value",
+        _DOUBLE,
+        "rate of false discoveries at which it becomes one",
+        "explaining.discoveries",
+    ),
+    Column("condition", _STRING, "SQL that selects the group", "explaining.kinds"),
+    Column("join", _STRING, "table that the SQL needs joined", "explaining.clusters"),
+    Column("proposal", _STRING, "how to mend it; null if nothing is known", "explaining.shifts"),
+    Column(
+        "examples", pa.list_(_EXAMPLE), "pairs that are probably wrong", "explaining.explain_scores"
+    ),
+)
+CAUSES = pa.schema([column.field() for column in CAUSE_COLUMNS])

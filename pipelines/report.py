@@ -62,6 +62,10 @@ class Report(Command):
         Sequence[str],
         Option("Decisions of `ncclean review`, to count them. Repeatable.", reads=Reads.PATH),
     ] = ()
+    causes: Annotated[
+        str | None,
+        Option("Causes of `ncclean explain`, to show them with examples.", reads=Reads.PATH),
+    ] = None
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
@@ -95,6 +99,7 @@ class Report(Command):
             answers=self.audit,
             judge=self.beside,
             decisions=self.decisions,
+            causes=self.causes,
             join=self.join,
             memory_limit=self.memory_limit,
             progress=progress,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ncclean.auditing.judge_answers import JudgeAnswers
+from ncclean.errors import InputError
 from ncclean.options import Option, Reads
 from ncclean.selection.policy import Policy
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 class Select(Command):
     """Decide which pairs to keep, and with what weight.
 
-    The filters apply in this order: status, --where, --dedup, --method, --threshold,
-    --best-caption, --keep-fraction, --balance-by, --sample. Ties are broken by uid, so the same
-    table gives the same selection. Prints what was dropped and why, and how many mismatched pairs
-    to expect among the kept ones.
+    The filters apply in this order: status, --where and --exclude-causes, --dedup, --method,
+    --threshold, --best-caption, --keep-fraction, --balance-by, --sample. Ties are broken by uid,
+    so the same table gives the same selection. Prints what was dropped and why, and how many
+    mismatched pairs to expect among the kept ones.
 
     Example: `ncclean select scores.parquet --method noise-probability --out clean.parquet`
     """
@@ -57,9 +58,22 @@ class Select(Command):
     ] = ()
     beside: JudgeAnswers = field(default_factory=JudgeAnswers)
     decisions: Decisions = ()
+    exclude_causes: Annotated[
+        str | None,
+        Option("Causes of `ncclean explain`, whose pairs are dropped.", reads=Reads.PATH),
+    ] = None
+    causes: Annotated[
+        Sequence[int],
+        Option("Numbers of the causes to exclude (default: all).", commas=True, low=1),
+    ] = ()
     join: Join = ()
     memory_limit: MemoryLimit = None
     overwrite: Replace = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.causes and self.exclude_causes is None:
+            raise InputError("--causes needs --exclude-causes, the table that they are in")
 
     def run(self, progress: Progress = SILENT) -> Result[SelectionSummary]:
         """Select pairs and write the selection; see `ncclean.selection.select.select`.
@@ -78,11 +92,17 @@ class Select(Command):
         check_apart(self.out, self.decisions)
         check_free([self.out], self.name, self.overwrite)
         check_apart(self.out, table_files([*self.scores, *beside]))
+        policy = self.policy
+        if self.exclude_causes is not None:
+            from ncclean.explaining.excluded import without_causes
+
+            check_apart(self.out, [self.exclude_causes])
+            policy = without_causes(policy, self.exclude_causes, self.causes, self.join)
         progress.say("selecting")
         selected = select(
             self.scores,
             stores.location(self.out),
-            self.policy,
+            policy,
             dedup=self.dedup,
             decisions=self.decisions,
             join=self.join,

@@ -14,6 +14,7 @@ from .evaluate_judgements import EvaluateJudgements
 from .evaluate_models import EvaluateLinearProbe, EvaluateRetrieval, EvaluateZeroshot
 from .evaluate_noise import EvaluateNoise
 from .evaluate_similarity import EvaluateSimilarity
+from .explain import Explain
 from .export import Export
 from .finetune import Finetune
 from .inject_noise import InjectNoise
@@ -34,6 +35,7 @@ COMMANDS: tuple[type[Command], ...] = (
     Query,
     Audit,
     Review,
+    Explain,
     Select,
     Export,
     Neighbours,

@@ -26,6 +26,8 @@ UNMEASURED = {
     ("audit.md", "| `--answers` measures | which is | in `--json` |"),
     ("audit.md", "| key | button | means |"),
     ("audit.md", "| `answer` is `cannot tell`, and `reason` begins with | because |"),
+    ("explain.md", "| kind of group | of |"),
+    ("explain.md", "| proposal | when | what to do |"),
     ("review.md", "| view | pairs |"),
     ("review.md", "| key | |"),
     ("compare.md", "| tool | takes | gives |"),

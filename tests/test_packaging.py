@@ -88,6 +88,7 @@ LAYERS = (
     "auditing",
     "training",
     "execution",
+    "explaining",
     "evaluation",
     "report",
     "judging",

@@ -23,6 +23,7 @@ from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
 from ncclean.report import formats
 from ncclean.report.captions import shown_text
+from ncclean.report.causes import CauseCard
 from ncclean.report.drawing import cosine_drawing, threshold_drawing
 from ncclean.report.measurements import Measurements
 from ncclean.report.pairs import GROUPS, ShownPair
@@ -45,7 +46,8 @@ class Page:
 
     `join` are the joined tables, as `ncclean query` takes them, `audit` what answers measured,
     `decided` how many pairs people decided about, by decision, and `decisions` those about pairs
-    that are shown. `sources` are the files or folders of the shards, by their names.
+    that are shown. `causes` is None without a table. `sources` are the files or folders of the
+    shards, by their names.
     """
 
     title: str
@@ -58,6 +60,7 @@ class Page:
     decided: dict[str, int] | None = None
     decisions: Mapping[Pair, str] = field(default_factory=dict)
     sources: Mapping[str, ShardRef] = field(default_factory=dict)
+    causes: Sequence[CauseCard] | None = None
 
 
 def render(numbers: Measurements, page: Page) -> str:
@@ -74,6 +77,11 @@ def render(numbers: Measurements, page: Page) -> str:
         counts=numbers.counts,
         page=page,
         groups=[(g, [(i, p) for i, p in enumerate(page.pairs) if p.group == g]) for g in GROUPS],
+        cause_pictures={
+            (p.shard, p.row): pictures.get((p.shard, p.row), _PLACEHOLDER)
+            for cause in page.causes or ()
+            for p in cause.examples
+        },
         pictures=[pictures.get((p.shard, p.row), _PLACEHOLDER) for p in page.pairs],
         cosine_plots=[lay_out(cosines, size) for size in (WIDE, NARROW)] if cosines else [],
         cosine_legend=cosines.legend if cosines else (),

@@ -16,14 +16,16 @@ from ncclean.auditing.judge_answers import NO_JUDGE, JudgeAnswers
 from ncclean.auditing.measure import measure
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
+from ncclean.explaining.cause_table import read_causes
 from ncclean.figure_files import marked
 from ncclean.progress import SILENT, Progress
+from ncclean.report.causes import cards_of
 from ncclean.report.figures import FIGURES
 from ncclean.report.measurements import Measurements, measure_table
 from ncclean.report.page import Page, render
 from ncclean.report.pairs import ShownPair, choose_pairs
 from ncclean.report.table import ScoreTable
-from ncclean.report.thumbnails import Thumbnails, read_thumbnails, shards_by_name
+from ncclean.report.thumbnails import Pictured, Thumbnails, read_thumbnails, shards_by_name
 from ncclean.selection.decided import Decisions
 from ncclean.storage.same_corpus import check_same_corpus
 
@@ -77,6 +79,7 @@ def write_report(
     answers: str | Sequence[str] = (),
     judge: JudgeAnswers = NO_JUDGE,
     decisions: Sequence[str] = (),
+    causes: str | None = None,
     join: Sequence[str] = (),
     memory_limit: str | None = None,
     progress: Progress = SILENT,
@@ -85,9 +88,9 @@ def write_report(
 
     `pairs` are shown of each group, with pictures if there are `shards`; `figures` is the folder of
     the figures, `answers` the files of an audit, beside which a `judge` may have answered,
-    `decisions` those of reviews, which are counted. Raises `InputError` if the table cannot be read
-    or the page would be too large. A shard that breaks off does not raise: it is named in the
-    result.
+    `decisions` those of reviews, which are counted, `causes` a table of `ncclean explain`.
+    Raises `InputError` if the table cannot be read or the page would be too large. A shard that
+    breaks off does not raise: it is named in the result.
     """
     begin = time.perf_counter()
     progress.say("reading the score table")
@@ -100,11 +103,14 @@ def write_report(
         audit = measure(scores, answers, judge=judge, memory_limit=memory_limit)
     made = Decisions.read(decisions) if decisions else None
     decided = made.counts() if made is not None else None
+    cards = cards_of(read_causes(causes)) if causes is not None else None
     thumbnails = None
     if shards is not None:
         check_same_corpus(scores, shards)
-        progress.say(f"reading the pictures of {len(shown)} pairs")
-        thumbnails = read_thumbnails(shown, shards)
+        examples = [example for card in cards or () for example in card.examples]
+        pictured: list[Pictured] = [*shown, *examples]
+        progress.say(f"reading the pictures of {len(pictured)} pairs")
+        thumbnails = read_thumbnails(pictured, shards)
     page = Page(
         title=title or scores[0].rstrip("/").rsplit("/", 1)[-1],
         paths=scores,
@@ -116,6 +122,7 @@ def write_report(
         decided=decided,
         decisions={pair: one.decision for pair, one in made.by_pair.items()} if made else {},
         sources=shards_by_name(shards) if shards is not None else {},
+        causes=cards,
     )
     html = render(numbers, page).encode()
     with published(stores.location(out)) as aside:

@@ -50,6 +50,8 @@ def connect(
     files = [file for members in views.values() for file in members]
     try:
         connection = duckdb.connect()
+        # Without a file as the main program, DuckDB draws a bar on stdout, amid JSON.
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET temp_directory = ?", [str(temporary_folder())])
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])

@@ -115,9 +115,9 @@ def read_decisions(path: str) -> list[Decision]:
     return list({decision.pair: decision for decision in decisions}.values())
 
 
-def write_decisions(out: UPath, table: pa.Table) -> None:
-    """Write a table of decisions, whole or not at all."""
-    metadata = {"made_by": mark("review"), "ncclean_version": __version__}
+def write_decisions(out: UPath, table: pa.Table, command: str = "review") -> None:
+    """Write a table of decisions, whole or not at all; `command` is the one that makes them."""
+    metadata = {"made_by": mark(command), "ncclean_version": __version__}
     with published(out) as aside:
         pq.write_table(
             table.cast(DECISIONS).replace_schema_metadata(metadata), aside, compression="zstd"

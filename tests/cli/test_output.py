@@ -31,6 +31,7 @@ COMMAND_LINES = {
     "annotate": ("{data}/s.parquet", "--dataset", "{data}/s.lance"),
     "query": ("SELECT 'NaN'::FLOAT AS x, count(*) AS n FROM scores", "{data}/s.parquet"),
     "audit": ("{data}/s.parquet", "--pairs", 12, "--out", "{out}"),
+    "explain": ("{data}/s.parquet", "--out", "{out}.parquet"),
     "select": ("{data}/s.parquet", "--method", "noise-probability", "--out", "{out}.parquet"),
     "export": ("{data}/c.parquet", "--shards", "{data}/shards", "--out", "{out}", "--workers", 1),
     "neighbours": ("{data}/embeddings", "--out", "{out}.parquet"),

@@ -1,0 +1,194 @@
+"""Sums of the values by group and stratum, in bounded memory, however many values there are.
+
+A corpus of 100 million pairs has hundreds of millions of phrases and hosts. They are counted in two
+passes. The first adds up the values by a hash of the group's value, in `BUCKETS` buckets. Only
+groups of buckets in which the values exceed those expected are added up by themselves in the
+second: a group with a cause makes its bucket one of them, whatever falls into it beside. Some
+other buckets, taken by their number, show how groups without a cause differ. Where all buckets are
+few, all groups are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ncclean.explaining.kinds import LENGTHS, Kind
+from ncclean.explaining.outcomes import FAR
+from ncclean.explaining.pairs_file import Values
+
+BUCKETS = 1 << 22
+STRATA = len(LENGTHS)
+_ALL_BUCKETS = 50_000  # so many are all looked at
+_SCREEN = 2.0  # standard deviations
+_SAMPLED = 5_000  # buckets without any excess, of which the spread is taken
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all pairs: (S,) pairs, (V, S) sums and (V, S) sums of squares by stratum.
+
+    `shown` (V,) is the part of a group's excess that each value has where pairs are wrong: 1 for
+    an outcome's own value. It tells how well evidence tells pairs apart.
+    """
+
+    pairs: np.ndarray
+    sums: np.ndarray
+    squares: np.ndarray
+    shown: np.ndarray
+
+    @classmethod
+    def read(cls, connection: duckdb.DuckDBPyConnection, values: Values) -> Totals:
+        """Add up the view `pairs`."""
+        names, own = values.names(), values.owners()
+        products = ["{0}::DOUBLE", "{0}::DOUBLE ** 2", "{0}::DOUBLE * {1}"]
+        sums = "".join(
+            f", sum({product.format(name, by)})"
+            for name, by in zip(names, own, strict=True)
+            for product in products
+        )
+        rows = connection.execute(
+            f"SELECT stratum, count(*){sums} FROM pairs GROUP BY 1"
+        ).fetchall()
+        pairs = np.zeros(STRATA)
+        summed = np.zeros((3, len(names), STRATA))
+        for stratum, count, *numbers in rows:
+            pairs[stratum] = count
+            summed[:, :, stratum] = np.reshape(numbers, (-1, 3)).T
+        of_all = summed.sum(axis=2)
+        place = [names.index(name) for name in own]
+        wrong = np.maximum(of_all[0, place], 1e-9)  # expected number of wrong pairs
+        right = np.maximum(pairs.sum() - wrong, 1e-9)
+        among_wrong = of_all[2] / wrong
+        for number, name in enumerate(names):
+            if name.endswith(f"_{FAR}"):
+                among_wrong[number] = 0.5
+        difference = among_wrong - (of_all[0] - of_all[2]) / right
+        shown = difference / np.maximum(difference[place], 1e-9)
+        return cls(pairs, summed[0], summed[1], np.clip(shown, 0.0, 1.0))
+
+    def of(self, columns: Sequence[int]) -> Totals:
+        """The totals of some of the values."""
+        places = list(columns)
+        return Totals(self.pairs, self.sums[places], self.squares[places], self.shown[places])
+
+    @property
+    def means(self) -> np.ndarray:
+        """(V, S) means; that of all pairs for a stratum without any."""
+        overall = self.sums.sum(axis=1, keepdims=True) / max(self.pairs.sum(), 1)
+        means = self.sums / np.maximum(self.pairs, 1)
+        filled: np.ndarray = np.where(self.pairs > 0, means, overall)
+        return filled
+
+    @property
+    def variances(self) -> np.ndarray:
+        """(V, S) variances of the values of a stratum."""
+        squares = self.squares / np.maximum(self.pairs, 1)
+        variances: np.ndarray = np.maximum(squares - self.means**2, 1e-9) * (self.pairs > 0)
+        return variances
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of one kind: `values` (G,), (G, S) `pairs`, (V, G, S) `sums`.
+
+    `is_typical` (G,) marks those that were not chosen for their excess. `tested` is the number of
+    groups with enough pairs, or a bound on it.
+    """
+
+    kind: Kind
+    values: list[str]
+    pairs: np.ndarray
+    sums: np.ndarray
+    is_typical: np.ndarray
+    tested: int
+
+
+def group_sums(
+    connection: duckdb.DuckDBPyConnection,
+    kind: Kind,
+    values: Sequence[str],
+    own: Sequence[str],
+    totals: Totals,
+    min_pairs: int,
+) -> Groups:
+    """Add up the values of all groups of a kind that have `min_pairs` pairs and may have a cause.
+
+    `values` are columns of the view `pairs`, `own` those that exceed wherever there is a cause.
+    """
+    screened = [n for n, name in enumerate(values) if name in own]
+    # Captions of a length may all be of one group, whose mean is then that of its stratum.
+    overall = totals.sums.sum(axis=1, keepdims=True) / max(totals.pairs.sum(), 1)
+    expected = np.minimum(totals.means, overall)
+    excess = ", ".join(
+        f"{values[n]} - list_value({', '.join(map(repr, map(float, expected[n])))})"
+        f"[stratum + 1] AS x{n}"
+        for n in screened
+    )
+    buckets = _columns(
+        connection.execute(
+            f"SELECT (hash(value) % {BUCKETS})::INT AS bucket, count(*) AS pairs"
+            f"{''.join(f', sum(x{n}) AS x{n}' for n in screened)} "
+            f"FROM ({_source(kind, excess)}) GROUP BY 1 HAVING count(*) >= {min_pairs}"
+        )
+    )
+    number, pairs = buckets["bucket"].astype(np.int32), buckets["pairs"]
+    is_typical = np.ones(len(number), bool)
+    chosen = is_typical.copy()
+    if len(number) > _ALL_BUCKETS:
+        is_typical = number % max(1, len(number) // _SAMPLED) == 0
+        chosen = is_typical.copy()
+        for n in screened:
+            deviation = np.sqrt(totals.variances[n].max() * pairs)
+            chosen |= buckets[f"x{n}"] > _SCREEN * deviation
+    source = _source(kind, ", ".join(["stratum", *values]))
+    sums = "".join(f", sum({name}::DOUBLE) AS s{n}" for n, name in enumerate(values))
+    connection.register("looked_at", pa.table({"bucket": number[chosen]}))
+    rows = _columns(
+        connection.execute(
+            f"SELECT value, stratum, count(*) AS pairs{sums} FROM ({source}) "
+            f"WHERE (hash(value) % {BUCKETS})::INT IN (SELECT bucket FROM looked_at) "
+            f"GROUP BY value, stratum"
+            f" QUALIFY sum(count(*)) OVER (PARTITION BY value) >= {min_pairs}"
+        )
+    )
+    connection.unregister("looked_at")
+    names, at = np.unique(rows["value"].astype(object), return_inverse=True)
+    counts = np.zeros((len(names), STRATA))
+    summed = np.zeros((len(values), len(names), STRATA))
+    strata = rows["stratum"].astype(int)
+    counts[at, strata] = rows["pairs"]
+    for n in range(len(values)):
+        summed[n, at, strata] = rows[f"s{n}"]
+    tested = len(names)
+    if not chosen.all():
+        tested = int((pairs // min_pairs).sum())
+    return Groups(
+        kind, list(names), counts, summed, _typical(connection, names, number[is_typical]), tested
+    )
+
+
+def _typical(
+    connection: duckdb.DuckDBPyConnection, values: np.ndarray, buckets: np.ndarray
+) -> np.ndarray:
+    """Which values lie in buckets that were not chosen for their excess."""
+    connection.register(
+        "named", pa.table({"value": pa.array([str(value) for value in values], pa.string())})
+    )
+    hashed = connection.execute(f"SELECT (hash(value) % {BUCKETS})::INT FROM named").fetchnumpy()
+    connection.unregister("named")
+    return np.isin(next(iter(hashed.values())), buckets)
+
+
+def _source(kind: Kind, columns: str) -> str:
+    """SQL for the pairs of each value: `value` and columns."""
+    value = f"unnest({kind.value})" if kind.several else kind.value
+    return f"SELECT * FROM (SELECT {value} AS value, {columns} FROM pairs) WHERE value IS NOT NULL"
+
+
+def _columns(result: duckdb.DuckDBPyConnection) -> dict[str, np.ndarray]:
+    return {name: np.asarray(column) for name, column in result.fetchnumpy().items()}

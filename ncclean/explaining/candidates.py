@@ -1,0 +1,195 @@
+"""The groups that stand out by themselves: every test of every kind, before folding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncclean.explaining.aggregates import Groups, Totals
+from ncclean.explaining.discoveries import (
+    FEWEST_GROUPS,
+    heterogeneity,
+    log_p_values,
+    log_threshold,
+    q_values,
+)
+from ncclean.explaining.kinds import LENGTH, Kind
+from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.pairs_file import Required, Values
+
+# Fewer pairs of a stratum outside a group say too little of what to expect.
+_FEWEST_OUTSIDE = 200
+_MOST_ALONE = 0.5  # of a group's pairs
+MOST_CANDIDATES = 400
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A group that stands out in an outcome; `tau2` are of the values that `required` names."""
+
+    kind: Kind
+    value: str
+    outcome: int
+    required: Required
+    tau2: tuple[float, ...]
+    strength: float
+    q_value: float
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.kind.name, self.value
+
+
+@dataclass(frozen=True)
+class Test:
+    """Tests of (G,) groups: log p-values, mean, expected mean and strength of each."""
+
+    log_p: np.ndarray
+    mean: np.ndarray
+    expected: np.ndarray
+    strength: np.ndarray
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What stands out, the strongest first, of `tested` tests; `left_out` are beyond the most.
+
+    `log_threshold` is the largest log p-value of a discovery.
+    """
+
+    listed: tuple[Candidate, ...]
+    tested: int
+    left_out: int
+    log_threshold: float
+
+
+def excess_tests(
+    pairs: np.ndarray,
+    sums: np.ndarray,
+    totals: Totals,
+    tau2: Sequence[float] | np.ndarray,
+    required: Required,
+    by_stratum: bool = True,
+) -> Test:
+    """Test (G, S) groups by (C, G, S) sums of C values, all of which must be higher.
+
+    The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
+    (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The value `far`
+    counts for groups most of whose pairs have nothing comparable outside. The result is that of the
+    value with the weakest p-value; `mean` and `expected` are the first value's.
+    """
+    means = outside_means(pairs, sums, totals, by_stratum)
+    count = np.maximum(pairs.sum(axis=1), 1e-9)
+    mean = sums.sum(axis=2) / count
+    expected = (means * pairs).sum(axis=2) / count
+    variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
+    spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
+    log_p = log_p_values(count, mean, expected, variances * count, spread)
+    counts = np.ones(log_p.shape, bool)
+    if required.far is not None:
+        compared = is_comparable(pairs, totals) & by_stratum
+        counts[required.far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+    excess = mean - expected
+    is_shown = excess >= (np.array(required.least) * totals.shown)[:, None] * excess[0]
+    log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
+    strength = excess / np.sqrt(variances + spread + 1e-12)
+    return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
+
+
+def outside_means(
+    pairs: np.ndarray, sums: np.ndarray, totals: Totals, by_stratum: bool
+) -> np.ndarray:
+    """(C, G, S) means of the pairs outside each group, by stratum.
+
+    Of all strata together where one has few pairs outside.
+    """
+    outside = totals.pairs - pairs
+    left = totals.sums[:, None, :] - sums
+    whole = left.sum(axis=2) / np.maximum(outside.sum(axis=1), 1)
+    by = left / np.maximum(outside, 1)
+    use = is_comparable(pairs, totals)[None] & by_stratum
+    means: np.ndarray = np.clip(np.where(use, by, whole[:, :, None]), 0.0, 1.0)
+    return means
+
+
+def is_comparable(pairs: np.ndarray, totals: Totals) -> np.ndarray:
+    """(G, S): whether enough pairs with captions as long are outside a group."""
+    enough: np.ndarray = totals.pairs - pairs >= _FEWEST_OUTSIDE
+    return enough
+
+
+def compares_lengths(kind: Kind) -> bool:
+    """Whether groups of a kind are compared with captions as long: not groups by the length."""
+    return kind.name != LENGTH
+
+
+def candidates_of(
+    groups: Sequence[Groups],
+    totals: Totals,
+    values: Values,
+    options: ExplainOptions,
+) -> Candidates:
+    """Test every group of every kind in every outcome."""
+    spreads = _spreads(groups, totals, len(values.names()))
+    found, tested = [], 0
+    for of_kind, spread in zip(groups, spreads, strict=True):
+        for number in range(len(values.outcomes)):
+            required = values.required(number, of_kind.kind.made_of)
+            places = list(required.columns)
+            tested += of_kind.tested
+            if not len(of_kind.values):
+                continue
+            tau2 = spread[places]
+            test = excess_tests(
+                of_kind.pairs, of_kind.sums[places], totals.of(places), tau2, required,
+                compares_lengths(of_kind.kind),
+            )  # fmt: skip
+            found.append((of_kind, number, required, tuple(map(float, tau2)), test))
+    every = np.concatenate([test.log_p for *_, test in found]) if found else np.empty(0)
+    threshold = log_threshold(every, tested, options.false_discoveries)
+    ends = np.cumsum([len(test.log_p) for *_, test in found])[:-1]
+    of_tests = np.split(q_values(every, tested), ends) if found else []
+    listed = [
+        Candidate(
+            of_kind.kind,
+            of_kind.values[at],
+            number,
+            required,
+            tau2,
+            float(test.strength[at]),
+            float(rates[at]),
+        )
+        for (of_kind, number, required, tau2, test), rates in zip(found, of_tests, strict=True)
+        for at in np.flatnonzero(
+            (test.log_p <= threshold) & (test.mean - test.expected >= options.min_excess)
+        )
+    ]
+    listed.sort(key=lambda one: (-one.strength, one.kind.name, one.value))
+    return Candidates(
+        tuple(listed[:MOST_CANDIDATES]), tested, max(len(listed) - MOST_CANDIDATES, 0), threshold
+    )
+
+
+def _spreads(groups: Sequence[Groups], totals: Totals, columns: int) -> list[np.ndarray]:
+    """(C,) tau^2 of each kind: its own, or that of words where it has too few groups."""
+    own = {of_kind.kind.name: _spread(of_kind, totals, columns) for of_kind in groups}
+    few = own.get("word")
+    if few is None:
+        largest = [spread for spread in own.values() if spread is not None]
+        few = np.max(largest, axis=0) if largest else np.zeros(columns)
+    spreads = (own[of_kind.kind.name] for of_kind in groups)
+    return [few if spread is None else spread for spread in spreads]
+
+
+def _spread(of_kind: Groups, totals: Totals, columns: int) -> np.ndarray | None:
+    typical = of_kind.is_typical
+    if typical.sum() < FEWEST_GROUPS:
+        return None
+    pairs, sums = of_kind.pairs[typical], of_kind.sums[:, typical]
+    means = outside_means(pairs, sums, totals, compares_lengths(of_kind.kind))
+    count = pairs.sum(axis=1)
+    excess = (sums - means * pairs).sum(axis=2) / count
+    variance = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
+    return np.array([heterogeneity(excess[n], variance[n]) for n in range(columns)])

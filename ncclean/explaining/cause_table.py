@@ -1,0 +1,104 @@
+"""Causes, and the Parquet table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+from ncclean import __version__, stores
+from ncclean.atomic import published
+from ncclean.errors import InputError
+from ncclean.estimates import Estimate
+from ncclean.output_mark import mark
+from ncclean.regular_files import why_missing
+from ncclean.schema import CAUSES
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair of a cause that is probably wrong."""
+
+    uid: str | None
+    shard: str
+    key: str | None
+    row: int
+    caption_number: int
+    caption: str | None
+    probability: float
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A group of pairs that are wrong more often than others.
+
+    `number` counts causes from 1, the largest excess first; a group that is folded into a cause has
+    that of the cause in `folded_into`, and a number after all causes. `outside` is the rate of the
+    pairs in no cause. `excess` is the number of wrong pairs beyond that rate. `condition` is SQL
+    over the score table; `join` is the table that it needs joined, as `--join` takes it.
+    """
+
+    number: int
+    folded_into: int | None
+    kind: str
+    value: str
+    label: str
+    outcome: str
+    pairs: int
+    rate: Estimate
+    outside: Estimate
+    excess: float
+    q_value: float
+    condition: str
+    join: str | None = None
+    proposal: str | None = None
+    examples: tuple[Example, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of the table."""
+        row = {name: getattr(self, name) for name in CAUSES.names if hasattr(self, name)}
+        row |= self.rate.fields("rate") | self.outside.fields("outside")
+        row["examples"] = [vars(example) for example in self.examples]
+        return row
+
+
+def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) -> None:
+    """Write the table, whole or not at all."""
+    facts = {"made_by": mark("explain"), "ncclean_version": __version__, **metadata}
+    table = pa.Table.from_pylist([cause.to_json() for cause in causes], CAUSES)
+    with published(out) as aside:
+        pq.write_table(table.replace_schema_metadata(facts), aside, compression="zstd")
+
+
+def read_causes(path: str) -> list[Cause]:
+    """Read a table of causes. Raises `InputError` for anything else."""
+    place = stores.location(path)
+    if not stores.ask("read", path, place.is_file):
+        raise InputError(why_missing(path))
+    try:
+        with stores.ask("read", path, stores.open_parquet, place) as file:
+            missing = [name for name in CAUSES.names if name not in file.schema_arrow.names]
+            if missing:
+                raise InputError(
+                    f"{path} has no causes of `ncclean explain`: it lacks {', '.join(missing)}"
+                )
+            table = file.read(CAUSES.names).cast(CAUSES)
+    except (ValueError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return [_cause(row, path) for row in table.to_pylist()]
+
+
+def _cause(row: dict[str, Any], path: str) -> Cause:
+    rate, outside = (Estimate.of_fields(row, name) for name in ("rate", "outside"))
+    for name in ("rate", "outside"):
+        for end in ("", "_low", "_high"):
+            row.pop(name + end)
+    for name in ("number", "kind", "value", "label", "outcome", "pairs", "condition"):
+        if row[name] is None:
+            raise InputError(f"{path}: a cause has no {name}")
+    examples = tuple(Example(**one) for one in row.pop("examples") or () if one is not None)
+    return Cause(rate=rate, outside=outside, examples=examples, **row)

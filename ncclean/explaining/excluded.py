@@ -1,0 +1,44 @@
+"""A policy without the pairs of causes: their conditions become part of its `where`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ncclean.errors import InputError
+from ncclean.explaining.cause_table import Cause, read_causes
+from ncclean.selection.policy import Policy
+from ncclean.storage.column_names import JoinedFile
+
+
+def without_causes(
+    policy: Policy, path: str, numbers: Sequence[int] = (), join: Sequence[str] = ()
+) -> Policy:
+    """The policy that also drops the pairs of the causes in the table at `path`.
+
+    `numbers` are those of the causes, all if empty; `join` are the tables that are joined. Raises
+    `InputError` for a number that no cause has, and for one whose table is not joined.
+    """
+    causes = chosen(read_causes(path), path, numbers)
+    joined = {JoinedFile.parse(table).name for table in join}
+    for cause in causes:
+        if cause.join is not None and JoinedFile.parse(cause.join).name not in joined:
+            raise InputError(f"{path}: cause {cause.number} needs --join {cause.join}")
+    if not causes:
+        return policy
+    any_of = " OR ".join(f"coalesce(({cause.condition}), false)" for cause in causes)
+    where = f"NOT ({any_of})"
+    if policy.where is not None:
+        where = f"({policy.where}) AND {where}"
+    return dataclasses.replace(policy, where=where)
+
+
+def chosen(causes: Sequence[Cause], path: str, numbers: Sequence[int] = ()) -> list[Cause]:
+    """The causes with these numbers, or all that are not folded into another."""
+    if not numbers:
+        return [cause for cause in causes if cause.folded_into is None]
+    by_number = {cause.number: cause for cause in causes}
+    for number in numbers:
+        if number not in by_number:
+            raise InputError(f"{path} has no cause {number}; it has 1 to {len(causes)}")
+    return [by_number[number] for number in dict.fromkeys(numbers)]

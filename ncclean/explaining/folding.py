@@ -1,0 +1,159 @@
+"""From groups that stand out to causes: what another group explains is folded into it.
+
+A host whose captions are wrong makes the words of its captions stand out, its shards and the
+folders of its urls. The group that stands out most is a cause. Its pairs are then set aside, and
+the others tested again on what is left, against what is left: groups that no longer stand out are
+folded into the cause that shares most pairs with them. And so on, until nothing stands out.
+
+Pairs that are in the same groups have one pattern. Their sums are all that is needed, so the number
+of pairs does not matter, and no pair is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from ncclean.explaining.aggregates import STRATA, Totals
+from ncclean.explaining.candidates import Candidate, compares_lengths, excess_tests
+from ncclean.explaining.options import ExplainOptions
+
+# Groups of nearly the same pairs, of which the preferred kind counts.
+_SAME = 0.9
+# Of a cause's pairs, so many are in no stronger cause.
+_LEAST_OWN = 1 / 3
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Pairs by the groups they are in: (P, K) `members`, (P,) `strata`, `pairs`, (V, P) `sums`.
+
+    `totals` are those of all pairs, in groups or not.
+    """
+
+    members: csr_matrix
+    strata: np.ndarray
+    pairs: np.ndarray
+    sums: np.ndarray
+    totals: Totals
+
+    def of_groups(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(K, S) pairs and (V, K, S) sums of the groups, over the patterns that are left."""
+        groups = self.members.shape[1]
+        counts = np.zeros((groups, STRATA))
+        sums = np.zeros((len(self.sums), groups, STRATA))
+        for stratum in range(STRATA):
+            rows = np.flatnonzero(left & (self.strata == stratum))
+            if len(rows):
+                part = self.members[rows].T
+                counts[:, stratum] = part @ self.pairs[rows]
+                sums[:, :, stratum] = (part @ self.sums[:, rows].T).T
+        return counts, sums
+
+    def without(self, left: np.ndarray) -> Totals:
+        """The totals less the patterns that are not left."""
+        gone = ~left
+        pairs = np.bincount(self.strata[gone], self.pairs[gone], STRATA)
+        sums = np.stack([np.bincount(self.strata[gone], row[gone], STRATA) for row in self.sums])
+        counts = self.totals.pairs - pairs
+        # Squares serve the variance alone, which is taken to stay.
+        squares = self.totals.squares * counts / np.maximum(self.totals.pairs, 1)
+        return Totals(counts, self.totals.sums - sums, squares, self.totals.shown)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """`causes` and, for every candidate that is none, the cause that it is folded into.
+
+    Both are numbers of candidates. `cleared` are the totals of the pairs in no cause.
+    """
+
+    causes: list[int]
+    into: dict[int, int]
+    cleared: Totals
+
+
+def fold(
+    candidates: Sequence[Candidate],
+    group_of: Sequence[int],
+    patterns: Patterns,
+    options: ExplainOptions,
+    log_threshold: float,
+    preference: Sequence[str],
+) -> Folded:
+    """Choose the causes among candidates; `group_of` is the column of each in the patterns.
+
+    `preference` are the names of the kinds, the preferred first.
+    """
+    whole, _ = patterns.of_groups(np.ones(len(patterns.pairs), bool))
+    sizes = whole.sum(axis=1)
+    shared = _shared(patterns)
+    left = np.ones(len(patterns.pairs), bool)
+    remaining = list(range(len(candidates)))
+    causes: list[int] = []
+    while remaining:
+        pairs, sums = patterns.of_groups(left)
+        totals = patterns.without(left)
+        standing = {}
+        for number in remaining:
+            strength = _strength(
+                candidates[number], group_of[number], pairs, sums, totals, sizes, options,
+                log_threshold,
+            )  # fmt: skip
+            if strength is not None:
+                standing[number] = strength
+        remaining = list(standing)
+        if not standing:
+            break
+        strongest = max(standing, key=lambda one: (standing[one], -one))
+        place = group_of[strongest]
+        same = [
+            one
+            for one in remaining
+            if candidates[one].outcome == candidates[strongest].outcome
+            and shared[place, group_of[one]] >= _SAME * max(sizes[place], sizes[group_of[one]])
+        ]
+        chosen = min(same, key=lambda one: (preference.index(candidates[one].kind.name), one))
+        causes.append(chosen)
+        left &= np.asarray(patterns.members[:, group_of[chosen]].todense()).ravel() == 0
+        remaining.remove(chosen)
+    into = {
+        number: max(causes, key=lambda cause: shared[group_of[number], group_of[cause]])
+        for number in range(len(candidates))
+        if causes and number not in causes
+    }
+    return Folded(causes, into, patterns.without(left))
+
+
+def _strength(
+    candidate: Candidate,
+    group: int,
+    pairs: np.ndarray,
+    sums: np.ndarray,
+    totals: Totals,
+    sizes: np.ndarray,
+    options: ExplainOptions,
+    log_threshold: float,
+) -> float | None:
+    """How much a group stands out among the pairs that are left; None if it does not."""
+    count = pairs[group].sum()
+    if count < max(options.min_pairs, _LEAST_OWN * sizes[group]):
+        return None
+    columns = list(candidate.required.columns)
+    test = excess_tests(
+        pairs[group][None], sums[columns, group][:, None], totals.of(columns), candidate.tau2,
+        candidate.required,
+        compares_lengths(candidate.kind),
+    )  # fmt: skip
+    stands_out = test.log_p[0] <= log_threshold
+    is_enough = test.mean[0] - test.expected[0] >= options.min_excess
+    return float(test.strength[0]) if stands_out and is_enough else None
+
+
+def _shared(patterns: Patterns) -> np.ndarray:
+    """(K, K) number of pairs that two groups share."""
+    weighted = patterns.members.multiply(patterns.pairs[:, None]).tocsr()
+    return np.asarray((weighted.T @ patterns.members).todense())

@@ -1,0 +1,188 @@
+r"""The kinds of groups: what SQL a pair's value is, and the condition that selects a value.
+
+A token is the longest run of letters, marks and digits, in lower case; a phrase is two tokens in a
+row, whatever stands between them. What tokens are made of is never a sign of a regular expression,
+so a condition names them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ncclean.storage.quoting import identifier, quoted
+
+# Of what a group is made: its captions, its images, or both. It decides which evidence counts.
+TEXT, IMAGE, PAIR = "text", "image", "pair"
+_TOKEN = r"\pL\pM\pN"
+TOKENS = f"regexp_extract_all(lower(text), '[{_TOKEN}]+')"
+_HOST = r"lower(regexp_extract(url, '^[^:/?#]+://(?:[^/?#@]*@)?([^/?#:]+)', 1))"
+_FOLDER = r"regexp_extract(url, '^[^:/?#]+://[^/?#]*/([^/?#]+)/', 1)"
+_ENDING = r"lower(regexp_extract(url, '\.([A-Za-z0-9]{2,5})(?:[?#]|$)', 1))"
+_LONGEST = 80  # characters of a shape
+# Words of one case become one letter, numbers one digit; runs of lower-case words count once.
+SHAPE = (
+    r"left(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace("
+    r"text, '\pN+', '0', 'g'), '\p{Lu}[\p{Ll}\pM]+', 'Xx', 'g'), '\p{Lu}+', 'X', 'g'), "
+    r"'[\p{Ll}\p{Lo}\p{Lm}\pM]+', 'x', 'g'), 'x([ ]+x\b)+', 'x…', 'g'), "
+    f"{_LONGEST})"
+)
+# Longer captions have more tokens that may be wrong, shorter ones lower cosines.
+LENGTHS = ((0, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 40), (41, None))
+LENGTH = "length of the caption"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of group. `value` is SQL over the columns of the pairs, a list if `several`.
+
+    `condition` is the SQL over the score table that selects a value, `label` what people read,
+    `columns` are those that the pairs must have. The first of two kinds is preferred where groups
+    are the same pairs.
+    """
+
+    name: str
+    made_of: str
+    value: str
+    columns: tuple[str, ...]
+    condition: Callable[[str], str]
+    label: Callable[[str], str] = str
+    several: bool = False
+
+
+def _equals(expression: str) -> Callable[[str], str]:
+    return lambda value: f"{expression} = {quoted(value)}"
+
+
+def word_condition(word: str) -> str:
+    """SQL that is true where the caption has a word or phrase of tokens with blanks between.
+
+    >>> word_condition("red")
+    "regexp_matches(lower(text), '(^|[^\\\\pL\\\\pM\\\\pN])red([^\\\\pL\\\\pM\\\\pN]|$)')"
+    """
+    other = f"[^{_TOKEN}]"
+    pattern = f"(^|{other}){f'{other}+'.join(word.split(' '))}({other}|$)"
+    return f"regexp_matches(lower(text), {quoted(pattern)})"
+
+
+def _length_condition(value: str) -> str:
+    low, high = LENGTHS[int(value)]
+    return f"len({TOKENS}) " + (f">= {low}" if high is None else f"BETWEEN {low} AND {high}")
+
+
+def _length_label(value: str) -> str:
+    low, high = LENGTHS[int(value)]
+    if high is None:
+        return f"{low} or more words"
+    return f"{low} to {high} words" if low else f"at most {high} words"
+
+
+def _size_condition(value: str) -> str:
+    width, height = value.split(" x ")
+    return f"width = {int(width)} AND height = {int(height)}"
+
+
+def length_class(count: str) -> str:
+    """SQL for the class of a number of tokens, 0 to `len(LENGTHS)` - 1; 0 for none."""
+    cases = "".join(
+        f"WHEN {count} <= {high} THEN {number} "
+        for number, (_, high) in enumerate(LENGTHS)
+        if high is not None
+    )
+    return f"(CASE WHEN {count} IS NULL THEN 0 {cases}ELSE {len(LENGTHS) - 1} END)"
+
+
+_PHRASES = (
+    "list_distinct(list_transform(range(1, len(tokens)), "
+    "lambda place: tokens[place] || ' ' || tokens[place + 1]))"
+)
+
+
+# Columns of the pairs beside those of the table, and what they are computed from: once, as regular
+# expressions take most of the time.
+DERIVED = {
+    "tokens": ("text", TOKENS),
+    "shape": ("text", f"nullif({SHAPE}, '')"),
+    "host": ("url", f"nullif({_HOST}, '')"),
+    "folder": ("url", f"nullif({_HOST}, '') || '/' || nullif({_FOLDER}, '')"),
+    "ending": ("url", f"nullif({_ENDING}, '')"),
+}
+
+
+def kinds_of(
+    columns: Iterable[str], clusters: Mapping[str, str] | None = None, by: Sequence[Kind] = ()
+) -> tuple[Kind, ...]:
+    """The kinds that pairs with these columns have, the preferred ones first.
+
+    `clusters` are the SQL of the columns `cluster` and `region`, where there are any.
+    """
+    there = set(columns)
+    words = "list_distinct(tokens)"
+    kinds = [
+        Kind("shard", PAIR, "shard", ("shard",), _equals("shard")),
+        Kind("host", PAIR, "host", ("host",), _equals(_HOST)),
+        Kind("caption key", TEXT, "caption_key", ("caption_key",), _equals("caption_key")),
+        Kind("language", TEXT, "language", ("language",), _equals("language")),
+        *by,
+        Kind("phrase", TEXT, _PHRASES, ("tokens",), word_condition, several=True),
+        Kind("word", TEXT, words, ("tokens",), word_condition, several=True),
+        Kind("folder of the url", PAIR, "folder", ("folder",),
+             _equals(f"{_HOST} || '/' || {_FOLDER}")),
+        Kind("ending of the url", PAIR, "ending", ("ending",), _equals(_ENDING)),
+        Kind("shape of the caption", TEXT, "shape", ("shape",), _equals(SHAPE)),
+        Kind(LENGTH, TEXT, "CASE WHEN text IS NOT NULL THEN stratum::VARCHAR END", ("text",),
+             _length_condition, _length_label),
+        Kind("image size", IMAGE, "width || ' x ' || height", ("width", "height"), _size_condition),
+    ]  # fmt: skip
+    for name, sql in (clusters or {}).items():
+        kinds += _image_kinds(name, sql)
+    return tuple(kind for kind in kinds if set(kind.columns) <= there)
+
+
+def _image_kinds(name: str, sql: str) -> list[Kind]:
+    """Image clusters or regions, and words in them; `sql` is the number in the score table."""
+
+    def condition(value: str) -> str:
+        number, _, word = value.partition(":")
+        return f"{sql} = {int(number)} AND {word_condition(word)}"
+
+    def label(value: str) -> str:
+        number, _, word = value.partition(":")
+        return f"“{word}” in {name} {number}"
+
+    words = f"list_transform(list_distinct(tokens), lambda word: {name} || ':' || word)"
+    return [
+        Kind(f"image {name}", IMAGE, f"{name}::VARCHAR", (name,),
+             lambda value: f"{sql} = {int(value)}"),
+        Kind(f"word in a {name}", PAIR, words, ("tokens", name), condition, label, several=True),
+    ]  # fmt: skip
+
+
+def by_values(name: str, expression: str, column: str) -> Kind:
+    """The kind of `--by`: the values of SQL, which the pairs have in `column`."""
+    condition = _equals(f"({expression})::VARCHAR")
+    return Kind(name, PAIR, identifier(column), (column,), condition)
+
+
+def by_ranges(name: str, expression: str, column: str, bounds: Sequence[float]) -> Kind:
+    """The kind of `--by` for numbers: ranges between `bounds`, from each to below the next."""
+
+    def ends(value: str) -> tuple[float | None, float | None]:
+        number = int(value)
+        low = bounds[number - 1] if number else None
+        return low, bounds[number] if number < len(bounds) else None
+
+    def condition(value: str) -> str:
+        low, high = ends(value)
+        parts = [f"({expression}) >= {low!r}"] if low is not None else []
+        parts += [f"({expression}) < {high!r}"] if high is not None else []
+        return " AND ".join(parts)
+
+    def label(value: str) -> str:
+        low, high = ends(value)
+        if low is None:
+            return f"below {high:.4g}"
+        return f"{low:.4g} or more" if high is None else f"{low:.4g} to {high:.4g}"
+
+    steps = "".join(f" + ({identifier(column)} >= {bound!r})::INT" for bound in bounds)
+    return Kind(name, PAIR, f"(0{steps})::VARCHAR", (column,), condition, label)

@@ -1,0 +1,195 @@
+"""Captions that moved: the k for which each image's caption is that of the k-th pair after it.
+
+The pairs of a cause, in the order of the table, are compared at every k from -16 to 16. If images
+and captions k apart fit far better than the pairs as they are, the captions were shifted. Where
+that holds for a part of the pairs alone, the run is the one of the largest sum of
+
+    d_i = cos(image i, caption i + k) - cos(image i, caption i).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ncclean.data.embeddings.units import resolve_embeddings
+from ncclean.errors import InputError
+from ncclean.neighbour_search.blocks import embedded_blocks
+
+LARGEST = 16
+_MOST_PAIRS = 100_000
+# A shift is proposed if it makes so many of the run's pairs right, and of those so many that are
+# not right as they are.
+_RIGHT, _GAIN = 0.5, 0.3
+_DEVIATIONS = 6.0  # of the mean gain: many shifts and runs are tried
+_ORDERED = frozenset({"shard", "host", "folder of the url"})
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Captions `by` places after their images, in a run of a cause's pairs.
+
+    `places` are those of the run's pairs in the file of the pairs, `sources` those of the pairs
+    that have their captions, -1 where these are beyond the end. `right_before` and `right_after`
+    are expected numbers of right pairs.
+    """
+
+    by: int
+    places: np.ndarray
+    sources: np.ndarray
+    right_before: float
+    right_after: float
+    pairs: int  # of the cause
+
+    def __str__(self) -> str:
+        where = "all" if len(self.places) == self.pairs else f"a run of {len(self.places):,}"
+        side = "after" if self.by > 0 else "before"
+        count = "" if abs(self.by) == 1 else f"{abs(self.by)} places "
+        which = f"the pair {count}{side} it" if count else f"the next pair {side} it"
+        return (
+            f"captions are shifted by {self.by:+d} in {where} of the {self.pairs:,} pairs: with "
+            f"the caption of {which}, about {self.right_after:,.0f} are right instead of "
+            f"{self.right_before:,.0f}"
+        )
+
+
+def is_ordered(kind: str, is_by: bool) -> bool:
+    """Whether the pairs of a kind of group were written down one after another."""
+    return is_by or kind in _ORDERED
+
+
+def read_vectors(
+    connection: duckdb.DuckDBPyConnection,
+    groups: Sequence[int],
+    embeddings: Sequence[str],
+    keys: tuple[str, str] | None,
+) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """By group of the view `members`: its places in order, (n, d) images and (n, d) captions.
+
+    Of each group the first `_MOST_PAIRS` at most; pairs without vectors are left out.
+    """
+    if not groups:
+        return {}
+    listed = ", ".join(map(str, groups))
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE moved AS SELECT member, place, shard, key, "
+        "coalesce(caption_number, 0) AS caption_number FROM members JOIN pairs USING (place) "
+        f"WHERE member IN ({listed}) "
+        f"QUALIFY row_number() OVER (PARTITION BY member ORDER BY place) <= {_MOST_PAIRS}"
+    )
+    parts: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {n: [] for n in groups}
+    for block in embedded_blocks(resolve_embeddings(embeddings), keys):
+        pairs = block.read()
+        facts = pairs.facts.select(["shard", "key", "caption_number"])
+        facts = facts.append_column("number", pa.array(np.arange(len(facts), dtype=np.int64)))
+        connection.register("embedded", facts)
+        rows = connection.execute(
+            "SELECT member, place, number FROM moved JOIN embedded "
+            "USING (shard, key, caption_number) ORDER BY member, place"
+        ).fetchnumpy()
+        connection.unregister("embedded")
+        for member in np.unique(rows["member"]):
+            mine = rows["member"] == member
+            at = rows["number"][mine]
+            parts[int(member)].append((rows["place"][mine], pairs.image[at], pairs.text[at]))
+    vectors = {}
+    for member, several in parts.items():
+        if several:
+            place, image, text = (np.concatenate(side) for side in zip(*several, strict=True))
+            order = np.argsort(place, kind="stable")
+            vectors[member] = place[order], image[order], text[order]
+    return vectors
+
+
+def right_cosine(connection: duckdb.DuckDBPyConnection, value: str) -> float:
+    """The mean cosine of right pairs, over the view `pairs`; `value` is the probability of a wrong
+    one."""
+    mean = connection.execute(
+        f"SELECT sum(similarity * (1 - {value})) / sum(1 - {value}) FROM pairs "
+        "WHERE isfinite(similarity)"
+    ).fetchall()[0][0]
+    return float(mean) if mean is not None else math.nan
+
+
+def find_shift(
+    places: np.ndarray, image: np.ndarray, text: np.ndarray, right: float
+) -> Shift | None:
+    """Find the shift of one cause; None if no shift makes it right.
+
+    `right` is the mean cosine of right pairs of the corpus. The share of right pairs at a shift is
+    where the run's mean cosine lies between that and the mean at all other shifts.
+    """
+    image, text = image.astype(np.float32), text.astype(np.float32)
+    count = len(places)
+
+    def cosines(by: int) -> np.ndarray:
+        moved = np.full(count, np.nan, np.float32)
+        here = np.arange(max(0, -by), min(count, count - by))
+        moved[here] = np.einsum("nd,nd->n", image[here], text[here + by])
+        return moved
+
+    candidates = [by for by in range(-LARGEST, LARGEST + 1) if by and abs(by) < count]
+    if not candidates or not math.isfinite(right):
+        return None
+    every = {by: cosines(by) for by in (0, *candidates)}
+    # Beyond the ends is nothing that could fit.
+    gains = {by: np.nan_to_num(every[by] - every[0], nan=-1.0) for by in candidates}
+    runs = {by: _largest_run(gain) for by, gain in gains.items()}
+    by = max(candidates, key=lambda one: gains[one][slice(*runs[one])].sum())
+    run = np.arange(*runs[by])
+    gain = gains[by][run]
+    others = [np.nanmean(every[one][run]) for one in candidates if one != by]
+    wrong = float(np.mean(others)) if others else 0.0
+    if right <= wrong or gain.mean() < _DEVIATIONS * gain.std() / math.sqrt(len(run)):
+        return None
+
+    def right_pairs(values: np.ndarray) -> float:
+        share = (float(np.nanmean(values)) - wrong) / (right - wrong)
+        return len(run) * min(max(share, 0.0), 1.0)
+
+    before, after = right_pairs(every[0][run]), right_pairs(every[by][run])
+    if after < _RIGHT * len(run) or after - before < _GAIN * count:
+        return None
+    sources = run + by
+    is_there = (sources >= 0) & (sources < count)
+    moved = np.where(is_there, places[np.clip(sources, 0, count - 1)], -1)
+    return Shift(by, places[run], moved, before, after, count)
+
+
+def _largest_run(values: np.ndarray) -> tuple[int, int]:
+    """Begin and end of the run with the largest sum (Kadane's algorithm)."""
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    lowest = np.minimum.accumulate(sums[:-1])
+    end = int((sums[1:] - lowest).argmax()) + 1
+    begin = int(sums[:end].argmin())
+    return begin, end
+
+
+def mended_captions(
+    connection: duckdb.DuckDBPyConnection, shifts: Iterable[Shift]
+) -> list[tuple[str, int, str | None]]:
+    """Uid, number of the caption and the right caption of every pair of the runs; None for none.
+
+    Raises `InputError` for a table without captions.
+    """
+    columns = {row[0] for row in connection.execute("DESCRIBE pairs").fetchall()}
+    if not {"text", "uid"} <= columns:
+        raise InputError("--fixes needs uids and captions in the table: score without --no-text")
+    mended: dict[tuple[str, int], str | None] = {}
+    for shift in shifts:
+        table = pa.table({"place": shift.places, "source": shift.sources})
+        connection.register("shifted", table)
+        rows = connection.execute(
+            "SELECT own.uid, coalesce(own.caption_number, 0), other.text FROM shifted "
+            "JOIN pairs AS own ON own.place = shifted.place "
+            "LEFT JOIN pairs AS other ON other.place = shifted.source"
+        ).fetchall()
+        connection.unregister("shifted")
+        for uid, number, text in rows:
+            mended.setdefault((str(uid), int(number)), text)
+    return [(uid, number, text) for (uid, number), text in mended.items()]

@@ -1,0 +1,145 @@
+"""`ncclean explain`: the causes of noise in a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from ncclean.config import parse_keys
+from ncclean.errors import InputError
+from ncclean.explaining.options import ExplainOptions
+from ncclean.options import Option, Reads
+
+from .command import Command, Result, identity
+from .display import Note, Shown, Table, counted, interval, partner_lines, share
+from .progress import SILENT, Progress
+from .shared_options import EmbeddingKeys, Join, MemoryLimit, Overwrite, Scores
+
+if TYPE_CHECKING:
+    from ncclean.explaining.explain_scores import Explained
+
+_LONGEST = 60  # characters of a group's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain(Command):
+    """Find causes of noise: groups of pairs that are wrong more often than others.
+
+    Groups are words and phrases of captions, hosts and folders of urls, shards, languages, shapes
+    and lengths of captions, image sizes, image clusters, words in a cluster, and the values of
+    --by. Each cause comes with its share of wrong pairs, examples, and the SQL that selects it,
+    which `query` and `select --where` take. A group that another one explains is folded into it.
+    Interrupted runs resume.
+
+    Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
+    """
+
+    name = "explain"
+    summary = "Find causes of noise: groups that are wrong more often."
+    resume_hint = "run the same command again to go on; what is done is kept"
+
+    scores: Scores
+    out: Annotated[
+        str,
+        Option("Parquet file of the causes.", inside="causes.parquet", endings=(".parquet",)),
+    ]
+    embeddings: Annotated[
+        Sequence[str],
+        Option(
+            "Embeddings of the pairs, for image clusters and shifted captions. Repeatable.",
+            reads=Reads.SOURCE,
+        ),
+    ] = ()
+    embedding_keys: EmbeddingKeys = None
+    fixes: Annotated[
+        str | None,
+        Option(
+            "Parquet file of decisions, for `select --decisions`: the right captions of shifted "
+            "ones. Needs --embeddings.",
+            inside="fixes.parquet",
+            endings=(".parquet",),
+        ),
+    ] = None
+    options: ExplainOptions = field(default_factory=ExplainOptions)
+    join: Join = ()
+    memory_limit: MemoryLimit = None
+    overwrite: Overwrite = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fixes is not None and not self.embeddings:
+            raise InputError("--fixes needs --embeddings: cosines tell which captions were shifted")
+
+    def run(self, progress: Progress = SILENT) -> Result[Explained]:
+        """Find the causes; see `ncclean.explaining.explain_scores`."""
+        from ncclean.explaining.explain_scores import explain_scores
+        from ncclean.storage.tables import check_apart, table_files
+
+        check_apart(self.out, table_files(self.scores))
+        explained = explain_scores(
+            self.scores,
+            self.out,
+            self.options,
+            embeddings=self.embeddings,
+            embedding_keys=parse_keys(self.embedding_keys),
+            fixes=self.fixes,
+            join=self.join,
+            memory_limit=self.memory_limit,
+            identity=identity(self),
+            overwrite=self.overwrite,
+            progress=progress,
+        )
+        made = [path for path in (self.out, explained.clusters, self.fixes) if path is not None]
+        figures = {"causes": f"{len(explained.causes):,}"}
+        return self.result(explained, _summary(explained), figures=figures, made=made)
+
+    def table_columns(self) -> frozenset[str]:
+        from ncclean import schema
+
+        return frozenset(schema.CAUSES.names)
+
+
+def _summary(explained: Explained) -> Iterator[Shown]:
+    from ncclean.visible_text import visible
+
+    def name(kind: str, label: str) -> str:
+        text = visible(f"{kind}: {label}")
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+    tested = f"{explained.tested:,} groups tested among {explained.pairs:,} pairs"
+    if not explained.causes:
+        yield f"{tested}: no cause stands out"
+    else:
+        yield tested
+        rows = [
+            (
+                str(cause.number),
+                name(cause.kind, cause.label),
+                cause.outcome,
+                f"{cause.pairs:,}",
+                interval(cause.rate, called=""),
+                share(cause.outside.value),
+                f"{cause.excess:,.0f}",
+            )
+            for cause in explained.causes
+        ]
+        heads = ("", "cause", "wrong by", "pairs", "share wrong", "elsewhere", "explains")
+        yield Table("", heads, tuple(rows), left=3)
+        for cause in explained.causes:
+            yield f"{cause.number}: {visible(cause.condition)}"
+            if cause.proposal:
+                yield f"   {visible(cause.proposal)}"
+        if explained.folded:
+            yield f"{counted(len(explained.folded), 'group')} explained by these"
+    if explained.left_out:
+        yield Note(
+            f"{explained.left_out:,} more groups stood out and were not compared: drop the causes, "
+            "score again and explain what is left"
+        )
+    yield from partner_lines(explained.joined, explained.rows)
+    if explained.clusters:
+        yield f"clusters written to {explained.clusters}: --join clusters={explained.clusters}"
+    if explained.fixed is not None:
+        yield f"{counted(explained.fixed, 'pair')} mended by decisions"
+    yield f"written to {explained.out}"

@@ -1,0 +1,81 @@
+"""A selection without the pairs of causes."""
+
+import dataclasses
+
+import duckdb
+import pytest
+from ncclean_pipelines.explain import Explain
+from ncclean_pipelines.select import Select
+from upath import UPath
+
+from ncclean.errors import InputError
+from ncclean.explaining.cause_table import write_causes
+from ncclean.selection.policy import Policy
+from tests.explaining.tables import write
+from tests.explaining.test_explain_scores import planted
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("excluded")
+    scores, causes = write(folder / "scores.parquet", planted()), str(folder / "causes.parquet")
+    return folder, scores, causes, Explain(scores=[scores], out=causes).run().summary.causes
+
+
+def select(explained, **options):
+    folder, scores, causes, _ = explained
+    out = str(folder / "selection.parquet")
+    return Select(scores=[scores], out=out, exclude_causes=causes, **options).run().summary
+
+
+def test_the_pairs_of_all_causes_are_dropped(explained):
+    _, scores, _, causes = explained
+    kept = select(explained)
+    any_of = " OR ".join(f"({cause.condition})" for cause in causes)
+    left = duckdb.sql(f"SELECT count(*) FROM '{scores}' WHERE NOT ({any_of})").fetchall()[0][0]
+    assert kept.kept == left
+    assert kept.dropped_by_reason == {"where": 6000 - left}
+
+
+def test_some_causes_beside_a_condition(explained):
+    numbers = [cause.number for cause in explained[3] if cause.kind == "host"]
+    kept = select(explained, causes=numbers, policy=Policy(where="width = 100"))
+    _, scores, _, _ = explained
+    assert (
+        kept.kept
+        == duckdb.sql(
+            f"SELECT count(*) FROM '{scores}' WHERE width = 100 AND url NOT LIKE '%broken.example%'"
+        ).fetchall()[0][0]
+    )
+
+
+def test_what_is_no_cause_is_refused(explained):
+    folder, scores, _, _ = explained
+    with pytest.raises(InputError, match="has no cause 99"):
+        select(explained, causes=[99])
+    with pytest.raises(InputError, match="--causes needs --exclude-causes"):
+        Select(scores=[scores], out="s.parquet", causes=[1])
+    with pytest.raises(InputError, match="has no causes of `ncclean explain`"):
+        Select(scores=[scores], out=str(folder / "s.parquet"), exclude_causes=scores).run()
+    with pytest.raises(InputError, match="does not exist"):
+        Select(scores=[scores], out=str(folder / "s.parquet"), exclude_causes="gone.parquet").run()
+
+
+def test_a_condition_over_clusters_needs_their_table(explained):
+    folder, scores, _, causes = explained
+    path = str(folder / "clustered.parquet")
+    cause = dataclasses.replace(
+        causes[0], condition="clusters.cluster = 1", join="clusters=c.parquet"
+    )
+    write_causes(UPath(path), [cause], {})
+    with pytest.raises(InputError, match=r"needs --join clusters=c\.parquet"):
+        Select(scores=[scores], out=str(folder / "s.parquet"), exclude_causes=path).run()
+
+
+def test_a_condition_cannot_be_a_statement(explained):
+    folder, scores, _, causes = explained
+    path = str(folder / "hostile.parquet")
+    for condition in ("true); DROP TABLE scores; --", "(SELECT count(*) FROM read_csv('x')) > 0"):
+        write_causes(UPath(path), [dataclasses.replace(causes[0], condition=condition)], {})
+        with pytest.raises(InputError):
+            Select(scores=[scores], out=str(folder / "s.parquet"), exclude_causes=path).run()

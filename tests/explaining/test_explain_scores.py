@@ -1,0 +1,206 @@
+"""Causes of score tables: planted ones are found, nothing else is, and runs resume."""
+
+import json
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ncclean_pipelines.explain import Explain
+
+from ncclean.errors import InputError, ResumeError
+from ncclean.explaining import explain_scores as module
+from ncclean.explaining.cause_table import read_causes
+from ncclean.explaining.explain_scores import explain_scores
+from ncclean.explaining.options import ExplainOptions
+from ncclean.storage.joined import query
+from tests.explaining.tables import columns, judged, write
+
+
+def explain(folder, values, **options):
+    scores = write(folder / "scores.parquet", values)
+    return explain_scores([scores], str(folder / "causes.parquet"), ExplainOptions(**options))
+
+
+def planted(rows=6000, seed=0):
+    """A host, a phrase and a shard of 200 wrong pairs each."""
+    values = columns(rows, seed)
+    rng = np.random.default_rng(seed)
+    free = rng.permutation(np.arange(1000, rows))
+    for number in free[:200]:
+        values["url"][number] = f"https://broken.example/x/{number}.jpg"
+    for number in free[200:400]:
+        values["text"][number] += " via snorf"
+    values["wrong"][free[:400]] = True
+    values["wrong"][500:700] = True
+    return judged(values, seed)
+
+
+def test_planted_causes_are_found_and_nothing_else(tmp_path):
+    found = explain(tmp_path, planted())
+    assert {(c.kind, c.label) for c in found.causes} == {
+        ("host", "broken.example"), ("phrase", "via snorf"), ("shard", "00001"),
+    }  # fmt: skip
+    for cause in found.causes:
+        assert cause.rate.low <= (0.46 if cause.kind == "shard" else 1.0) <= cause.rate.high
+        assert cause.outside.value == pytest.approx(0.1, abs=0.03)
+        assert cause.q_value < 0.05
+        assert len(cause.examples) == 6
+        assert all(example.probability > 0.4 for example in cause.examples)
+        selected = duckdb.sql(
+            f"SELECT count(*) FROM '{tmp_path}/scores.parquet' WHERE {cause.condition}"
+        ).fetchall()[0][0]
+        assert selected == cause.pairs
+    # The words of the phrase and the folder of the host are explained by them.
+    folded = {(c.kind, c.label): c.folded_into for c in found.folded}
+    numbers = {c.label: c.number for c in found.causes}
+    assert folded["folder of the url", "broken.example/x"] == numbers["broken.example"]
+    assert folded["word", "snorf"] == numbers["via snorf"]
+    assert [c.to_json() for c in read_causes(found.out)] == [
+        c.to_json() for c in (*found.causes, *found.folded)
+    ]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
+def test_noise_without_causes_has_none(tmp_path, noise):
+    for seed in range(4):
+        values = judged(columns(4000, seed, noise), seed + 10)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert not explain(folder, values).causes
+
+
+def test_groups_of_short_captions_are_no_causes(tmp_path):
+    """Their cosines are lower than those of others, and their images among the first all the same.
+
+    Where other captions are as short, and where no others are.
+    """
+    for share in (0.0, 0.2):
+        values = planted()
+        rng = np.random.default_rng(5)
+        short = np.arange(2000, 2300)
+        others = rng.permutation(np.arange(2300, 6000))[: int(share * 3700)]
+        for number in short:
+            values["url"][number] = f"https://short.example/a/{number}.jpg"
+        for number in (*short, *others):
+            values["text"][number] = values["text"][number].split()[0]
+            if not values["wrong"][number]:
+                values["noise_probability"][number] = rng.random() * 0.9
+                values["t2i_rank"][number] = int(499 * 0.3 * rng.random())
+                values["i2t_rank"][number] = rng.integers(500)
+        folder = tmp_path / str(share)
+        folder.mkdir()
+        found = explain(folder, values)
+        assert "short.example" not in {cause.label for cause in found.causes}
+        assert not [cause for cause in found.causes if "length" in cause.kind]
+        assert {"broken.example", "via snorf"} <= {cause.label for cause in found.causes}
+
+
+def test_columns_given_are_groups_too(tmp_path):
+    values = planted()
+    values["source"] = np.where(values["wrong"], "it's", "ok")
+    values["blur"] = np.where(values["wrong"], 5.0, np.arange(6000) / 6000)
+    found = explain(tmp_path, values, by=["source", "blur", "width % 2"])
+    first = found.causes[0]
+    assert (first.kind, first.value) == ("source", "it's")
+    assert [c for c in found.folded if c.kind == "blur"]
+
+
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    scores, out = write(tmp_path / "scores.parquet", planted()), tmp_path / "causes.parquet"
+    request = Explain(scores=[scores], out=str(out))
+    real, calls = module.group_sums, []
+
+    def dies(connection, kind, *rest):
+        if kind.name == "word":
+            raise KeyboardInterrupt
+        return real(connection, kind, *rest)
+
+    monkeypatch.setattr(module, "group_sums", dies)
+    with pytest.raises(KeyboardInterrupt):
+        request.run()
+    assert not out.exists()
+    assert (tmp_path / "causes.parquet.work" / "pairs.parquet").exists()
+    with pytest.raises(ResumeError):
+        Explain(scores=[scores], out=str(out), options=ExplainOptions(min_pairs=60)).run()
+
+    def counts(connection, kind, *rest):
+        calls.append(kind.name)
+        return real(connection, kind, *rest)
+
+    monkeypatch.setattr(module, "group_sums", counts)
+    resumed = request.run().summary
+    assert "shard" not in calls
+    assert "word" in calls
+    assert not (tmp_path / "causes.parquet.work").exists()
+    whole = explain_scores([scores], str(tmp_path / "again.parquet"))
+    assert [c.to_json() for c in resumed.causes] == [c.to_json() for c in whole.causes]
+
+
+def test_what_another_command_wrote_is_refused(tmp_path):
+    scores = write(tmp_path / "scores.parquet", planted())
+    with pytest.raises(InputError, match="in the way"):
+        explain_scores([scores], scores)
+    explain_scores([scores], str(tmp_path / "causes.parquet"))
+    explain_scores([scores], str(tmp_path / "causes.parquet"))  # its own is replaced
+
+
+@pytest.mark.parametrize("missing", ["noise_probability", "status"])
+def test_a_table_without_probabilities_is_refused(tmp_path, missing):
+    values = planted()
+    del values[missing]
+    with pytest.raises(InputError, match="no noise probabilities"):
+        explain(tmp_path, values)
+    assert not (tmp_path / "causes.parquet").exists()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_tiny_tables_have_no_causes(tmp_path, rows):
+    assert not explain(tmp_path, judged(columns(rows))).causes
+    assert pq.read_table(tmp_path / "causes.parquet").num_rows == 0
+
+
+def test_failed_pairs_and_unknown_numbers_count_for_nothing(tmp_path):
+    values = planted()
+    values["status"] = ["image_corrupt"] * 6000
+    assert not explain(tmp_path, values).causes
+    values = planted()
+    values["noise_probability"][::2] = np.nan
+    values["text"][::3] = None
+    values["url"][::5] = None
+    explain(tmp_path, values)
+
+
+def test_only_some_columns_are_needed(tmp_path):
+    values = planted()
+    kept = ("uid", "shard", "row", "status", "noise_probability", "wrong")
+    found = explain(tmp_path, {name: values[name] for name in kept})
+    assert [c.label for c in found.causes] == ["00001"]
+
+
+def test_hostile_captions_and_hosts_are_named_as_they_are(tmp_path):
+    values = planted()
+    host, word = "o'brien\"<b>.example", "\u202e\x00<script>alert(1)</script> '; DROP TABLE scores"
+    for number in range(500, 700):
+        values["url"][number] = f"https://{host}/it's/{number}.jpg"
+        values["text"][number] = f"{word} {values['text'][number]}"
+    found = explain(tmp_path, values)
+    mine = [c for c in (*found.causes, *found.folded) if c.pairs == 200]
+    assert {"host", "phrase", "word"} <= {c.kind for c in mine}
+    assert host in {c.value for c in mine}
+    for cause in mine:
+        select = "SELECT count(*) FROM scores WHERE " + cause.condition
+        assert query(select, [str(tmp_path / "scores.parquet")]).fetchall() == [(200,)]
+    printed = "\n".join(map(str, Explain(
+        scores=[str(tmp_path / "scores.parquet")], out=str(tmp_path / "c.parquet")
+    ).run().shown))  # fmt: skip
+    assert "\u202e" not in printed
+    json.dumps(found.to_json())
+
+
+def test_a_screen_in_buckets_finds_the_same(tmp_path, monkeypatch):
+    whole = explain(tmp_path, planted())
+    monkeypatch.setattr("ncclean.explaining.aggregates._ALL_BUCKETS", 5)
+    monkeypatch.setattr("ncclean.explaining.aggregates._SAMPLED", 20)
+    screened = explain(tmp_path, planted())
+    assert [(c.kind, c.label) for c in whole.causes] == [(c.kind, c.label) for c in screened.causes]

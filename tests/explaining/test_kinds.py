@@ -1,0 +1,93 @@
+"""The SQL of a group selects exactly its pairs, whatever captions and urls say."""
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from ncclean.explaining.kinds import DERIVED, by_ranges, by_values, kinds_of, length_class
+
+TEXTS = [
+    "a red dog",
+    "A  RED-dog, it's \"quoted\" '; DROP TABLE scores; --",
+    "<script>alert('x')</script> red\ndog",
+    "nul\x00byte red dog",
+    "\u202egnp.exe \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
+    "हिन्दी में कुत्ता",
+    "中文字幕 dog",
+    "Straße ÉTÉ été",
+    "IMG_1234.JPG",
+    "100% $^.*[a-z]+ (.+)",
+    "",
+    None,
+    "dog " * 60,
+]
+URLS = [
+    "https://a.example/x/1.jpg",
+    "http://user:pa'ss@B.example:8080/x/2.JPG?size=1",
+    "https://o'brien.example/it's/3.png",
+    'https://"q".example/\u202e/4.gif#end',
+    "ftp://a.example",
+    "not a url",
+    "",
+    None,
+    "https://[::1]/x/y.webp",
+    "data:image/png;base64,xx",
+    "https://a.example/x/y/z.tiff",
+    "//a.example/x/1.jpg",
+    "https://a.example:80/x/1.jpg",
+]
+
+
+@pytest.fixture
+def connection():
+    table = pa.table({
+        "text": TEXTS, "url": URLS,
+        "shard": [f"s'{n % 3}\"" for n in range(len(TEXTS))],
+        "caption_key": ["txt", "it's", None] * 4 + ["txt"],
+        "language": ["en", "de", None] * 4 + ["en"],
+        "width": list(range(len(TEXTS))), "height": [7] * len(TEXTS),
+        "source": ["o'clock", None, "b"] * 4 + ["b"], "blur": [n / 3 for n in range(len(TEXTS))],
+        "cluster": [n % 2 for n in range(len(TEXTS))], "region": [0] * len(TEXTS),
+    })  # fmt: skip
+    connection = duckdb.connect()
+    connection.register("given", table)
+    connection.execute("CREATE TABLE scores AS FROM given")
+    derived = ", ".join(f"{sql} AS {name}" for name, (_, sql) in DERIVED.items())
+    connection.execute(f"CREATE TABLE derived AS SELECT *, {derived}, source AS by_0, blur AS by_1 "
+                       "FROM scores")  # fmt: skip
+    connection.execute(
+        f"CREATE TABLE pairs AS SELECT *, {length_class('len(tokens)')}::UTINYINT AS stratum "
+        "FROM derived"
+    )
+    return connection
+
+
+def test_every_condition_selects_its_group(connection):
+    columns = [row[0] for row in connection.execute("DESCRIBE pairs").fetchall()]
+    by = [by_values("source", "source", "by_0"), by_ranges("blur", "blur", "by_1", [0.5, 2.0])]
+    kinds = kinds_of(columns, {"cluster": "cluster", "region": "region"}, by)
+    assert len({kind.name for kind in kinds}) == len(kinds) == 17
+    for kind in kinds:
+        value = f"unnest(list_distinct({kind.value}))" if kind.several else kind.value
+        groups = connection.execute(
+            f"SELECT value, count(*) FROM (SELECT {value} AS value FROM pairs) "
+            "WHERE value IS NOT NULL GROUP BY 1"
+        ).fetchall()
+        assert groups, kind.name
+        for name, count in groups:
+            condition = kind.condition(name)
+            selected = connection.execute(
+                f"SELECT count(*) FROM scores WHERE {condition}"
+            ).fetchall()[0][0]
+            assert selected == count, (kind.name, name, condition)
+            assert kind.label(name)
+
+
+def test_hosts_have_no_secrets_and_no_ports(connection):
+    hosts = {row[0] for row in connection.execute("SELECT host FROM pairs").fetchall()}
+    assert {"a.example", "b.example", "o'brien.example"} <= hosts
+    assert not [host for host in hosts if host and ("user" in host or "8080" in host)]
+
+
+def test_a_table_without_urls_and_captions_has_other_kinds():
+    assert [kind.name for kind in kinds_of(["shard", "width", "height"])] == ["shard", "image size"]

@@ -1,0 +1,65 @@
+"""The section of causes: what a card says, and what a caption cannot do to it."""
+
+import dataclasses
+from datetime import date
+
+from ncclean.estimates import Estimate
+from ncclean.explaining.cause_table import Cause, Example
+from ncclean.report.causes import MOST_CARDS, cards_of
+from ncclean.report.measurements import measure_table
+from ncclean.report.page import Page, render
+from ncclean.report.table import ScoreTable
+from tests.report.tables import HOSTILE, graded, write_scores
+from tests.report.test_page import Elements
+
+CAUSE = Cause(
+    number=1, folded_into=None, kind="word", value="arrow", label="arrow", outcome="near miss",
+    pairs=1890, rate=Estimate(0.453, 0.41, 0.49), outside=Estimate(0.067, 0.06, 0.07), excess=730.0,
+    q_value=0.001, condition="regexp_matches(lower(text), 'arrow')",
+    proposal="arrow stands for hexagon",
+    examples=(Example("u", "00000", "k1", 1, 0, "a pink arrow", 0.9),),
+)  # fmt: skip
+
+
+def page(tmp_path, causes):
+    table = ScoreTable.open([str(write_scores(tmp_path / "s.parquet", graded()))])
+    cards = cards_of(causes) if causes is not None else None
+    return render(measure_table(table), Page("t", ["s.parquet"], date(2026, 1, 2), causes=cards))
+
+
+def test_a_card_says_what_where_and_how_many(tmp_path):
+    folded = dataclasses.replace(CAUSE, number=2, folded_into=1, kind="phrase", label="pink arrow")
+    text = Elements(page(tmp_path, [CAUSE, folded])).text
+    for part in (
+        "Captions with the word “arrow”", "45.3%", "have a wrong word, elsewhere 6.7%", "1,890",
+        "about 730 errors", "arrow stands for hexagon", "a pink arrow", CAUSE.condition,
+        "Captions with “pink arrow”",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_without_causes_and_without_a_table(tmp_path):
+    assert "No group of pairs stands out" in page(tmp_path, [])
+    assert 'id="causes"' not in page(tmp_path, None)
+
+
+def test_hostile_text_makes_no_element(tmp_path):
+    causes = [
+        dataclasses.replace(
+            CAUSE, number=number, kind=kind, value=text, label=text, condition=text, proposal=text,
+            join=text, examples=(Example("u", text, text, 1, 0, text, 0.9),),
+        )
+        for number, (text, kind) in enumerate(
+            zip(HOSTILE.values(), ["word", "host", "shape of the caption", "<b>"] * 3, strict=False)
+        )
+    ]  # fmt: skip
+    html = page(tmp_path, causes)
+    names = [tag for tag, _ in Elements(html).tags]
+    assert names.count("script") == 2
+    assert not {"img", "iframe", "object"} & set(names)
+    assert "\u202e" not in html
+
+
+def test_at_most_so_many_cards():
+    causes = [dataclasses.replace(CAUSE, number=number) for number in range(1, 100)]
+    assert len(cards_of(causes)) == MOST_CARDS
