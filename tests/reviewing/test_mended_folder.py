@@ -23,7 +23,6 @@ from tests.reviewing.test_browser import wait
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 MODEL = {"model": "demo", "precision": "fp32", "words": True}
-LOOKED_AT = 120  # of all pairs, those with the most likely wrong words
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +67,10 @@ class Person:
 
     def shot(self, name):
         if folder := os.environ.get("REVIEW_SCREENSHOTS"):
+            wait(lambda: self.driver.execute_script(
+                "return [...document.images].every(i => i.naturalWidth ||"
+                " i.getBoundingClientRect().top > innerHeight)"
+            ))  # fmt: skip
             self.driver.save_screenshot(f"{folder}/{name}.png")
 
     def card(self):
@@ -82,29 +85,30 @@ class Person:
 
     def open(self, view, score=None):
         self.press("v")
-        self.change(view)
+        self.choose("view", view)
         if score is not None:
             self.press(self.keys.TAB)
-            self.change(score)
+            self.choose("score", score)
         self.press(self.keys.ESCAPE)
         wait(lambda: (self.card() or [None])[0] == 0)
 
-    def change(self, name):
-        """Type the begin of a choice, and wait for other cards."""
+    def choose(self, name, choice):
+        """Type the begin of a choice of a list that has the focus, and wait for its cards."""
         self.driver.execute_script(
             "document.querySelectorAll('.card').forEach(c => { c.dataset.before = 1; })"
         )
-        self.press(name)
-        fresh = ".card:not([data-before])"
-        wait(lambda: self.driver.find_elements("css selector", fresh))
+        self.press(choice)
+        chosen = f"return document.getElementById('{name}').selectedOptions[0].textContent"
+        wait(lambda: self.driver.execute_script(chosen).startswith(choice))
+        wait(lambda: self.driver.find_elements("css selector", ".card.at:not([data-before])"))
 
-    def go_through(self, most=None):
+    def go_through(self):
         total = int(
             re.search(r"of ([\d,]+)", self.driver.find_element("id", "state").text)[1].replace(
                 ",", ""
             )
         )
-        for n in range(min(total, most or total)):
+        for n in range(total):
             wait(lambda place=n: (self.card() or [None])[0] == place)
             _, key, words, better = self.card()
             text = "".join(word for word, _ in words)
@@ -142,14 +146,13 @@ def test_five_hundred_photographs_are_mended_by_keys(photographs, tmp_path):
         wait(lambda: driver.find_elements("css selector", ".card"))
         person = Person(driver, right, wrong)
         person.shot("1-suspects")
-        person.press(person.keys.HOME)
         person.go_through()
         person.shot("2-decided")
         person.open("Near")
         person.shot("3-near-misses")
         person.go_through()
-        person.open("All", "near")
-        person.go_through(LOOKED_AT)
+        person.open("All", "Near")
+        person.go_through()  # all of them: not every wrong word stands out
         person.shot("4-all")
         driver.find_element("id", "done").send_keys(person.keys.ENTER)
         assert running.process.wait(30) == 0
@@ -164,12 +167,12 @@ def test_five_hundred_photographs_are_mended_by_keys(photographs, tmp_path):
         rows = list(csv.DictReader(file))
     keys = [row["file_name"].removesuffix(".jpg") for row in rows]
     left = [key for key, row in zip(keys, rows, strict=True) if row["text"] != right[key]]
-    assert len(rows) >= 450
+    assert len(rows) > 440
     assert left == []
     assert all(row["camera"] == f"camera {key[-1]}" for key, row in zip(keys, rows, strict=True))
     assert all((back / row["file_name"]).read_bytes() == (source / row["file_name"]).read_bytes()
                for row in rows)  # fmt: skip
-    summary = ncclean.score([str(back)], str(tmp_path / "again.parquet"), **MODEL)
+    ncclean.score([str(back)], str(tmp_path / "again.parquet"), **MODEL)
     again = pq.read_table(tmp_path / "again.parquet").to_pydict()
-    assert summary.noise_rate < 0.02
+    assert sum(again["noise_probability"]) / len(rows) < 0.01
     assert max(again["noise_probability"]) < 0.5

@@ -34,10 +34,10 @@ function element(kind, name, text) {
 // ---- views -------------------------------------------------------------------------------------
 
 const open = guarded(async (start = 0, anew = 1) => {
-  const mine = ++epoch;
+  const mine = ++epoch, edited = editing;
   trouble();
   const answer = await ask("rows", {...request, start, count: BLOCK, anew});
-  if (mine !== epoch) return;
+  if (mine !== epoch || editing !== edited) return;  // who began to write goes on writing
   total = answer.pairs;
   reset(answer.start - answer.start % BLOCK);
   at = total ? Math.min(answer.start, total - 1) : -1;
@@ -335,7 +335,7 @@ const keys = {k: "keep", d: "drop", r: "mend", e: "edit", c: "closest", s: "skip
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape") grid.focus(); return; }
+  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape" || (event.key === "Enter" && event.target.matches("select"))) grid.focus(); return; }
   const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns(), PageDown: 3 * columns(), PageUp: -3 * columns()}[event.key];
   if (step) move(at + step, event.shiftKey);
   else if (event.key === "Home") open(0, 0);
@@ -371,7 +371,12 @@ function changed() {
   request = {...request, view: $("view").value, score: $("score").value || null, where: $("where").value.trim(), undecided: $("undecided").checked ? "1" : ""};
   open(0); drawn();
 }
-for (const name of ["view", "score"]) $(name).addEventListener("change", () => { request.low = request.high = null; changed(); grid.focus(); });
+let byKeys = false;  // a choice by keys may go on: Enter or Escape leads back to the pairs
+for (const name of ["view", "score"]) {
+  $(name).addEventListener("keydown", () => { byKeys = true; });
+  $(name).addEventListener("pointerdown", () => { byKeys = false; });
+  $(name).addEventListener("change", () => { request.low = request.high = null; changed(); if (!byKeys) grid.focus(); });
+}
 $("where").addEventListener("keydown", event => { if (event.key === "Enter") { changed(); grid.focus(); } });
 $("where").addEventListener("change", changed);
 $("undecided").addEventListener("change", changed);
