@@ -9,7 +9,7 @@ import sys
 import pytest
 from upath import UPath
 
-from ncclean import stores
+from ncclean import atomic
 from ncclean.atomic import published, remove_leftovers
 from ncclean.errors import InputError
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_one_sentence_whoever_writes(tmp_path, monkeypatch):
 
     with pytest.raises(RuntimeError, match="unexpected pos"):
         fails(RuntimeError("unexpected pos"))
-    monkeypatch.setattr(stores, "is_full", lambda folder: True)
+    monkeypatch.setattr(atomic, "is_full", lambda folder: True)
     with pytest.raises(InputError, match=r"no space left for .*a\.pt; nothing is lost"):
         fails(RuntimeError("unexpected pos"))
     with pytest.raises(InputError, match="another reason"):

@@ -71,6 +71,7 @@ UNMEASURED = {
     ("scores.md", "| `--shift` | boundary | limits |"),
     ("select.md", "| | option | keeps |"),
     ("select.md", "| option | effect |"),
+    ("select.md", "| `--layout` | output | read by |"),
     ("select.md", "| `--method` | keeps | weight |"),
 }
 PRINTED = "as a command printed it"

@@ -140,7 +140,10 @@ def read_lance(url: str, columns: Sequence[str] | None, rows: tuple[int, int] | 
 def _read(url: str, work: Callable[[], T]) -> T:
     try:
         return work()
-    except _LANCE_ERRORS as error:
+    except BaseException as error:
+        # Of damaged files the library panics, which is no `Exception`.
+        if not isinstance(error, _LANCE_ERRORS) and type(error).__name__ != "PanicException":
+            raise
         # Behind the sentence, the library names the place in its source.
         what = one_line(error).partition(", /")[0]
         raise ShardError(f"{without_secrets(url)} cannot be read as Lance: {what}") from error

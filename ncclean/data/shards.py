@@ -256,7 +256,8 @@ def _listed(urls: Sequence[str]) -> dict[str, tuple[int, str]]:
     return {
         f"{folder}/{entry.name}": (entry.size or 0, entry.version)
         for folder, count in wanted.items()
-        if count >= _WORTH_A_LISTING
+        # The hub's file system keeps what it was told of a file for each thread.
+        if count >= _WORTH_A_LISTING or folder.startswith("hf://")
         for entry in stores.listing(folder)
         if entry.version and not entry.is_folder
     }

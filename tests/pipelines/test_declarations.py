@@ -16,7 +16,7 @@ from ncclean.errors import InputError
 from ncclean.options import Option, OptionError, Options, parameters
 
 # The demo and the whole cleaning are recipes themselves.
-NO_STAGES = {"audit", "clean", "query", "review", "run", "demo"}
+NO_STAGES = {"audit", "clean", "query", "review", "run", "demo", "annotate"}
 
 
 def test_every_command_is_a_stage_or_known_not_to_be():

@@ -25,7 +25,7 @@ from tests.object_store import s3
 
 AUTO = {
     "tar": "webdataset", "files": "folder", "Hugging Face": "parquet", "img2dataset": "parquet",
-    "imagefolder": "folder", "open_clip": "csv", "Karpathy": "webdataset",
+    "imagefolder": "folder", "open_clip": "csv", "Karpathy": "webdataset", "Lance": "webdataset",
 }  # fmt: skip
 
 
