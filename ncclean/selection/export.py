@@ -19,7 +19,6 @@ from upath import UPath
 
 from ncclean import stores
 from ncclean.atomic import published, remove_leftovers
-from ncclean.data.images.text_rows import SEPARATED
 from ncclean.data.samples import CaptionKeys
 from ncclean.data.shards import ShardRef
 from ncclean.errors import InputError
@@ -36,9 +35,8 @@ from ncclean.selection.export_plan import (
 from ncclean.selection.export_rows import export_rows
 from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions
-from ncclean.selection.exported_files import join_rows
-from ncclean.selection.out_layout import PARQUET, RECORD, TARS, OutLayout, Targets
-from ncclean.selection.parquet_pieces import join_parquet, schema_of, unified
+from ncclean.selection.join_parts import agree, join_parts
+from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
 from ncclean.storage.differences import differences
 from ncclean.storage.expressions import missing_column
 from ncclean.storage.joined import JoinedScores
@@ -329,40 +327,9 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
         with published(targets.out / _SIZES) as aside:
             aside.write_text(json.dumps(sizes, indent=2) + "\n")
     elif not targets.tables:
-        _agree(targets, schemas, runner)
+        agree(targets, schemas, runner)
     else:
         parts = [targets.data(n) for n, count in enumerate(sizes.values()) if count]
-        _join(targets, parts, list(columns))
+        join_parts(targets, parts, list(columns))
         summary.shards = 1
     return summary
-
-
-def _join(targets: Targets, parts: list[UPath], columns: list[str]) -> None:
-    """Make the tables of their parts, unless an earlier run has, and remove these."""
-    tables = targets.tables
-    if len(stores.present_files(tables)) < len(tables):
-        if tables[0].name.endswith(PARQUET):
-            with published(tables[0]) as aside:
-                join_parquet(parts, aside)
-        else:
-            is_text = tables[0].suffix in SEPARATED
-            join_rows(parts, columns, tables, targets.layout.separator if is_text else None)
-    stores.remove_files(parts)
-
-
-def _agree(targets: Targets, schemas: Mapping[int, pa.Schema], runner: Runner) -> None:
-    """Give all Parquet files one schema: loaders take that of the first for all."""
-    one = unified(schemas.values())
-    odd = [number for number, schema in schemas.items() if not schema.equals(one, True)]
-    calls = ((number, (str(targets.data(number).absolute()), one)) for number in odd)
-    for _ in runner.map(_conform, calls):
-        pass
-
-
-def _conform(file: str, schema: pa.Schema) -> None:
-    """Write a Parquet file anew under a schema that has its columns."""
-    path = stores.location(file)
-    if schema_of(path).equals(schema, True):
-        return
-    with published(path) as aside:
-        join_parquet([path], aside, schema)

@@ -83,14 +83,21 @@ def table_of(rows: Sequence[ExportedRow], types: Mapping[str, pa.DataType]) -> I
 
 
 def _original(rows: Sequence[ExportedRow], schema: pa.Schema) -> pa.Table:
-    """The rows as the Parquet file has them, in its types; what was not read of them is null."""
+    """The rows as the Parquet file has them, in its types; what was not read of them is null.
+
+    Of columns that share a name, the first is there.
+    """
+    schema = pa.schema(
+        [one for n, one in enumerate(schema) if schema.names.index(one.name) == n], schema.metadata
+    )
     pieces = []
     origins = [row.origin for row in rows if row.origin is not None]
     for _, group in itertools.groupby(origins, lambda origin: id(origin.batch)):
         alike = list(group)
         batch = alike[0].batch
         taken = batch.take(pa.array([origin.place for origin in alike]))
-        there = dict(zip(taken.schema.names, taken.columns, strict=True))
+        named = zip(taken.schema.names[::-1], taken.columns[::-1], strict=True)
+        there = dict(named)
         columns = [
             there[one.name].cast(one.type) if one.name in there else pa.nulls(len(alike), one.type)
             for one in schema

@@ -352,3 +352,12 @@ def test_fields_that_would_be_read_in_place_of_ours_are_set_aside(layout, tmp_pa
     kept = {"original_caption": "another", "original_key": "z", "url": "u"}
     assert kept.items() <= sample.metadata.items()
     assert sample.metadata["original_image"] == "x.png"
+
+
+def test_of_columns_that_share_a_name_the_first_stays(pairs, tmp_path):
+    (tmp_path / "source").mkdir()
+    columns = [[image for _, image, _ in pairs], [c for *_, c in pairs], [*range(30)], ["x"] * 30]
+    table = pa.Table.from_arrays([pa.array(one) for one in columns], ["jpg", "text", "n", "n"])
+    pq.write_table(table, tmp_path / "source" / "c.parquet")
+    out = export(tmp_path / "source", tmp_path, drop={0})
+    assert pq.read_table(out / "00000.parquet")["n"].to_pylist() == [*range(1, 30)]
