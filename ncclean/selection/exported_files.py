@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
+import hashlib
 import itertools
 import json
 import os
@@ -50,6 +51,7 @@ class ImageFiles:
         self._waiting: list[ExportedSample] = []
         self._waiting_bytes = self._batches = 0
         self._folders: set[str] = set()
+        self._images: dict[str, bytes] = {}  # digests by path
 
     def add(self, sample: ExportedSample) -> None:
         """Take a sample; it is written with others."""
@@ -66,6 +68,7 @@ class ImageFiles:
             os.sync()  # once for thousands of files, before anything says that they are there
 
     def _flush(self) -> None:
+        self._waiting = list(filter(self._is_free, self._waiting))
         names = [name for sample in self._waiting for name, _ in self._files(sample)]
         with published(self._work / f"{self._task}_files-{self._batches:05d}.json") as aside:
             aside.write_text(json.dumps(names) + "\n")
@@ -77,11 +80,23 @@ class ImageFiles:
                     self.problems.append(problem)
                     continue
                 self.samples += 1
+                self.bytes += sum(len(data) for _, data in self._files(sample))
                 for row in sample.rows:
                     row.refer(posixpath.relpath(sample.path, sample.folder or "."), self._column)
                 self._write_rows(sample.rows)
         self._batches += 1
         self._waiting, self._waiting_bytes = [], 0
+
+    def _is_free(self, sample: ExportedSample) -> bool:
+        """Whether no other image has the path of a sample; a problem where one has.
+
+        A key may be planted that is the name of another's copy. Rows far apart may be of one image.
+        """
+        digest = hashlib.blake2b(sample.image, digest_size=16).digest()
+        is_free = self._images.setdefault(sample.path, digest) == digest
+        if not is_free:
+            self.problems.append(f"{sample.path}: another image has this path")
+        return is_free
 
     def _files(self, sample: ExportedSample) -> Iterable[tuple[str, bytes]]:
         yield sample.path, sample.image
@@ -96,7 +111,6 @@ class ImageFiles:
         try:
             for name, data in self._files(sample):
                 self._write_file(self._out / name, data)
-                self.bytes += len(data)
         except _IN_THE_WAY as error:
             return f"{sample.path}: {error.strerror}"
         except OSError as error:

@@ -361,3 +361,32 @@ def test_of_columns_that_share_a_name_the_first_stays(pairs, tmp_path):
     pq.write_table(table, tmp_path / "source" / "c.parquet")
     out = export(tmp_path / "source", tmp_path, drop={0})
     assert pq.read_table(out / "00000.parquet")["n"].to_pylist() == [*range(1, 30)]
+
+
+def test_an_image_does_not_replace_another_of_its_path(tmp_path):
+    """A key that is the name of another's copy costs itself, and is said."""
+    keys = ["k", "k_copy1"]
+    columns = {"key": keys, "jpg": [picture(1), picture(200)], "caption": ["x", "y"]}
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "source" / "c.parquet")
+    chosen, shards = select(tmp_path / "source", tmp_path)
+    rows = pq.read_table(chosen)
+    twice = pa.concat_tables([rows.slice(0, 1), rows])  # k drawn twice
+    pq.write_table(twice, chosen)
+    out = tmp_path / "out"
+    form = out_layout("folder", str(out), shards)
+    summary = export_shards(chosen, shards, UPath(out), layout=form)
+    assert "another image has this path" in summary.errors[shards[0].name]
+    assert summary.samples == 2
+    assert {one.image for one in read(out)[0]} == {picture(1)}
+
+
+def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):
+    source = LAYOUTS["open_clip"](pairs, tmp_path / "source")
+    chosen, shards = select(source, tmp_path)
+    out = tmp_path / "out"
+    form = out_layout("csv", str(out), shards)
+    source.unlink()
+    summary = export_shards(chosen, shards, UPath(out), layout=form)
+    assert summary.samples == 0
+    assert list(summary.errors) == [shards[0].name]

@@ -78,13 +78,16 @@ def written_names(shard: ShardRef) -> dict[str, str]:
     """
     if shard.layout != TABLE:
         return {}
-    if shard.url.endswith(".parquet"):
-        names: Iterable[str] = cast(pa.Schema, columns_of(shard.url)).names
-    elif shard.url.endswith(LINES):
-        names = _names_of_lines(shard)
-    else:
-        with TextRows(shard.url) as rows:
-            names = rows.written_names
+    try:
+        if shard.url.endswith(".parquet"):
+            names: Iterable[str] = cast(pa.Schema, columns_of(shard.url)).names
+        elif shard.url.endswith(LINES):
+            names = _names_of_lines(shard)
+        else:
+            with TextRows(shard.url) as rows:
+                names = rows.written_names
+    except OSError as error:
+        raise ShardError(f"cannot be read: {one_line(error)}") from error
     return {name.lower(): name for name in reversed(list(names))}
 
 
