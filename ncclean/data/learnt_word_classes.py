@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 import numpy as np
 from scipy import sparse
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 from ncclean.data.word_classes import WORD, WordClasses
 
@@ -40,6 +38,10 @@ def learn_word_classes(captions: Iterable[str]) -> WordClasses:
     tokens, words = _tokens(captions)
     if len(words) < 2:
         return WordClasses({})
+    # Imported here: together they take .7 s, and every scoring process imports this module.
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
     counts = _counts(tokens, words)
     cosines = _cosines(counts)
     distances = np.clip(1 - cosines, 0, 1)
