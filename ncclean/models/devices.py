@@ -37,10 +37,15 @@ class Cores:
         Shortening the context swaps tensors inside the modules, which threads must not share.
         """
         if not hasattr(self._own, "model"):
-            tensors = chain(self._model.parameters(), self._model.buffers())
-            self._own.model = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+            self._own.model = sharing_tensors(self._model)
         own: nn.Module = self._own.model
         return own
+
+
+def sharing_tensors(model: nn.Module) -> nn.Module:
+    """A copy of the modules of a model with the same parameters and buffers."""
+    tensors = chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def _interleaved(

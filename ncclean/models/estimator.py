@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,7 +18,7 @@ from ncclean.data.decode import Preprocessing
 from ncclean.models import text_tower
 from ncclean.models.building import build, weights_fingerprint
 from ncclean.models.checkpoint import resolve
-from ncclean.models.devices import Cores, Uploads
+from ncclean.models.devices import Cores, Uploads, sharing_tensors
 from ncclean.models.heads import HeadedClip, headed
 from ncclean.models.open_clip_internals import model_attribute, pooling
 from ncclean.models.precision import (
@@ -77,25 +78,35 @@ class Estimator:
         self.tokenizer = tokenizer
         self.preprocessing = preprocessing
         self.scale = float(_parameter(model, "logit_scale").exp())
-        fingerprint = weights_fingerprint(model)
-        self.identity = ModelIdentity(label, tag, fingerprint, self.precision, self.scale)
-        self.trims_text = text_tower.trimming_is_exact(self.model, tokenizer, self.device)
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         mean = torch.tensor(preprocessing.mean, dtype=torch.float64).view(1, 3, 1, 1)
         std = torch.tensor(preprocessing.std, dtype=torch.float64).view(1, 3, 1, 1)
         self._gain = (1 / (255 * std)).float().to(self.device)
         self._offset = (-mean / std).float().to(self.device)
-        self._towers = self.model
-        if self.device.type == "cpu" and self.precision != "fp32":
-            self._towers = in_low_precision(
-                self.model, DTYPES[self.precision], tokenizer, self.image_size
+        # One core each: torch's own threads wait for one another actively, and where something
+        # else runs on the machine too, these few batches took ten times as long.
+        with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            fingerprint = pool.submit(weights_fingerprint, model)
+            trims_text = pool.submit(
+                text_tower.trimming_is_exact, sharing_tensors(self.model), tokenizer, self.device
             )
+            towers = pool.submit(self._prepared_towers)
+        self.identity = ModelIdentity(label, tag, fingerprint.result(), self.precision, self.scale)
+        self.trims_text = trims_text.result()
+        self._towers = towers.result()
         self._encode_image = cast(Callable[..., torch.Tensor], self._towers.encode_image)
         if compiled:
             # One graph for whatever batch is left at the end of a shard.
             self._encode_image = torch.compile(self._encode_image, dynamic=True)
         self._cores = Cores(self._towers) if self.device.type == "cpu" else None
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
+
+    def _prepared_towers(self) -> nn.Module:
+        """The model as it computes: on a CPU in low precision, with matrices cast once."""
+        if self.device.type == "cpu" and self.precision != "fp32":
+            dtype = DTYPES[self.precision]
+            return in_low_precision(self.model, dtype, self.tokenizer, self.image_size)
+        return self.model
 
     @classmethod
     def load(
