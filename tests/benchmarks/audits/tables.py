@@ -8,34 +8,24 @@ from typing import Any
 from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
-_RULES = ("p >= 0.5", "worst tenth")
-_FIGURES = ("precision", "recall", "kept")
 
 
 def coverage_table(record: Record) -> Iterator[str]:
-    """`audit_coverage.py`: how many intervals hold the truth, a corpus a line."""
-    names = [f"{rule}: {figure}" for rule in _RULES for figure in _FIGURES]
+    """`audit_coverage.py`: how many intervals of the noise rate hold the truth, and the fewest."""
+    rows = record["rows"]
+    rates = [rate for rate in dict.fromkeys(row["rate"] for row in rows) if rate]
     yield from heading(
-        "answers", "calibration", "mismatched", "strata without", "noise rate",
-        *(f"`{n}`" for n in names),
+        "answers", "calibration", *(f"{percent(rate)} noise" for rate in rates),
+        "fewest, any figure and rate",
     )  # fmt: skip
-    corpora: dict[tuple[int, float, float], dict[str, Any]] = {}
-    for row in record["rows"]:
-        corpus = (
-            row.get("answers", record["settings"].get("answers")),
-            row["near_misses"],
-            row["rate"],
-        )
-        corpora.setdefault(corpus, {})[row["figure"]] = row
-    for (answers, near_misses, rate), of_corpus in corpora.items():
-        first = of_corpus["noise_rate"]
-        without = f"{first['strata_without_mismatch']:.1f} of {first['strata']}"
-        covered = [
-            str(of_corpus[name]["covered"]) if name in of_corpus else ""
-            for name in ("noise_rate", *names)
-        ]
+    groups: dict[tuple[int, float], list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row["answers"], row["near_misses"]), []).append(row)
+    for (answers, near_misses), group in groups.items():
+        covered = {row["rate"]: row["covered"] for row in group if row["figure"] == "noise_rate"}
         kind = "blind to near misses" if near_misses else "right"
-        yield line(str(answers), kind, percent(rate), without, *covered)
+        fewest = min(row["covered"] for row in group)
+        yield line(str(answers), kind, *(str(covered[rate]) for rate in rates), str(fewest))
 
 
 _LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}
@@ -154,29 +144,28 @@ def human_probe_table(record: Record) -> Iterator[str]:
         yield line(f"`{row['labels']}`", row["weights"], *cells)
 
 
-_WAYS = {"judged": "within strata", "drawn": "by the judge"}
+_SHOWN_RATES = (0.01, 0.2)
 
 
 def judges_table(record: Record) -> Iterator[str]:
     """`audits.judged`: widths of the noise rate's intervals over those by people alone."""
-    rates = [rate for rate in dict.fromkeys(row["rate"] for row in record["rows"]) if rate]
+    rows = record["rows"]
+    corpora = list(dict.fromkeys(row["corpus"] for row in rows))
     yield from heading(
-        "estimator", "judge", "people's pairs", *(percent(rate) for rate in rates),
-        "bound", "fewest that hold the truth",
+        "judge", *(f"{name}, {percent(rate)}" for name in corpora for rate in _SHOWN_RATES),
+        "fewest that hold the truth",
     )  # fmt: skip
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for row in record["rows"]:
-        groups.setdefault((row["corpus"], row["judge"]), []).append(row)
-    for (corpus, judge), rows in groups.items():
-        noise = {row["rate"]: row for row in rows if row["figure"] == "noise_rate"}
-        for way, name in _WAYS.items():
-            ratios = (
-                f"{noise[rate][f'width_{way}'] / noise[rate]['width_alone']:.2f}" for rate in rates
-            )
-            bounds = [noise[rate]["bound"] for rate in rates]
-            bound = f"{min(bounds):.2f} to {max(bounds):.2f}" if way == "judged" else ""
-            fewest = min(row[f"covered_{way}"] for row in rows)
-            yield line(corpus, judge, name, *ratios, bound, f"{fewest} of {rows[0]['draws']}")
+    for judge in dict.fromkeys(row["judge"] for row in rows):
+        mine = [row for row in rows if row["judge"] == judge]
+        noise = {(r["corpus"], r["rate"]): r for r in mine if r["figure"] == "noise_rate"}
+        shown = (noise[corpus, rate] for corpus in corpora for rate in _SHOWN_RATES)
+        ratios = (
+            f"{row['width_judged'] / row['width_alone']:.2f}, "
+            f"{row['width_drawn'] / row['width_alone']:.2f}"
+            for row in shown
+        )
+        fewest = min(row[f"covered_{way}"] for row in mine for way in ("judged", "drawn"))
+        yield line(judge, *ratios, f"{fewest} of {mine[0]['draws']}")
 
 
 def human_judges_table(record: Record) -> Iterator[str]:
