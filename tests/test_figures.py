@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 GENERATED = ("cli.md", "schema.md", "recipe-reference.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
+    ("neighbours.md", "| column | meaning |"),
     ("README.md", "| command | does |"),
     ("README.md", "| columns | what they tell |"),
     ("README.md", "| tool | what it is made for | image-text match |"),
@@ -52,9 +53,7 @@ UNMEASURED = {
     ("methods.md", "| the paper | here |"),
     ("methods.md", "| you have | use | section | code |"),
     ("models.md", "| `--model` | loads |"),
-    ("neighbours.md", "| column | meaning | use it to |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
-    ("neighbours.md", "| `--index` | compares with |"),
     ("noise.md", "| kind | what happens | protocol of |"),
     ("noise.md", "| figure | meaning |"),
     ("noise.md", "| option | effect |"),
