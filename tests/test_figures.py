@@ -64,7 +64,6 @@ UNMEASURED = {
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),
-    ("scores.md", "| `--shift` | boundary | limits |"),
     ("select.md", "| | option | keeps |"),
     ("select.md", "| option | effect |"),
     ("select.md", "| `--layout` | output | read by |"),
