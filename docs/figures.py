@@ -92,15 +92,10 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "breaks": Figure(("breaks",), reliability.breaks_table),
-    "caption-parts": Figure(("caption-parts",), part_tables.detection_table),
-    "caption-parts-calibration": Figure(("caption-parts",), part_tables.calibration_table),
-    "caption-parts-photographs": Figure(
-        ("caption-parts-photographs",), part_tables.photographs_table
+    "caption-parts": Figure(
+        ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
     ),
     "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_table),
-    "caption-parts-alternatives": Figure(
-        ("caption-parts-alternatives",), part_tables.alternatives_table
-    ),
     "causes": Figure(("causes",), cause_tables.causes_table),
     "causes-classes": Figure(("causes-classes",), cause_tables.classes_table),
     "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
@@ -127,7 +122,6 @@ FIGURES = {
     "forgetting": Figure(("forgetting",), repair),
     "forgetting-search": Figure(("forgetting-search",), repair),
     "gpu": Figure(("gpu",), tables.gpu_table),
-    "half-truths": Figure(("caption-parts-photographs",), part_tables.half_truth_table),
     "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
     "human-judges": Figure(("cifar10n-judges",), audit_tables.human_judges_table),
     "human-near-misses": Figure(("cifar10n",), audit_tables.human_near_miss_table),
