@@ -61,10 +61,7 @@ UNMEASURED = {
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),
-    ("select.md", "| | option | keeps |"),
-    ("select.md", "| option | effect |"),
     ("select.md", "| `--layout` | output | read by |"),
-    ("select.md", "| `--method` | keeps | weight |"),
 }
 PRINTED = "as a command printed it"
 
