@@ -24,8 +24,6 @@ UNMEASURED = {
     ("README.md", "| columns | what they tell |"),
     ("README.md", "| tool | what it is made for | image-text match |"),
     ("architecture.md", "| to add | touch |"),
-    ("explain.md", "| kind of group | of |"),
-    ("explain.md", "| proposal | when | what to do |"),
     ("review.md", "| view | pairs |"),
     ("review.md", "| key | |"),
     ("compare.md", "| tool | takes | gives |"),
