@@ -51,8 +51,6 @@ UNMEASURED = {
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
     ("noise.md", "| kind | what happens | protocol of |"),
     ("noise.md", "| figure | meaning |"),
-    ("noise.md", "| option | effect |"),
-    ("noise.md", "| score | flagged |"),
     ("objectives.md", "| `--method` | loss |"),
     ("objectives.md", "| | published | released |"),
     ("recipes.md", "| paper | | shows | runs with | run by us |"),
