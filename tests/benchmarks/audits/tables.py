@@ -11,21 +11,17 @@ Record = Mapping[str, Any]
 
 
 def coverage_table(record: Record) -> Iterator[str]:
-    """`audit_coverage.py`: how many intervals of the noise rate hold the truth, and the fewest."""
-    rows = record["rows"]
-    rates = [rate for rate in dict.fromkeys(row["rate"] for row in rows) if rate]
-    yield from heading(
-        "answers", "calibration", *(f"{percent(rate)} noise" for rate in rates),
-        "fewest, any figure and rate",
-    )  # fmt: skip
+    """`audit_coverage.py`: how many intervals hold the truth, at the worst noise rate."""
+    yield from heading("answers", "calibration", "noise rate", "worst of all figures")
     groups: dict[tuple[int, float], list[Any]] = {}
-    for row in rows:
+    for row in record["rows"]:
         groups.setdefault((row["answers"], row["near_misses"]), []).append(row)
-    for (answers, near_misses), group in groups.items():
-        covered = {row["rate"]: row["covered"] for row in group if row["figure"] == "noise_rate"}
+    for (answers, near_misses), rows in groups.items():
         kind = "blind to near misses" if near_misses else "right"
-        fewest = min(row["covered"] for row in group)
-        yield line(str(answers), kind, *(str(covered[rate]) for rate in rates), str(fewest))
+        noise_rate = min(row["covered"] for row in rows if row["figure"] == "noise_rate")
+        fewest = min(row["covered"] for row in rows)
+        draws = rows[0]["draws"]
+        yield line(str(answers), kind, f"{noise_rate} of {draws}", f"{fewest} of {draws}")
 
 
 _LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}

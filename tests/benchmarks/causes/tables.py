@@ -20,10 +20,14 @@ def causes_table(record: Record) -> Iterator[str]:
         for cause in row["planted"] if row["causes"] else ():
             found[cause].append(row["covered"].get(cause, 0.0) if cause in row["found"] else 0.0)
     yield from heading("planted", "found", "of its pairs")
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for cause, shares in sorted(found.items()):
         covered = [share for share in shares if share]
         of_its_pairs = percent(float(np.mean(covered))) if covered else ""
-        yield line(cause, f"{len(covered)} of {len(shares)}", of_its_pairs)
+        alike[f"{len(covered)} of {len(shares)}", of_its_pairs].append(cause)
+    for (count, of_its_pairs), causes in alike.items():
+        each = " each" if len(causes) > 1 else ""
+        yield line("; ".join(causes), count + each, of_its_pairs)
     reported = [group for row in rows for group in row["reported"]]
     false = sum(group["false"] for group in reported)
     yield line("reported groups that are no cause", f"{false} of {len(reported)}", "")
