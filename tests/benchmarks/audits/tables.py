@@ -10,18 +10,18 @@ from record_tables import heading, line, percent
 Record = Mapping[str, Any]
 
 
-def coverage_table(record: Record) -> Iterator[str]:
+def coverage_lines(record: Record) -> Iterator[str]:
     """`audit_coverage.py`: how many intervals hold the truth, at the worst noise rate."""
-    yield from heading("answers", "calibration", "noise rate", "worst of all figures")
-    groups: dict[tuple[int, float], list[Any]] = {}
+    groups: dict[int, list[Any]] = {}
     for row in record["rows"]:
-        groups.setdefault((row["answers"], row["near_misses"]), []).append(row)
-    for (answers, near_misses), rows in groups.items():
-        kind = "blind to near misses" if near_misses else "right"
+        groups.setdefault(row["answers"], []).append(row)
+    for answers, rows in groups.items():
         noise_rate = min(row["covered"] for row in rows if row["figure"] == "noise_rate")
-        fewest = min(row["covered"] for row in rows)
-        draws = rows[0]["draws"]
-        yield line(str(answers), kind, f"{noise_rate} of {draws}", f"{fewest} of {draws}")
+        fewest, draws = min(row["covered"] for row in rows), rows[0]["draws"]
+        yield (
+            f"- {answers} answers: {noise_rate} of {draws} intervals of the noise rate; "
+            f"{fewest} of the worst of all figures."
+        )
 
 
 _LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}
@@ -141,6 +141,7 @@ def human_probe_table(record: Record) -> Iterator[str]:
 
 
 _SHOWN_RATES = (0.01, 0.2)
+_SHOWN_JUDGES = ("right", "right in 90 %", "useless", "as the estimator")
 
 
 def judges_table(record: Record) -> Iterator[str]:
@@ -151,7 +152,7 @@ def judges_table(record: Record) -> Iterator[str]:
         "judge", *(f"{name}, {percent(rate)}" for name in corpora for rate in _SHOWN_RATES),
         "fewest that hold the truth",
     )  # fmt: skip
-    for judge in dict.fromkeys(row["judge"] for row in rows):
+    for judge in _SHOWN_JUDGES:
         mine = [row for row in rows if row["judge"] == judge]
         noise = {(r["corpus"], r["rate"]): r for r in mine if r["figure"] == "noise_rate"}
         shown = (noise[corpus, rate] for corpus in corpora for rate in _SHOWN_RATES)
