@@ -83,7 +83,7 @@ def over_noise(metric: str) -> Callable[..., Iterable[str]]:
 
 # A record that is measured anew takes the place of the old one; `make docs-figures` does the rest.
 FIGURES = {
-    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_table),
+    "audit-coverage": Figure(("audit-coverage",), audit_tables.coverage_lines),
     "audit-judges": Figure(("audit-judges",), audit_tables.judges_table),
     "benchmarks": Figure(("benchmarks",), tables.benchmark_table),
     "billion": Figure(billion.RECORDS, billion.billion_table),
@@ -92,19 +92,14 @@ FIGURES = {
         tables.calibrated_on_table,
     ),
     "breaks": Figure(("breaks",), reliability.breaks_table),
-    "caption-parts": Figure(("caption-parts",), part_tables.detection_table),
-    "caption-parts-calibration": Figure(("caption-parts",), part_tables.calibration_table),
-    "caption-parts-photographs": Figure(
-        ("caption-parts-photographs",), part_tables.photographs_table
+    "caption-parts": Figure(
+        ("caption-parts", "caption-parts-photographs"), part_tables.detection_table
     ),
     "caption-parts-speed": Figure(("caption-parts-speed",), part_tables.speed_table),
-    "caption-parts-alternatives": Figure(
-        ("caption-parts-alternatives",), part_tables.alternatives_table
-    ),
     "causes": Figure(("causes",), cause_tables.causes_table),
-    "causes-classes": Figure(("causes-classes",), cause_tables.classes_table),
+    "causes-classes": Figure(("causes-classes",), cause_tables.classes_line),
     "causes-photographs": Figure(("causes-photographs",), cause_tables.photographs_table),
-    "causes-scale": Figure(("causes-scale",), cause_tables.scale_table),
+    "causes-scale": Figure(("causes-scale",), cause_tables.scale_line),
     **{name: Figure(("compare",), render) for name, render in compare_tables.FIGURES.items()},
     "disentanglement-clip": Figure(("disentanglement-clip",), halves.evidence_table),
     "disentanglement-clip-facts": Figure(("disentanglement-clip",), halves.clip_facts_table),
@@ -127,7 +122,6 @@ FIGURES = {
     "forgetting": Figure(("forgetting",), repair),
     "forgetting-search": Figure(("forgetting-search",), repair),
     "gpu": Figure(("gpu",), tables.gpu_table),
-    "half-truths": Figure(("caption-parts-photographs",), part_tables.half_truth_table),
     "human-audits": Figure(("cifar10n",), audit_tables.human_audit_table),
     "human-judges": Figure(("cifar10n-judges",), audit_tables.human_judges_table),
     "human-near-misses": Figure(("cifar10n",), audit_tables.human_near_miss_table),
@@ -143,12 +137,8 @@ FIGURES = {
     "word-lists": Figure(("word-lists",), tables.word_list_table),
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
-    "neighbour-rules": Figure(("neighbour-detection",), tables.flagged_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
-    "neighbours-driver": Figure(("neighbours-memory",), scale_tables.driver_table),
-    "neighbours-faiss": Figure(("neighbours-faiss",), scale_tables.faiss_table),
-    "neighbours-plain": Figure(("neighbours-plain",), scale_tables.plain_table),
-    "neighbours-equal": Figure(("neighbours-equal",), scale_tables.equal_table),
+    "neighbours-plain": Figure(("neighbours-plain",), scale_tables.plain_line),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), repair),
     "ranged-reads": Figure(("ranged-reads",), scale_tables.ranged_reads_table),

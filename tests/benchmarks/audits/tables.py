@@ -8,34 +8,20 @@ from typing import Any
 from record_tables import heading, line, percent
 
 Record = Mapping[str, Any]
-_RULES = ("p >= 0.5", "worst tenth")
-_FIGURES = ("precision", "recall", "kept")
 
 
-def coverage_table(record: Record) -> Iterator[str]:
-    """`audit_coverage.py`: how many intervals hold the truth, a corpus a line."""
-    names = [f"{rule}: {figure}" for rule in _RULES for figure in _FIGURES]
-    yield from heading(
-        "answers", "calibration", "mismatched", "strata without", "noise rate",
-        *(f"`{n}`" for n in names),
-    )  # fmt: skip
-    corpora: dict[tuple[int, float, float], dict[str, Any]] = {}
+def coverage_lines(record: Record) -> Iterator[str]:
+    """`audit_coverage.py`: how many intervals hold the truth, at the worst noise rate."""
+    groups: dict[int, list[Any]] = {}
     for row in record["rows"]:
-        corpus = (
-            row.get("answers", record["settings"].get("answers")),
-            row["near_misses"],
-            row["rate"],
+        groups.setdefault(row["answers"], []).append(row)
+    for answers, rows in groups.items():
+        noise_rate = min(row["covered"] for row in rows if row["figure"] == "noise_rate")
+        fewest, draws = min(row["covered"] for row in rows), rows[0]["draws"]
+        yield (
+            f"- {answers} answers: {noise_rate} of {draws} intervals of the noise rate; "
+            f"{fewest} of the worst of all figures."
         )
-        corpora.setdefault(corpus, {})[row["figure"]] = row
-    for (answers, near_misses, rate), of_corpus in corpora.items():
-        first = of_corpus["noise_rate"]
-        without = f"{first['strata_without_mismatch']:.1f} of {first['strata']}"
-        covered = [
-            str(of_corpus[name]["covered"]) if name in of_corpus else ""
-            for name in ("noise_rate", *names)
-        ]
-        kind = "blind to near misses" if near_misses else "right"
-        yield line(str(answers), kind, percent(rate), without, *covered)
 
 
 _LABELS = {"worse": "`worse`", "random1": "`random1`", "aggregate": "`aggregate`"}
@@ -154,29 +140,29 @@ def human_probe_table(record: Record) -> Iterator[str]:
         yield line(f"`{row['labels']}`", row["weights"], *cells)
 
 
-_WAYS = {"judged": "within strata", "drawn": "by the judge"}
+_SHOWN_RATES = (0.01, 0.2)
+_SHOWN_JUDGES = ("right", "right in 90 %", "useless", "as the estimator")
 
 
 def judges_table(record: Record) -> Iterator[str]:
     """`audits.judged`: widths of the noise rate's intervals over those by people alone."""
-    rates = [rate for rate in dict.fromkeys(row["rate"] for row in record["rows"]) if rate]
+    rows = record["rows"]
+    corpora = list(dict.fromkeys(row["corpus"] for row in rows))
     yield from heading(
-        "estimator", "judge", "people's pairs", *(percent(rate) for rate in rates),
-        "bound", "fewest that hold the truth",
+        "judge", *(f"{name}, {percent(rate)}" for name in corpora for rate in _SHOWN_RATES),
+        "fewest that hold the truth",
     )  # fmt: skip
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for row in record["rows"]:
-        groups.setdefault((row["corpus"], row["judge"]), []).append(row)
-    for (corpus, judge), rows in groups.items():
-        noise = {row["rate"]: row for row in rows if row["figure"] == "noise_rate"}
-        for way, name in _WAYS.items():
-            ratios = (
-                f"{noise[rate][f'width_{way}'] / noise[rate]['width_alone']:.2f}" for rate in rates
-            )
-            bounds = [noise[rate]["bound"] for rate in rates]
-            bound = f"{min(bounds):.2f} to {max(bounds):.2f}" if way == "judged" else ""
-            fewest = min(row[f"covered_{way}"] for row in rows)
-            yield line(corpus, judge, name, *ratios, bound, f"{fewest} of {rows[0]['draws']}")
+    for judge in _SHOWN_JUDGES:
+        mine = [row for row in rows if row["judge"] == judge]
+        noise = {(r["corpus"], r["rate"]): r for r in mine if r["figure"] == "noise_rate"}
+        shown = (noise[corpus, rate] for corpus in corpora for rate in _SHOWN_RATES)
+        ratios = (
+            f"{row['width_judged'] / row['width_alone']:.2f}, "
+            f"{row['width_drawn'] / row['width_alone']:.2f}"
+            for row in shown
+        )
+        fewest = min(row[f"covered_{way}"] for row in mine for way in ("judged", "drawn"))
+        yield line(judge, *ratios, f"{fewest} of {mine[0]['draws']}")
 
 
 def human_judges_table(record: Record) -> Iterator[str]:

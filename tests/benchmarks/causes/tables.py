@@ -15,30 +15,22 @@ Record = Mapping[str, Any]
 def causes_table(record: Record) -> Iterator[str]:
     """How often each planted cause is found, and what is reported beside them."""
     rows = record["rows"]
-    pairs: dict[str, list[int]] = defaultdict(list)
     found: dict[str, list[float]] = defaultdict(list)
-    reported = [one for row in rows for one in row["reported"]]
-    planted = [row for row in rows if row["causes"]]
-    for row in planted:
-        for cause, count in row["planted"].items():
-            pairs[cause].append(count)
+    for row in rows:
+        for cause in row["planted"] if row["causes"] else ():
             found[cause].append(row["covered"].get(cause, 0.0) if cause in row["found"] else 0.0)
-    yield from heading("planted", "corpora", "pairs, mean", "found", "of its pairs, when found")
-    for cause in sorted(pairs):
-        covered = [share for share in found[cause] if share]
-        yield line(
-            cause,
-            str(len(pairs[cause])),
-            f"{np.mean(pairs[cause]):,.0f}",
-            f"{len(covered)} of {len(pairs[cause])}",
-            percent(float(np.mean(covered))) if covered else "",
-        )
-    counts = [len(several) for several in pairs.values()]
-    hits = sum(bool(share) for several in found.values() for share in several)
-    yield line("**all**", str(len(planted)), "", f"{hits} of {sum(counts)}", "")
-    false = sum(one["false"] for one in reported)
-    yield line("reported groups that are no cause", str(len(rows)), "",
-               f"{false} of {len(reported)}", "")  # fmt: skip
+    yield from heading("planted", "found", "of its pairs")
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for cause, shares in sorted(found.items()):
+        covered = [share for share in shares if share]
+        of_its_pairs = percent(float(np.mean(covered))) if covered else ""
+        alike[f"{len(covered)} of {len(shares)}", of_its_pairs].append(cause)
+    for (count, of_its_pairs), causes in alike.items():
+        each = " each" if len(causes) > 1 else ""
+        yield line("; ".join(causes), count + each, of_its_pairs)
+    reported = [group for row in rows for group in row["reported"]]
+    false = sum(group["false"] for group in reported)
+    yield line("reported groups that are no cause", f"{false} of {len(reported)}", "")
 
 
 def photographs_table(record: Record) -> Iterator[str]:
@@ -55,30 +47,22 @@ def photographs_table(record: Record) -> Iterator[str]:
             yield line(name, f"{row['pairs']:,}", "nothing", "", "")
 
 
-def classes_table(record: Record) -> Iterator[str]:
-    """What is reported of class folders of which two were exchanged."""
-    yield from heading("exchanged", "reported")
-    for row in record["rows"]:
-        groups = (
-            f"{cause['kind']} `{cause['label']}`, {cause['pairs']:,} pairs, "
-            f"{percent(cause['rate'][0])}"
-            for cause in row["reported"]
-        )
-        yield line(" and ".join(row["exchanged"]) or "none", "; ".join(groups) or "nothing")
-
-
-def scale_table(record: Record) -> Iterator[str]:
-    """Time and memory by the number of pairs."""
-    yield from heading(
-        "pairs", "groups tested", "seconds", "of processor", "peak memory, MiB", "causes found"
+def classes_line(record: Record) -> Iterator[str]:
+    """How often exchanged class names are found."""
+    exchanged = [row for row in record["rows"] if row["exchanged"]]
+    without = [row for row in record["rows"] if not row["exchanged"]]
+    found = sum(bool(row["reported"]) for row in exchanged)
+    false = sum(len(row["reported"]) for row in without)
+    yield (
+        f"Two of twelve class folders exchanged their names: reported in {found} of "
+        f"{len(exchanged)} corpora; {false} groups where none did."
     )
-    for row in record["rows"]:
-        hits = len(set(row["planted"]) & set(row["reported"]))
-        yield line(
-            f"{row['rows']:,}",
-            f"{row['tested']:,}",
-            f"{row['seconds']:,.0f}",
-            f"{row['processor_seconds']:,.0f}",
-            f"{row['peak_mib']:,}",
-            f"{hits} of {len(row['planted'])}",
-        )
+
+
+def scale_line(record: Record) -> Iterator[str]:
+    """Time and memory of the largest table."""
+    row = record["rows"][-1]
+    yield (
+        f"{row['rows']:,} pairs, {row['tested']:,} groups tested: {row['seconds']:,.0f} s, "
+        f"{row['processor_seconds']:,.0f} s of processor, {row['peak_mib']:,} MiB."
+    )

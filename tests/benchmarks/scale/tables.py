@@ -16,26 +16,22 @@ def neighbours_table(*records: Record) -> Iterator[str]:
     """`neighbours.py`: what searches over simulated embeddings take and find, one a column."""
     yield from heading("", *(f"{record['settings']['pairs']:,} pairs" for record in records))
     rows = [record["rows"][0] for record in records]
-    yield line("images", *(row["index_image"] for row in rows))
-    yield line("captions", *(row["index_text"] for row in rows))
     recalls = ("image", "text", "image_to_text", "text_to_image")
     yield line(
-        "recall on a sample: images, captions, captions of images, images of captions",
-        *(", ".join(percent(row[f"{name}_recall"]) for name in recalls) for row in rows),
+        "recall, lowest of both modalities and directions",
+        *(percent(min(row[f"{name}_recall"] for name in recalls)) for row in rows),
     )
     yield line("time", *(f"{row['seconds'] / 60:.1f} minutes" for row in rows))
     yield line("processor time", *(f"{row['processor_seconds'] / 60:.1f} minutes" for row in rows))
-    for text, name in (
-        ("peak memory of all processes, without mapped files", "peak_gb_of_all"),
-        ("peak memory of one of them, with mapped files", "peak_gb"),
-    ):
-        yield line(text, *(f"{row[name]:.1f} GB" if name in row else "" for row in rows))
-    yield line("file", *(f"{row['output_mb']:.1f} MB" for row in rows))
-    yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
     yield line(
-        "planted near-duplicates found: changed as images differ, in all directions",
-        *(f"{percent(row['near_found'])}; {percent(row['near_found_isotropic'])}" for row in rows),
+        "peak memory, without mapped files",
+        *(f"{row['peak_gb_of_all']:.1f} GB" for row in rows),
     )
+    yield line("planted copies found", *(percent(row["copies_found"]) for row in rows))
+    for name, how in (("near_found", "as images differ"), ("near_found_isotropic", "in all ways")):
+        yield line(
+            f"planted near-duplicates found, changed {how}", *(percent(row[name]) for row in rows)
+        )
     yield ""
     yield _extrapolated(*records[-2:])
 
@@ -57,60 +53,14 @@ def _extrapolated(small: Record, large: Record) -> str:
     )
 
 
-def plain_table(record: Record) -> Iterator[str]:
-    """`neighbours.py`: what a search takes where no matrix tiles are."""
-    yield from heading("pairs", "time", "processor time", "peak memory of all processes", "recalls")
-    row, recalls = record["rows"][0], ("image", "text", "image_to_text", "text_to_image")
-    yield line(
-        f"{record['settings']['pairs']:,}", f"{row['seconds'] / 60:.1f} minutes",
-        f"{row['processor_seconds'] / 60:.1f} minutes", f"{row['peak_gb_of_all']:.1f} GB",
-        ", ".join(percent(row[f"{name}_recall"]) for name in recalls),
-    )  # fmt: skip
-
-
-def driver_table(record: Record) -> Iterator[str]:
-    """`neighbours_memory.py`: what the process that runs a search holds, now and before."""
-    yield from heading("pairs", "version", "driver", "with mapped files", "largest of the workers")
-    for row in record["rows"]:
-        version = "this" if row["version"] == "this" else f"commit {row['version']}"
-        sizes = (row[name] for name in ("driver_mb", "driver_mb_with_files", "worker_mb"))
-        yield line(f"{row['pairs']:,}", version, *(f"{size:,.0f} MB" for size in sizes))
-
-
-def faiss_table(record: Record) -> Iterator[str]:
-    """`neighbours_equal.py`: processor time of the search by list and of FAISS."""
-    yield from heading(
-        "queries, searched", "lists", "probed", "here, with its files", "`IndexIVFFlat`",
-        "`knn`, list by list", "same neighbours",
-    )  # fmt: skip
-    for row in record["rows"]:
-        names = ("seconds", "faiss_ivf_flat_seconds", "faiss_knn_seconds")
-        yield line(
-            row["direction"].replace("-", ", "), f"{row['lists']:,}", str(row["probes"]),
-            *(f"{row[name]:.1f} s" for name in names), percent(row["same_neighbours"]),
-        )  # fmt: skip
-
-
-def equal_table(record: Record) -> Iterator[str]:
-    """`neighbours_equal.py`: how far the search by list is from FAISS at the same probes."""
-    yield from heading(
-        "queries, searched", "lists", "visited", "tasks", "queries compared", "same neighbours",
-        "largest difference of a cosine",
-    )  # fmt: skip
-    for row in record["rows"]:
-        yield line(
-            row["direction"].replace("-", ", "), f"{row['lists']:,}", str(row["probes"]),
-            str(row["tasks"]), f"{row['queries']:,}", percent(row["same_neighbours"]),
-            f"{row['largest_difference']:.1e}",
-        )  # fmt: skip
-    if "ray" in record:
-        ray = record["ray"]
-        yield ""
-        yield (
-            f"{record['settings']['pairs']:,} pairs. On {ray['nodes']} nodes of Ray, the driver "
-            f"killed {ray['killed']} times, {ray['same']:,} of {ray['files']:,} files of the "
-            "search were the same bit for bit."
-        )
+def plain_line(record: Record) -> Iterator[str]:
+    """`neighbours_search.py`: what a search takes where no matrix tiles are."""
+    row = record["rows"][0]
+    yield (
+        f"Without matrix tiles, {record['settings']['pairs']:,} pairs took "
+        f"{row['processor_seconds'] / 60:.1f} minutes of processor time and "
+        f"{row['peak_gb_of_all']:.1f} GB."
+    )
 
 
 def scale_table(record: Record) -> Iterator[str]:
