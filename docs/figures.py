@@ -138,6 +138,8 @@ FIGURES = {
     "near-miss-scores": Figure(("near-misses",), tables.near_miss_score_table),
     "neighbour-detection": Figure(("neighbour-detection",), tables.detection_table),
     "neighbours-cost": Figure(("neighbours", "neighbours-3m"), scale_tables.neighbours_table),
+    "neighbours-driver": Figure(("neighbours-memory",), scale_tables.driver_line),
+    "neighbours-faiss": Figure(("neighbours-faiss", "neighbours-equal"), scale_tables.faiss_line),
     "neighbours-plain": Figure(("neighbours-plain",), scale_tables.plain_line),
     "objective-memory": Figure(("objective-memory",), tables.memory_table),
     "prior": Figure(("prior",), repair),

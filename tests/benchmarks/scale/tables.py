@@ -63,6 +63,40 @@ def plain_line(record: Record) -> Iterator[str]:
     )
 
 
+def driver_line(record: Record) -> Iterator[str]:
+    """`neighbours.memory`: what the process that runs a search holds, with its growth."""
+    small, *_, large = (row for row in record["rows"] if row["version"] == "this")
+    yield (
+        f"At 96 dimensions and a limit of 1 GB, the process that runs a search held "
+        f"{small['driver_mb']:,.0f} MB with {small['pairs']:,} pairs and "
+        f"{large['driver_mb']:,.0f} MB with {large['pairs']:,}."
+    )
+
+
+def faiss_line(record: Record, equal: Record) -> Iterator[str]:
+    """`neighbours.equal`: processor time of the search and of FAISS, and how far they differ."""
+    seconds = {
+        name: span([row[name] for row in record["rows"]])
+        for name in ("seconds", "faiss_ivf_flat_seconds", "faiss_knn_seconds")
+    }
+    same = min(row["same_neighbours"] for row in (*record["rows"], *equal["rows"]))
+    ray = equal["ray"]
+    yield (
+        f"For all queries of {record['settings']['pairs']:,} pairs in one direction, on one core "
+        f"without matrix tiles, the search takes {seconds['seconds']}, `IndexIVFFlat` "
+        f"{seconds['faiss_ivf_flat_seconds']} and `knn` over each list "
+        f"{seconds['faiss_knn_seconds']} (both scaled from 20,000 queries). At least "
+        f"{percent(same)} of the neighbours are the same; the others are ties. On {ray['nodes']} "
+        f"nodes of Ray, the driver killed {ray['killed']} times, {ray['same']:,} of "
+        f"{ray['files']:,} files of the search were the same bit for bit."
+    )
+
+
+def span(seconds: list[float]) -> str:
+    """The smallest and the largest of some times, such as `6.7 to 7.5 s`."""
+    return f"{min(seconds):.1f} to {max(seconds):.1f} s"
+
+
 def scale_table(record: Record) -> Iterator[str]:
     """`scale.rows`: what each step takes."""
     yield from heading("step", "time", "of a core", "peak memory", "")
