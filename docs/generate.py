@@ -39,24 +39,18 @@ TEMPLATES = Environment(
 
 
 def schema_page() -> str:
-    """The columns of the score table, their types, meanings and producers."""
-    rows = [
-        (
-            f"`{column.name}`",
-            str(column.type),
-            column.meaning,
-            "finalize" if column.name in schema.CALIBRATED_COLUMNS else "parts",
-            f"`ncclean.{column.producer}`",
-        )
-        for column in schema.SCORE_COLUMNS
-    ]
-    embeddings = [(f"`{field.name}`", str(field.type)) for field in schema.EMBEDDING_METADATA]
+    """The columns of all tables, their types and meanings."""
     return TEMPLATES.get_template("schema.md").render(
         version=schema.SCHEMA_VERSION,
-        scores=_table(("column", "type", "meaning", "phase", "computed by"), rows),
-        dictionary=", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS),
+        scores=_columns(schema.SCORE_COLUMNS),
+        calibrated=_names(
+            column.name
+            for column in schema.SCORE_COLUMNS
+            if column.name in schema.CALIBRATED_COLUMNS
+        ),
+        dictionary=_names(schema.DICTIONARY_COLUMNS),
         optional=_columns(schema.OPTIONAL_COLUMNS),
-        embeddings=_table(("column", "type"), embeddings),
+        embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
         neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
         decisions=_columns(schema.DECISION_COLUMNS),
         causes=_columns(schema.CAUSE_COLUMNS),
@@ -64,12 +58,13 @@ def schema_page() -> str:
     )
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _columns(columns: Iterable[schema.Column]) -> str:
-    rows = [
-        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
-        for column in columns
-    ]
-    return _table(("column", "type", "meaning", "computed by"), rows)
+    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |" for column in columns]
+    return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
 
 
 def cli_page() -> str:
@@ -115,11 +110,6 @@ def _command(
     ]
     text = f"{about(COMMANDS[name], WIDTH, brief=True)}\n\n{entries('Options', listed, WIDTH)}"
     return text, entries("Options", unlisted, WIDTH) if unlisted else "", names
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 _STUB_HEAD = """\
