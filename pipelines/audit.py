@@ -139,11 +139,13 @@ class Audit(Command):
             if self.pairs > _MOST_ON_PAGE:
                 raise InputError(
                     f"--pairs must be at most {_MOST_ON_PAGE:,} for a page, got {self.pairs:,}: "
-                    "only a --judge answers more"
+                    "only --judge takes more"
                 )
             return
         if self.answers or self.beside != JudgeAnswers():
-            raise InputError("--judge draws its own pairs: it goes with no answers of others")
+            raise InputError(
+                "--judge draws its own pairs: leave out --answers and the other --judge-... answers"
+            )
         if self.judging.judge_model is None:
             raise InputError("--judge needs --judge-model, the model's name on the server")
         if not self.shards:

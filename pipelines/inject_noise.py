@@ -80,8 +80,7 @@ class InjectNoise(Command):
         super().__post_init__()
         if ("donor" in self.rates) != bool(self.donors):
             raise InputError(
-                "captions of the kind donor come from another corpus, and nothing else does: "
-                "--kind donor --rate 0.2 --donors SOURCE"
+                "--kind donor and --donors go together: --kind donor --rate 0.2 --donors SOURCE"
             )
         if (self.caption_key or "").lower() == "json":
             raise InputError(
@@ -92,7 +91,8 @@ class InjectNoise(Command):
         others = self.rates.keys() - set(PERMUTING)
         if self.write_noise_file and others:
             raise InputError(
-                f"--write-noise-file says where captions go, and {min(others)} changes them"
+                f"--write-noise-file records how captions move, and {min(others)} changes them: "
+                "leave one out"
             )
 
     @cached_property

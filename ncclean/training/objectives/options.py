@@ -123,15 +123,17 @@ class NcuOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha > self.beta:
-            raise InputError("alpha and beta must be cosines, with alpha at most beta")
+            raise InputError("--alpha and --beta must be cosines, with --alpha at most --beta")
         ablations = (self.negative, self.relation, self.unlearn, self.last_column)
         if self.variant == "released" and ablations != ("prompt", "cross", "both", "uniform"):
             raise InputError(
-                "--variant released is what the code of the authors does: of ncu's options it "
-                "takes --forget-percent, --split and --gamma alone"
+                "--variant released does what the authors' code does: of ncu's options it takes "
+                "only --forget-percent, --split and --gamma"
             )
         if self.negative == "none" and (self.relation, self.last_column) != ("cross", "uniform"):
-            raise InputError("--relation and --last-column are of negative texts: not with none")
+            raise InputError(
+                "--relation and --last-column need negative texts: leave out --negative none"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
