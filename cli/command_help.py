@@ -76,7 +76,7 @@ def _is_needed(parameter: Parameter) -> bool:
 
 
 def meaning(parameter: Parameter, *, brief: bool = False) -> str:
-    """The help of an option, and the facts about its value, briefly without bounds."""
+    """The help of an option, and its bounds and default; briefly, the default alone."""
     option, facts = parameter.option, []
     if brief:
         pass
@@ -97,8 +97,9 @@ def meaning(parameter: Parameter, *, brief: bool = False) -> str:
         default = ", ".join(default)
     default = option.typed_default or default
     # Switches and options without a default say in words what happens without them.
-    if option.shows_default and isinstance(default, (str, int, float)):
-        facts += [f"default: {default}"] if not isinstance(default, bool) else []
+    if option.shows_default and default != "" and isinstance(default, (str, int, float)):
+        stated = f"{default}" if brief else f"default: {default}"
+        facts += [stated] if not isinstance(default, bool) else []
     # A fact stays on one line, unless it is a list.
     together = (fact if ", " in fact else fact.replace(" ", _NO_BREAK) for fact in facts)
     return option.help.replace("`", "") + "".join(f" [{fact}]" for fact in together)

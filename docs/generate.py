@@ -51,7 +51,7 @@ def schema_page() -> str:
         dictionary=_names(schema.DICTIONARY_COLUMNS),
         optional=_columns(schema.OPTIONAL_COLUMNS),
         embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
-        neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
+        neighbours=", ".join(f"`{c.name}` ({c.type})" for c in schema.NEIGHBOUR_COLUMNS),
         decisions=_columns(schema.DECISION_COLUMNS),
         causes=_columns(schema.CAUSE_COLUMNS),
         outcomes=_columns(schema.OUTCOME_COLUMNS),
@@ -102,6 +102,7 @@ def _command(
     """The text of a command, that of its options for experiments, and its shared options."""
     own = {entry: parameter for entry, parameter in described.items() if entry not in shared}
     listed = [entry for entry, parameter in own.items() if parameter.option.is_listed]
+    listed.sort(key=lambda entry: not own[entry].option.argument)
     unlisted = [entry for entry in own if entry not in listed]
     names = [
         p.option.metavar if p.option.argument else p.flag
