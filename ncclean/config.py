@@ -102,7 +102,7 @@ class ScoreOptions(Options):
     max_pixels: Annotated[
         int,
         Option(
-            "Most pixels of an image; larger ones get the status image_too_large.",
+            "Maximum pixels of an image; larger ones get the status image_too_large.",
             low=1,
             source="images",
         ),

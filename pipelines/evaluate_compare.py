@@ -29,7 +29,7 @@ class EvaluateCompare(Command):
     """
 
     name = "evaluate compare"
-    summary = "Two models on the same data, with intervals."
+    summary = "Compare two models on the same data, with intervals."
 
     a: Annotated[
         str,

@@ -33,7 +33,7 @@ class EvaluateJudgements(ModelOptions):
     """
 
     name = "evaluate judgements"
-    summary = "Scores against people's judgements: Kendall's tau."
+    summary = "Compare scores with people's judgements: Kendall's tau."
 
     table: Annotated[
         str,

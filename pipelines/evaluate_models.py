@@ -173,7 +173,7 @@ class EvaluateRetrieval(ModelEvaluation):
     """
 
     name = "evaluate retrieval"
-    summary = "Captions by images and images by captions: recall."
+    summary = "Retrieve captions by images and images by captions: recall."
     title = "Retrieval"
 
     source_options: SourceOptions = field(default_factory=SourceOptions)
@@ -204,7 +204,7 @@ class EvaluateLinearProbe(ModelEvaluation):
     """
 
     name = "evaluate linear-probe"
-    summary = "A linear classifier on frozen embeddings: accuracy."
+    summary = "Train a linear classifier on frozen embeddings: accuracy."
     title = "Linear probe"
 
     probe: ProbeOptions = field(default_factory=ProbeOptions)

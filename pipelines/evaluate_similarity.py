@@ -31,7 +31,7 @@ class EvaluateSimilarity(ModelOptions):
     """
 
     name = "evaluate similarity"
-    summary = "How far matched pairs stand above mismatched ones."
+    summary = "Show how far matched pairs stand above mismatched ones."
 
     model: Annotated[
         Sequence[str],
@@ -48,7 +48,7 @@ class EvaluateSimilarity(ModelOptions):
     )
     against: Annotated[
         str | None,
-        Option("The model afterwards; the same as one more --model at the end.", reads=Reads.MODEL),
+        Option("The model after the repair, as one more --model at the end.", reads=Reads.MODEL),
     ] = None
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 

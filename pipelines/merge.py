@@ -30,7 +30,7 @@ class Merge(Command):
     """
 
     name = "merge"
-    summary = "Make one score table of several."
+    summary = "Merge score tables into one."
     resume_hint = "run the same command again to go on; shards that were taken over are kept"
     has_record = True
 

@@ -42,7 +42,7 @@ class JudgeOptions(Options):
     ] = 120.0
     judge_tokens: Annotated[
         int | None,
-        Option("Most tokens to use, over all runs.", low=1, is_idle=True),
+        Option("Maximum tokens to use, over all runs.", low=1, is_idle=True),
     ] = None
     dry_run: Annotated[
         bool, Option("With --judge: only count the requests and estimate the tokens.")

@@ -21,7 +21,7 @@ class TrainOptions(Options):
     steps: Annotated[
         int | None,
         Option(
-            "Optimiser steps in all, in place of epochs; phases share them alike.",
+            "Optimiser steps in all, in place of --epochs; phases share them in proportion.",
             low=1,
         ),
     ] = None
@@ -80,7 +80,7 @@ class AdaptOptions(Options):
 
     steps: Annotated[int, Option("Optimiser steps.", low=1)] = 50
     batch_size: Annotated[int, Option("Pairs of a step.", low=2)] = 256
-    learning_rate: Annotated[float, Option("Highest learning rate.", above=0)] = 1e-5
+    learning_rate: Annotated[float, Option("Peak learning rate.", above=0)] = 1e-5
     warmup: Annotated[
         float,
         Option(

@@ -328,7 +328,7 @@ class ObjectiveOptions(Options):
     ] = None
     learning_rate: Annotated[
         float | None,
-        Option("Highest learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4).", above=0),
+        Option("Peak learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4).", above=0),
     ] = None
     warmup: Annotated[
         float,
