@@ -19,6 +19,7 @@ import typer
 from ncclean_cli.app import app
 from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
+from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
 from ncclean_pipelines.recipe.model import EngineModel, RecipeModel, StageModel
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
@@ -169,6 +170,15 @@ def test_every_option_of_a_command_has_a_meaning(name: str) -> None:
         described = [bool(re.search(line, text, re.MULTILINE)) for text in (section, shared)]
         assert described[0] != is_named
         assert described[1] or not is_named
+
+
+def test_what_recipes_do_not_have_is_listed() -> None:
+    page = (DOCS / "recipes.md").read_text("utf-8")
+    for name, kind in DECLARATIONS.items():
+        assert kind.is_stage or f"`{name}`" in page
+        for parameter in parameters(kind).values():
+            is_listed = f"`{parameter.flag}`" in page or parameter.name in parameters(TrialOptions)
+            assert not kind.is_stage or parameter.option.in_recipes or is_listed
 
 
 def test_the_keys_of_a_recipe_are_explained() -> None:
