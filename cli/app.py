@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 _WIDTH = 100
 _GROUPS = {
-    "evaluate": "Measure what scores and models are worth.\n\n"
+    "evaluate": "Measure how good scores and models are.\n\n"
     "Example: `ncclean evaluate noise scores.parquet`",
 }
 

@@ -18,24 +18,26 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def command_help(kind: type[Command], width: int) -> str:
     """The help of one command as plain text."""
     declared = parameters(kind).values()
-    arguments = [p for p in declared if p.option.argument]
     places = " ".join(p.option.metavar if _is_needed(p) else f"[{p.option.metavar}]"
-                      for p in arguments)  # fmt: skip
+                      for p in declared if p.option.argument)  # fmt: skip
     usage = f"Usage: ncclean {kind.name} [OPTIONS] {places}".rstrip()
-    text = "\n\n".join(
-        textwrap.fill(" ".join(p.split()), width, initial_indent="  ", subsequent_indent="  ")
-        for p in help_text(kind).replace("`", "").split("\n\n")
-    )
-    blocks = [usage, text]
-    if arguments:
-        blocks.append(
-            entries("Arguments", [(p.option.metavar, _meaning(p)) for p in arguments], width)
-        )
+    arguments = [(label(p), meaning(p)) for p in declared if p.option.argument]
     options = [
-        (_label(p), _meaning(p)) for p in declared if not p.option.argument and p.option.is_listed
+        (label(p), meaning(p)) for p in declared if not p.option.argument and p.option.is_listed
     ]
-    common = [switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
-    return "\n\n".join([*blocks, entries("Options", [*options, *common], width)])
+    options += [switch(info) for info in ([SET] if kind.takes_settings else []) + [JSON, QUIET]]
+    blocks = [usage, about(kind, width)]
+    blocks += [entries("Arguments", arguments, width)] if arguments else []
+    return "\n\n".join([*blocks, entries("Options", options, width)])
+
+
+def about(kind: type[Command], width: int, *, brief: bool = False) -> str:
+    """What a command does; briefly, in one sentence with an example."""
+    first, *more, example = help_text(kind).replace("`", "").split("\n\n")
+    return "\n\n".join(
+        textwrap.fill(" ".join(p.split()), width, initial_indent="  ", subsequent_indent="  ")
+        for p in (first, *([] if brief else more), example)
+    )
 
 
 def entries(title: str, labelled: list[tuple[str, str]], width: int) -> str:
@@ -58,10 +60,13 @@ def switch(info: Any) -> tuple[str, str]:
     return f"{names} {info.metavar or ''}".rstrip(), info.help.replace("`", "")
 
 
-def _label(parameter: Parameter) -> str:
+def label(parameter: Parameter, *, brief: bool = False) -> str:
+    """The flags of an option and what they take, briefly without its type; an argument's name."""
+    if parameter.option.argument:
+        return parameter.option.metavar
     names = [name for flag in flags_of(parameter) for name in flag.split("/")]
     separator = " / " if any(name.startswith("--no-") for name in names) else ", "
-    kind = _TYPE_NAMES.get(typed_as(parameter), "TEXT")
+    kind = "" if brief else _TYPE_NAMES.get(typed_as(parameter), "TEXT")
     return f"{separator.join(sorted(names, key=len))} {parameter.option.metavar or kind}".rstrip()
 
 
@@ -70,9 +75,12 @@ def _is_needed(parameter: Parameter) -> bool:
     return parameter.is_required and parameter.option.typed_default is None
 
 
-def _meaning(parameter: Parameter) -> str:
+def meaning(parameter: Parameter, *, brief: bool = False) -> str:
+    """The help of an option, and its bounds and default; briefly, the default alone."""
     option, facts = parameter.option, []
-    if option.low is not None and option.high is not None:
+    if brief:
+        pass
+    elif option.low is not None and option.high is not None:
         facts.append(f"{option.low:g} to {option.high:g}")
     else:
         bounds = (
@@ -89,8 +97,9 @@ def _meaning(parameter: Parameter) -> str:
         default = ", ".join(default)
     default = option.typed_default or default
     # Switches and options without a default say in words what happens without them.
-    if option.shows_default and isinstance(default, (str, int, float)):
-        facts += [f"default: {default}"] if not isinstance(default, bool) else []
+    if option.shows_default and default != "" and isinstance(default, (str, int, float)):
+        stated = f"{default}" if brief else f"default: {default}"
+        facts += [stated] if not isinstance(default, bool) else []
     # A fact stays on one line, unless it is a list.
     together = (fact if ", " in fact else fact.replace(" ", _NO_BREAK) for fact in facts)
     return option.help.replace("`", "") + "".join(f" [{fact}]" for fact in together)

@@ -16,7 +16,8 @@ QUIET = typer.Option("--quiet", "-q", help="Print neither progress nor a summary
 SET = typer.Option(
     "--set",
     metavar="NAME=VALUE",
-    help="Any other option in the recipe reference, such as `a_neg=20` (bayes). Repeatable.",
+    help="An option for experiments, such as `a_neg=20` for bayes; the documentation lists them. "
+    "Repeatable.",
 )
 
 

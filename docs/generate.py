@@ -1,6 +1,6 @@
-"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` and `recipe-reference.md`
-from the declarations of the commands; and `ncclean/__init__.pyi`, the commands as functions. The
-prose of the pages is in docs/templates.
+"""Write the generated pages: `schema.md` from the Arrow schema, `cli.md` from the declarations of
+the commands; and `ncclean/__init__.pyi`, the commands as functions. The prose of the pages is in
+docs/templates.
 
     python docs/generate.py
 
@@ -10,24 +10,23 @@ tests/test_docs.py fails when a page is not what this script makes.
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ncclean_cli.app import DEBUG, VERSION, app
-from ncclean_cli.command_help import command_help, entries, switch
+from ncclean_cli.command_help import about, entries, label, meaning, switch
+from ncclean_cli.parameters import JSON, QUIET
 from ncclean_pipelines.command import Command
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
-from ncclean_pipelines.recipe.model import COMMON, EngineModel, RecipeModel, StageModel
 from ncclean_pipelines.registry import COMMANDS
-from ncclean_pipelines.stages import STAGES
-from pydantic import BaseModel
 
 from ncclean import schema
 from ncclean.options import Parameter, parameters, union_members
+
+Entry = tuple[str, str]  # the label of an option and its meaning
 
 WIDTH = 100
 TEMPLATES = Environment(
@@ -40,128 +39,78 @@ TEMPLATES = Environment(
 
 
 def schema_page() -> str:
-    """The columns of the score table, their types, meanings and producers."""
-    rows = [
-        (
-            f"`{column.name}`",
-            str(column.type),
-            column.meaning,
-            "finalize" if column.name in schema.CALIBRATED_COLUMNS else "parts",
-            f"`ncclean.{column.producer}`",
-        )
-        for column in schema.SCORE_COLUMNS
-    ]
-    embeddings = [(f"`{field.name}`", str(field.type)) for field in schema.EMBEDDING_METADATA]
+    """The columns of all tables, their types and meanings."""
     return TEMPLATES.get_template("schema.md").render(
         version=schema.SCHEMA_VERSION,
-        scores=_table(("column", "type", "meaning", "phase", "computed by"), rows),
-        dictionary=", ".join(f"`{name}`" for name in schema.DICTIONARY_COLUMNS),
+        scores=_columns(schema.SCORE_COLUMNS),
+        calibrated=_names(
+            column.name
+            for column in schema.SCORE_COLUMNS
+            if column.name in schema.CALIBRATED_COLUMNS
+        ),
+        dictionary=_names(schema.DICTIONARY_COLUMNS),
         optional=_columns(schema.OPTIONAL_COLUMNS),
-        embeddings=_table(("column", "type"), embeddings),
-        neighbours=_columns(schema.NEIGHBOUR_COLUMNS),
+        embeddings=_names(field.name for field in schema.EMBEDDING_METADATA),
+        neighbours=", ".join(f"`{c.name}` ({c.type})" for c in schema.NEIGHBOUR_COLUMNS),
         decisions=_columns(schema.DECISION_COLUMNS),
         causes=_columns(schema.CAUSE_COLUMNS),
         outcomes=_columns(schema.OUTCOME_COLUMNS),
     )
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _columns(columns: Iterable[schema.Column]) -> str:
-    rows = [
-        (f"`{column.name}`", str(column.type), column.meaning, f"`ncclean.{column.producer}`")
-        for column in columns
-    ]
-    return _table(("column", "type", "meaning", "computed by"), rows)
+    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |" for column in columns]
+    return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
 
 
 def cli_page() -> str:
-    """Usage, arguments and options of every command, as plain text."""
+    """Usage and options of every command; what several have in common stands at the end."""
+    described = {
+        name: {(label(p, brief=True), meaning(p, brief=True)): p for p in parameters(kind).values()}
+        for name, kind in COMMANDS.items()
+    }
+    users: dict[Entry, list[str]] = {}
+    for name, found in described.items():
+        for entry in found:
+            users.setdefault(entry, []).append(name)
+    # Of several meanings of one label, the most frequent is the shared one.
+    shared: dict[str, dict[str, Entry]] = {"Shared": {}, "Shared by evaluate": {}}
+    for entry in sorted(users, key=lambda entry: len(users[entry])):
+        is_inner = all(name.startswith("evaluate ") for name in users[entry])
+        if len(users[entry]) > 1 and entry[0] != "-o, --out":
+            shared["Shared by evaluate" if is_inner else "Shared"][entry[0]] = entry
+    common = {entry for found in shared.values() for entry in found.values()}
     return TEMPLATES.get_template("cli.md").render(
         about=app.info.help,
         options=entries("Options", [switch(info) for info in (DEBUG, VERSION)], WIDTH),
-        commands=[(name, command_help(kind, WIDTH)) for name, kind in COMMANDS.items()],
-    )
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def recipe_page() -> str:
-    """The keys of a recipe and the options of its stages."""
-    heads = ("key", "type", "default", "meaning")
-    return TEMPLATES.get_template("recipe-reference.md").render(
-        recipe=_table(heads, _keys(RecipeModel)),
-        engine=_table(heads, _keys(EngineModel)),
-        every_stage=_table(heads, _keys(StageModel)),
-        stages=[
-            (name, kind.makes_model, _table(("option", *heads[1:]), _stage_options(kind)))
-            for name, kind in STAGES.items()
+        every=entries("Every command", [switch(info) for info in (JSON, QUIET)], WIDTH),
+        commands=[(name, *_command(name, found, common)) for name, found in described.items()],
+        shared=[
+            entries(title, sorted(found.values(), key=lambda entry: entry[0].lstrip("-")), WIDTH)
+            for title, found in shared.items()
         ],
     )
 
 
-def _stage_options(kind: type[Command]) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"`{name}`",
-            _type_text(bool | parameter.takes if _is_inside(parameter) else parameter.takes),
-            _default_text(parameter),
-            _cell(parameter.option.help),
-        )
-        for name, parameter in parameters(kind).items()
-        if parameter.option.in_recipes and name not in COMMON
+def _command(
+    name: str, described: Mapping[Entry, Parameter], shared: Collection[Entry]
+) -> tuple[str, str, list[str]]:
+    """The text of a command, that of its options for experiments, and its shared options."""
+    own = {entry: parameter for entry, parameter in described.items() if entry not in shared}
+    listed = [entry for entry, parameter in own.items() if parameter.option.is_listed]
+    listed.sort(key=lambda entry: not own[entry].option.argument)
+    unlisted = [entry for entry in own if entry not in listed]
+    names = [
+        p.option.metavar if p.option.argument else p.flag
+        for entry, p in described.items()
+        if entry in shared
     ]
-
-
-def _keys(model: type[BaseModel]) -> list[tuple[str, ...]]:
-    rows = []
-    for attribute, field in model.model_fields.items():
-        name = field.alias or attribute
-        default = "" if field.default_factory is not None else str(field.default or "")
-        default = "**needed**" if field.is_required() else default
-        rows.append(
-            (f"`{name}`", _type_text(field.annotation), default, _cell(field.description or ""))
-        )
-    return rows
-
-
-def _is_inside(parameter: Parameter) -> bool:
-    """Whether `true` stands for a place in the stage's folder."""
-    return parameter.option.inside is not None and parameter.name != "out"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def _type_text(kind: Any) -> str:
-    """`int`, `list of str`, `int or float`."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return " or ".join(f"`{value}`" for value in inner)
-    if origin is list:
-        return f"list of {_type_text(inner[0])}"
-    if origin is tuple:
-        return f"{len(inner)} of {_type_text(inner[0])}"
-    if origin in (dict, Mapping):
-        return "mapping"
-    if inner:
-        return " or ".join(_type_text(part) for part in inner if part is not NoneType)
-    return "mapping" if issubclass(kind, BaseModel) else str(kind.__name__)
-
-
-def _default_text(parameter: Parameter) -> str:
-    value = parameter.default
-    if parameter.name == "out" or not parameter.option.shows_default:
-        return ""
-    if parameter.is_required:
-        return "**needed**"
-    if value in (None, (), [], {}) or value is False:
-        return ""
-    if value is True:
-        return "true"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
+    text = f"{about(COMMANDS[name], WIDTH, brief=True)}\n\n{entries('Options', listed, WIDTH)}"
+    return text, entries("Options", unlisted, WIDTH) if unlisted else "", names
 
 
 _STUB_HEAD = """\
@@ -219,7 +168,7 @@ def _source_type(kind: Any) -> str:
     return " | ".join(parts)
 
 
-PAGES = {"schema.md": schema_page, "cli.md": cli_page, "recipe-reference.md": recipe_page}
+PAGES = {"schema.md": schema_page, "cli.md": cli_page}
 STUB = Path(__file__).parent.parent / "ncclean" / "__init__.pyi"
 
 

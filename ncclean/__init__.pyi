@@ -114,7 +114,7 @@ def merge(
     overwrite: bool = False,
     progress: _Progress = None,
 ) -> Result[Any]:
-    """Make one score table of several, as if their shards had been scored by one run."""
+    """Merge score tables, as if one run had scored all their shards."""
 def annotate(
     scores: str | Sequence[str],
     dataset: str,

@@ -37,22 +37,22 @@ CalibrateBy = Annotated[
 Signals = Annotated[
     Sequence[Literal["language", "image"]] | None,
     Option(
-        "More columns, comma-separated: `language` of the caption; blur, brightness, entropy "
-        "and hashes of the `image`.",
+        "More columns: `language` of the caption, `image` (blur, brightness, entropy, "
+        "hashes), or both: `language,image`.",
         commas=True,
     ),
 ]
 Words = Annotated[
     bool,
     Option(
-        "Compare each word of a caption with others of its class: which word is wrong, which "
-        "fits better, and how probable it is that any is wrong."
+        "Compare each word with others of its class: which one is wrong, what fits better, "
+        "and how probable it is that any is wrong."
     ),
 ]
 CaptionParts = Annotated[
     Literal["sentences"] | None,
     Option(
-        "Also compare each sentence of a caption with the image: which one is wrong, and how "
+        "`sentences`: compare each sentence with the image: which one is wrong, and how "
         "probable it is that any is."
     ),
 ]
@@ -64,17 +64,17 @@ class ScoreOptions(Options):
 
     caption_key: CaptionKeys = None
     batch_size: Annotated[int, Option("Images per forward pass.", low=1, is_idle=True)] = 256
-    block_size: Annotated[int, Option("Pairs that in-batch statistics are taken over.", low=1)] = (
-        2048
-    )
+    block_size: Annotated[
+        int, Option("Pairs of a block, within which ranks and in-batch scores compare.", low=1)
+    ] = 2048
     forget_percent: Annotated[
-        float, Option("Share of a block in the NCU forget set.", low=0, high=100)
+        float, Option("Percentage of a block in NCU's forget set.", low=0, high=100)
     ] = 10.0
     pool: Annotated[
         int | None,
         Option(
-            "For embeddings: take the rivals of neg_clip_loss from this many pairs of the whole "
-            "corpus, e.g. 32768 as its authors do, instead of from the block.",
+            "For embeddings: take the negatives of neg_clip_loss from this many pairs of the "
+            "whole corpus (its authors: 32768), not from the block.",
             low=2,
             source="embeddings",
         ),
@@ -94,22 +94,22 @@ class ScoreOptions(Options):
     draft: Annotated[
         bool,
         Option(
-            "Decode JPEGs of at least twice the model's size at a half, a quarter or an eighth of "
-            "theirs: faster, but the cosines differ slightly.",
+            "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size: faster, but cosines change "
+            "slightly.",
             source="images",
         ),
     ] = False
     max_pixels: Annotated[
         int,
         Option(
-            "Largest image to decode, in pixels; a larger one gets the status image_too_large.",
+            "Maximum pixels of an image; larger ones get the status image_too_large.",
             low=1,
             source="images",
         ),
     ] = MAX_PIXELS
     embeddings: Annotated[
         str | None,
-        Option("Also write embeddings here, in clip-retrieval's layout.", inside="embeddings"),
+        Option("Also write the embeddings here, in clip-retrieval's layout.", inside="embeddings"),
     ] = None
     calibrate_by: CalibrateBy = None
     signals: Signals = None
@@ -132,13 +132,14 @@ class ScoreOptions(Options):
     word_classes: Annotated[
         str | None,
         Option(
-            "Word classes for `--words`: `corpus` learns them from the captions, a file has your "
-            "own (default: the English list of ncclean).",
+            "Word classes for `--words`: a file of your own, or `corpus` to learn them from "
+            "the captions (default: ncclean's English list).",
             metavar="FILE|corpus",
         ),
     ] = None
     words_per_caption: Annotated[
-        int, Option("Captions with one word replaced to encode per caption.", low=1, high=64)
+        int,
+        Option("Variants of each caption to encode, each with one word replaced.", low=1, high=64),
     ] = WORDS_PER_CAPTION
     caption_parts: CaptionParts = None
     text: Annotated[bool, Option("Write the captions to the table.")] = True

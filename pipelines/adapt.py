@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Adapt(Command):
     """Warm an estimator up on the strictly clean pairs of a corpus (OSA's domain adaptation).
 
-    A mixture over the losses of all pairs tells which are clean beyond doubt; both towers train on
-    them for a few steps. The result is a model for `score --model local-dir:OUT`.
+    A mixture model of the losses finds the pairs that are clean beyond doubt; both towers train on
+    them for a few steps. Score with the result: `--model local-dir:OUT`.
 
     Example: `ncclean adapt scores.parquet --shards shards/ --out adapted/`
     """
@@ -40,7 +40,7 @@ class Adapt(Command):
     out: Annotated[str, Option("Folder of the adapted model.", inside="", local=True)]
     model: Annotated[
         str,
-        Option("Model to adapt, as in `score`; preferably the one that scored.", reads=Reads.MODEL),
+        Option("Model to adapt; preferably the one that scored.", reads=Reads.MODEL),
     ] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     source_options: SourceOptions = field(default_factory=SourceOptions)

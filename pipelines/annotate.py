@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Annotate(Command):
     """Write columns of a score table into the Lance data set whose pairs it scores.
 
-    They are called `ncclean_NAME` there, and replace those of an earlier call. Rows are told by
-    `uid` where the data set has that column, else by their place. Its earlier versions stay.
+    The columns are named ncclean_NAME and replace those of an earlier call. Rows are matched by uid
+    if the data set has that column, else by position. Earlier versions of the data set stay.
 
     Example: `ncclean annotate scores.parquet --dataset pairs.lance`
     """

@@ -38,14 +38,13 @@ class Audit(Command):
     """Judge a sample of a corpus, and measure its noise rate and its rules.
 
     With --out: draws pairs, more where the noise probability is uncertain, and writes a page to
-    judge them in a browser (1 match, 2 partly, 3 mismatch, 0 cannot tell, arrow left to go back)
-    and sample.parquet for other judges.
+    judge them in a browser, and sample.parquet for other judges.
 
-    With --out and --judge: asks a model on a server about the pairs instead of a person, and writes
-    judge.parquet. The same command again goes on where it was interrupted.
+    With --out and --judge: asks a model on a server instead of a person, and writes judge.parquet.
+    Interrupted runs resume.
 
-    With --answers: the measured noise rate, and precision and recall of each rule, with 95 %
-    intervals, next to what the calibration expected.
+    With --answers: measures the noise rate, and precision and recall of each rule, with 95 %
+    intervals.
 
     Example: `ncclean audit scores.parquet --shards shards/ --pairs 300 --out audit/`
     """
@@ -71,8 +70,8 @@ class Audit(Command):
     answers: Annotated[
         Sequence[str],
         Option(
-            "Answers to measure by: what the page saved, or any JSON, CSV or Parquet with `uid` "
-            "and `answer`. With --out: leave these pairs out of the new sample. Repeatable.",
+            "Answers to measure by: the page's file, or JSON, CSV or Parquet with uid and "
+            "answer. With --out, these pairs are not drawn again. Repeatable.",
             reads=Reads.PATH,
         ),
     ] = ()
@@ -80,7 +79,7 @@ class Audit(Command):
     width: Annotated[
         float | None,
         Option(
-            "Also say how many answers an interval of this width takes (`.02`: two points).",
+            "Also print how many answers an interval of this width takes, such as .02.",
             above=0.0,
             below=1.0,
         ),
@@ -106,7 +105,7 @@ class Audit(Command):
         Option("What `cannot tell` counts as: `leave-out`, `match` or `mismatch`."),
     ] = "leave-out"
     apply: Annotated[
-        bool, Option("Move the table's calibration to the answers, like `score --calibrate-with`.")
+        bool, Option("Fit the table's calibration to the answers, like `score --calibrate-with`.")
     ] = False
     memory_limit: MemoryLimit = None
     overwrite: Annotated[
@@ -140,11 +139,13 @@ class Audit(Command):
             if self.pairs > _MOST_ON_PAGE:
                 raise InputError(
                     f"--pairs must be at most {_MOST_ON_PAGE:,} for a page, got {self.pairs:,}: "
-                    "only a --judge answers more"
+                    "only --judge takes more"
                 )
             return
         if self.answers or self.beside != JudgeAnswers():
-            raise InputError("--judge draws its own pairs: it goes with no answers of others")
+            raise InputError(
+                "--judge draws its own pairs: leave out --answers and the other --judge-... answers"
+            )
         if self.judging.judge_model is None:
             raise InputError("--judge needs --judge-model, the model's name on the server")
         if not self.shards:

@@ -44,11 +44,11 @@ _OF_SCORING = {"engine", "ray_address"}
 class Clean(Command):
     """Score a corpus, report on it, and write it without the mismatched pairs.
 
-    The bundled recipe `clean`: OUT gets `scores.parquet`, `report.html`, `clean.parquet` (which
-    pairs are kept) and these pairs in `clean/`, in the form that came in: a folder of images, a
-    table or Parquet with noise columns added; tars as they are. From embeddings, which need no
-    model, the recipe `clean_embeddings` writes the uids of the kept pairs, `uids.npy`, instead.
-    After an interruption run it again to go on; only what a changed option affects is done again.
+    OUT gets scores.parquet, report.html, clean.parquet (which pairs are kept) and clean/, the kept
+    pairs in the form of the input: tars as they are, or a folder of images, a table or Parquet with
+    noise columns added. Embeddings need no model; for them, OUT gets uids.npy, the uids of the kept
+    pairs, in place of clean/. Run the command again after an interruption, or with other options:
+    only what they affect is done again.
 
     Example: `ncclean clean shards/ --out cleaned/`
     """
@@ -72,14 +72,16 @@ class Clean(Command):
     threshold: Annotated[
         float, Option("Drop pairs with at least this noise probability.", low=0, high=1)
     ] = 0.5
-    where: Annotated[str | None, Option("SQL condition that kept pairs must meet too.")] = None
+    where: Annotated[str | None, Option("SQL condition that kept pairs must also meet.")] = None
     layout: OutputLayout = "auto"
-    samples_per_shard: Annotated[int, Option("Samples per shard written.", low=1)] = 10_000
+    samples_per_shard: Annotated[int, Option("Samples per shard.", low=1)] = 10_000
     precision: Precision = "auto"
     device: Device = "auto"
     engine: ScoreEngine = "auto"
     ray_address: Annotated[str | None, Option(RAY_ADDRESS)] = None
-    dry_run: Annotated[bool, Option("Check everything, show what would run, with hours.")] = False
+    dry_run: Annotated[
+        bool, Option("Only check, and show what would run and for how many hours.")
+    ] = False
 
     def run(self, progress: Progress = SILENT) -> Result[Any]:
         """Run or resume the bundled recipe `clean`, or show its plan."""

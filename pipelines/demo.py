@@ -33,9 +33,9 @@ _LEAST_STEPS = 8  # of an epoch: a small demo trains in small batches
 class Demo(Command):
     """Render a noisy corpus, find the noise, and repair a model that was trained on such noise.
 
-    The bundled recipe `demo`; needs no network. Prints how much of each kind of noise every score
-    and rule found; how good the model is when it is left alone, trained on as before, or repaired,
-    next to an oracle that knows the truth; and three queries to start from.
+    Runs the bundled recipe demo, without a network. Prints what every score and rule found of each
+    kind of noise, and how good the model is when left alone, trained as before or repaired, next to
+    an oracle that knows the truth.
 
     Example: `ncclean demo --out demo_run`
     """

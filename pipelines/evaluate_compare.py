@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class EvaluateCompare(Command):
     """Compare two models on the same data: each metric's difference with its 95 % interval.
 
-    The images are resampled, with all their captions and for both models alike. A difference whose
-    interval excludes 0 is marked with `*`.
+    Resamples the images with all their captions, alike for both models. A difference whose interval
+    excludes 0 is marked with *.
 
     Example: `ncclean evaluate compare results/before results/after`
     """
 
     name = "evaluate compare"
-    summary = "Two models on the same data, with intervals."
+    summary = "Compare two models on the same data, with intervals."
 
     a: Annotated[
         str,

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class EvaluateJudgements(ModelOptions):
     """Compare scores with people's judgements of captions: Kendall's tau, pairwise accuracy.
 
-    TABLE has a row for each judged caption: csv, tsv, jsonl or Parquet with the name of an image, a
-    caption and one or several ratings, such as those of Flickr8k-Expert, Flickr8k-CF and THumB. The
-    scores are those of models on the images (--shards), or columns of a score table (--scores).
+    TABLE (csv, tsv, jsonl or Parquet) has a row for each judged caption: the name of an image, the
+    caption and one or several ratings, as in Flickr8k-Expert, Flickr8k-CF and THumB. The scores are
+    those of models on the images (--shards), or columns of a score table (--scores).
 
     Example: `ncclean evaluate judgements expert.csv --shards images/ --model demo`
     """
 
     name = "evaluate judgements"
-    summary = "Scores against people's judgements: Kendall's tau."
+    summary = "Compare scores with people's judgements: Kendall's tau."
 
     table: Annotated[
         str,

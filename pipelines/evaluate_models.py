@@ -35,7 +35,7 @@ class ModelOptions(Command):
 
     model: Annotated[
         Sequence[str],
-        Option("Model, as in `score`. Repeatable: a column for each.", reads=Reads.MODEL),
+        Option("Model, as in `score`. Repeatable.", reads=Reads.MODEL),
     ]
     data: Annotated[
         Sequence[str],
@@ -144,9 +144,8 @@ class ModelEvaluation(ModelOptions):
 class EvaluateZeroshot(ModelEvaluation):
     """Classify images by the prompts of each class: accuracy and mean recall per class.
 
-    Takes classification sets in the layout of clip_benchmark, or of CyCLIP with `labels.csv` and
-    `classes.py`, and writes what clip_benchmark writes, with the outcome of each image beside it
-    for `evaluate compare`.
+    Takes classification sets in clip_benchmark's or CyCLIP's layout. Writes clip_benchmark's json
+    and, for `evaluate compare`, the outcome of each image.
 
     Example: `ncclean evaluate zeroshot --model demo-noisy --model demo --data shards/heldout`
     """
@@ -166,22 +165,22 @@ class EvaluateZeroshot(ModelEvaluation):
 class EvaluateRetrieval(ModelEvaluation):
     """Retrieve captions by images and images by captions: recall at 1, 5 and 10.
 
-    Takes retrieval sets in clip_benchmark's layout, and tables of captioned images: of Karpathy's
-    json the test split, unless --split names another. From 5,000 images on, MS-COCO's 1K test is
-    computed too, as the mean over five folds of 1,000 images.
+    Takes retrieval sets in clip_benchmark's layout and tables of captioned images; of Karpathy's
+    json, the test split. From 5,000 images on, it also computes MS-COCO's 1K test, the mean of five
+    folds of 1,000 images.
 
     Example: `ncclean evaluate retrieval --model demo --data shards/heldout --out results/demo`
     """
 
     name = "evaluate retrieval"
-    summary = "Captions by images and images by captions: recall."
+    summary = "Retrieve captions by images and images by captions: recall."
     title = "Retrieval"
 
     source_options: SourceOptions = field(default_factory=SourceOptions)
     captions_per_image: Annotated[
         int | None,
         Option(
-            "Take the first captions of each image alone; published results on MS-COCO are of 5.",
+            "Use only this many captions of each image; published results on MS-COCO use 5.",
             low=1,
         ),
     ] = None
@@ -197,15 +196,15 @@ class EvaluateRetrieval(ModelEvaluation):
 class EvaluateLinearProbe(ModelEvaluation):
     """Train a linear classifier on frozen image embeddings and measure it on the test images.
 
-    `lbfgs` is CLIP's protocol, with the penalty chosen on a fifth of the training images; `adamw`
-    is the schedule of NCU's supplement. Takes classification sets that have a `train` split. Where
-    their labels are noisy, --weights says how much each training image counts.
+    Takes classification sets with a train split. lbfgs is CLIP's protocol, with the penalty chosen
+    on a fifth of the training images; adamw is the schedule of NCU's supplement. If labels are
+    noisy, --weights says how much each image counts.
 
     Example: `ncclean evaluate linear-probe --model demo --data shards/heldout`
     """
 
     name = "evaluate linear-probe"
-    summary = "A linear classifier on frozen embeddings: accuracy."
+    summary = "Train a linear classifier on frozen embeddings: accuracy."
     title = "Linear probe"
 
     probe: ProbeOptions = field(default_factory=ProbeOptions)

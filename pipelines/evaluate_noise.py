@@ -37,16 +37,16 @@ class TrialOptions(Options):
     donors: Annotated[
         Sequence[str],
         Option(
-            "Corpus whose captions --inject takes, in place of permuting: images if SCORES are, "
-            "else embeddings of the same model. Repeatable.",
+            "Corpus whose captions --inject takes: images if SCORES are, else embeddings of "
+            "the same model. Repeatable.",
             reads=Reads.SOURCE,
         ),
     ] = ()
     pairs: Annotated[
-        int, Option("Approximate number of pairs for --inject, from all over the corpus.", low=2)
+        int, Option("With --inject: about how many pairs to draw from the corpus.", low=2)
     ] = 20_000
     model: Annotated[
-        str, Option("Model for --inject with shards, as in `score`.", source="images")
+        str, Option("With --inject, for shards: model that scores them.", source="images")
     ] = "ViT-B-32"
     pretrained: Annotated[str | None, Option("Pretrained tag or checkpoint file of --model.")] = (
         DEFAULT_PRETRAINED
@@ -54,7 +54,7 @@ class TrialOptions(Options):
     embedding_keys: Annotated[
         str | None,
         Option(
-            "Vectors for --inject with embeddings, as in `score`.",
+            "With --inject: as in `score`.",
             metavar="IMG,TEXT",
             source="embeddings",
         ),
@@ -62,7 +62,7 @@ class TrialOptions(Options):
     scale: Annotated[
         str | float | None,
         Option(
-            "Scale for --inject with embeddings, or their model, as in `score`.",
+            "With --inject: as in `score`.",
             source="embeddings",
         ),
     ] = None
@@ -74,14 +74,12 @@ class TrialOptions(Options):
 class EvaluateNoise(Command):
     """Compare scores and rules with the truth: what was found of each kind of noise.
 
-    The table must come from shards that carry the truth (`is_noisy`, `noise_kind` in the json), as
-    `inject-noise` and `synth` write them. A kind of noise is judged against the clean pairs, with
-    pairs of other kinds left out.
+    The truth is in the json of the scored shards (is_noisy, noise_kind), as `inject-noise` and
+    `synth` write it. Each kind of noise is judged against the clean pairs alone.
 
-    With --inject, SCORES are shards or embeddings without any truth: the captions of a share of
-    their pairs are permuted, or replaced by those of --donors, and everything is scored and judged
-    by that. Wrong captions of the web are like those of another corpus: the images that they were
-    written for are not among the pairs.
+    With --inject, SCORES are shards or embeddings without a truth. A share of the pairs gets
+    captions of other pairs, or of --donors, which is more like the noise of the web; then all are
+    scored and judged.
 
     Example: `ncclean evaluate noise scores.parquet --plot noise.pdf`
     """
@@ -124,8 +122,7 @@ class EvaluateNoise(Command):
     inject: Annotated[
         float | None,
         Option(
-            "Give this share of the pairs wrong captions first: those of each other or of "
-            "--donors; SCORES are then shards or embeddings.",
+            "Give this share of the pairs wrong captions first.",
             above=0,
             high=1,
             in_recipes=False,

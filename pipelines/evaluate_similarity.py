@@ -26,15 +26,16 @@ class EvaluateSimilarity(ModelOptions):
     For each image: the cosine with its own captions, the mean with all others, and the mean with
     the hardest 5 % of the others, as in Fig. 5 of the NCU paper.
 
-    Example: `ncclean evaluate similarity --model demo-noisy --against demo --data shards/heldout/retrieval --plot f.pdf`
-    """  # noqa: E501
+    Example: `ncclean evaluate similarity --model demo-noisy --against demo --data
+    shards/heldout/retrieval --plot f.pdf`
+    """
 
     name = "evaluate similarity"
-    summary = "How far matched pairs stand above mismatched ones."
+    summary = "Show how far matched pairs stand above mismatched ones."
 
     model: Annotated[
         Sequence[str],
-        Option("Model, as in `score`. Repeatable: a panel for each.", reads=Reads.MODEL),
+        Option("Model, as in `score`. Repeatable.", reads=Reads.MODEL),
     ]
     data: Annotated[
         Sequence[str],
@@ -47,7 +48,7 @@ class EvaluateSimilarity(ModelOptions):
     )
     against: Annotated[
         str | None,
-        Option("The model afterwards; the same as one more --model at the end.", reads=Reads.MODEL),
+        Option("The model after the repair, as one more --model at the end.", reads=Reads.MODEL),
     ] = None
     plot: Annotated[str | None, plot_option("similarity.pdf")] = None
 

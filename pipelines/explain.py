@@ -26,11 +26,10 @@ _LONGEST = 60  # characters of a group's name
 class Explain(Command):
     """Find causes of noise: groups of pairs that are wrong more often than others.
 
-    Groups are words and phrases of captions, hosts and folders of urls, shards, languages, shapes
-    and lengths of captions, image sizes, image clusters, words in a cluster, and the values of
-    --by. Each cause comes with its share of wrong pairs, examples, and the SQL that selects it,
-    which `query` and `select --where` take. A group that another one explains is folded into it.
-    Interrupted runs resume.
+    A group has in common a word or phrase, a host or folder of the url, a shard, a language, a
+    shape or length of caption, an image size, an image cluster, or a value of --by. Each cause
+    comes with its share of wrong pairs, examples, and SQL for `query` and `select --where`. A group
+    that another one explains is folded into it. Interrupted runs resume.
 
     Example: `ncclean explain scores.parquet --embeddings embeddings/ --out causes.parquet`
     """
@@ -55,8 +54,8 @@ class Explain(Command):
     fixes: Annotated[
         str | None,
         Option(
-            "Parquet file of decisions, for `select --decisions`: the right captions of shifted "
-            "ones. Needs --embeddings.",
+            "Parquet file of decisions for `select --decisions`: the right captions where "
+            "they were shifted. Needs --embeddings.",
             inside="fixes.parquet",
             endings=(".parquet",),
         ),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Export(Command):
     """Write the selected samples as tars, Parquet, images with a table, or DataComp's uid file.
 
-    Images are copied byte for byte, and so is all else in tars; keys, order and other columns stay.
-    Interrupted exports resume. With --engine ray each shard is a task of a cluster.
+    Images, and all members of tars, are copied byte for byte; keys, order and other columns stay.
+    Interrupted exports resume.
 
     Example: `ncclean export clean.parquet --shards shards/ --out clean/`
     """
@@ -67,9 +67,9 @@ class Export(Command):
     ] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
     overwrite: Overwrite = False
-    dry_run: Annotated[
-        bool, Option("Only estimate the samples, the bytes and the hours.", in_recipes=False)
-    ] = False
+    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

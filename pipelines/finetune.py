@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Finetune(Command):
     """Train a CLIP model on selected pairs, straight from the original shards.
 
-    The run folder is the model: `--model local-dir:OUT` scores with it, open_clip loads it. Under
-    `torchrun`, or with `--engine ray --workers N`, the batch is spread over the processes, and the
-    loss is that of the whole batch.
+    The run folder is a model for `--model local-dir:OUT` and for open_clip. Under torchrun, or with
+    --engine ray --workers N, the batch is spread over the processes, and the loss is that of the
+    whole batch.
 
     Example: `ncclean finetune --shards shards/ --selection clean.parquet --model demo --out runs/a`
     """
@@ -53,15 +53,18 @@ class Finetune(Command):
     out: Annotated[str, Option("Folder of the run and its model.", inside="", local=True)]
     source_options: TrainingSourceOptions = field(default_factory=TrainingSourceOptions)
     selection: Annotated[
-        str | None, Option("File that `select` wrote: keys, weights, split.", reads=Reads.TABLE)
+        str | None,
+        Option(
+            "Selection of `ncclean select`, with its weights and forget marks.", reads=Reads.TABLE
+        ),
     ] = None
-    model: Annotated[str, Option("Model to train, as in `score`.", reads=Reads.MODEL)] = "ViT-B-32"
+    model: Annotated[str, Option("Model to train.", reads=Reads.MODEL)] = "ViT-B-32"
     pretrained: Pretrained = "laion2b_s34b_b79k"
     init: Annotated[
         Literal["pretrained", "random"],
         Option(
-            "Weights to start from: `pretrained`, or `random` to train from scratch, where --model "
-            "is any architecture of open_clip, a model's folder or a json that describes one."
+            "Start from `pretrained` weights, or from `random` ones: then --model is any "
+            "architecture of open_clip, a model's folder or a json."
         ),
     ] = "pretrained"
     batch_size: Annotated[int, Option("Pairs per step, over all GPUs.", low=2)] = 256
@@ -85,9 +88,7 @@ class Finetune(Command):
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     resume: Annotated[
         bool,
-        Option(
-            "Go on from the newest checkpoint in --out; this is also the default.", in_recipes=False
-        ),
+        Option("Continue from the newest checkpoint in --out (the default).", in_recipes=False),
     ] = False
     overwrite: Overwrite = False
     seed: Seed = 0

@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 class InjectNoise(Command):
     """Write shards with known noise, to measure how well it is found.
 
-    Permutes captions (`ncr`, `per_batch`), all captions of an image together (`ncr_image`) or
-    images (`decl`), changes one word of captions (`hard`), or replaces them by boilerplate (`junk`)
-    or by captions of another corpus (`donor`). `--noise-file` takes the permutation from a file of
-    NCR's kind, and `--write-noise-file` writes one. The shards keep their names and order, and
-    their members are copied byte for byte except for what the noise changes. The truth is in each
-    sample's json: `is_noisy` and `noise_kind`, lists of them where an image has several captions.
-    Interrupted runs resume.
+    Permutes captions (ncr, per_batch), all captions of an image together (ncr_image) or images
+    (decl), changes one word (hard), or replaces captions by boilerplate (junk) or by another
+    corpus's (donor). All else is copied byte for byte. The truth is in each sample's json: is_noisy
+    and noise_kind. Interrupted runs resume.
 
     Example: `ncclean inject-noise shards/ --out noisy/ --kind ncr --rate 0.2`
     """
@@ -66,13 +63,11 @@ class InjectNoise(Command):
     noise_file: Annotated[
         str | None,
         Option(
-            "Noise of NCR, BiCro, L2RM and others: an .npy file with the number of an image for "
-            "each caption, in place of --kind."
+            "Noise file of NCR, BiCro, L2RM and others, in place of --kind: an `.npy` with "
+            "the number of an image for each caption."
         ),
     ] = None
-    write_noise_file: Annotated[
-        str | None, Option("Write the noise as such a file, an .npy of int64.")
-    ] = None
+    write_noise_file: Annotated[str | None, Option("Write the noise as such a file.")] = None
     batch_size: Annotated[
         int, Option("Pairs that `per_batch` permutes among each other.", low=2)
     ] = 128
@@ -85,8 +80,7 @@ class InjectNoise(Command):
         super().__post_init__()
         if ("donor" in self.rates) != bool(self.donors):
             raise InputError(
-                "captions of the kind donor come from another corpus, and nothing else does: "
-                "--kind donor --rate 0.2 --donors SOURCE"
+                "--kind donor and --donors go together: --kind donor --rate 0.2 --donors SOURCE"
             )
         if (self.caption_key or "").lower() == "json":
             raise InputError(
@@ -97,7 +91,8 @@ class InjectNoise(Command):
         others = self.rates.keys() - set(PERMUTING)
         if self.write_noise_file and others:
             raise InputError(
-                f"--write-noise-file says where captions go, and {min(others)} changes them"
+                f"--write-noise-file records how captions move, and {min(others)} changes them: "
+                "leave one out"
             )
 
     @cached_property

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Merge(Command):
-    """Make one score table of several, as if their shards had been scored by one run.
+    """Merge score tables, as if one run had scored all their shards.
 
-    Each of RUNS is the `--out` of a finished `ncclean score`, with its working folder. All have the
-    same model, options and version, and no shard in common. The calibration is done again over all
-    pairs. The result is a scoring run: `score` adds shards to it and finalizes it again.
+    Each of RUNS is the --out of a finished `ncclean score`, with its working folder. They have the
+    same model, options and version, and no shard in common. All pairs are calibrated again. `score`
+    can add shards to the result.
 
     Example: `ncclean merge pieces/0 pieces/1 pieces/2 --out scores.parquet`
     """
 
     name = "merge"
-    summary = "Make one score table of several."
+    summary = "Merge score tables into one."
     resume_hint = "run the same command again to go on; shards that were taken over are kept"
     has_record = True
 

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 class Neighbours(Command):
     """Find near-duplicates and false negatives over the whole corpus.
 
-    One row per pair: the groups of near-duplicates by image, by caption and by both, how many
-    other captions and images fit better, whether image and caption are mutual nearest
-    neighbours, and LEMoN's disagreement with the neighbours. Joins the score table by uid.
-    Vectors are searched list by list, from files: the corpus may be larger than memory.
-    Interrupted runs resume.
+    Writes a row per pair, to join with the score table by uid: groups of near-duplicates by image,
+    by caption and by both, how many other captions and images fit better, and LEMoN's score. The
+    corpus may be larger than memory. Interrupted runs resume.
 
     Example: `ncclean neighbours embeddings/ --out neighbours.parquet`
     """
@@ -69,10 +67,10 @@ class Neighbours(Command):
         ),
     ] = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
-    overwrite: Annotated[bool, Option("Start over, and replace OUT.", in_recipes=False)] = False
-    dry_run: Annotated[
-        bool, Option("Only estimate the pairs, the bytes and the hours.", in_recipes=False)
-    ] = False
+    overwrite: Annotated[bool, Option("Start over instead of resuming.", in_recipes=False)] = False
+    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ _PRINTED_ROWS = 20
 class Query(Command):
     """Query score tables with SQL, in DuckDB.
 
-    The query sees the view `scores` and no other file. `--join` adds columns to the view.
+    The query sees the view `scores`, with the columns of --join, and no other file.
 
     Example: `ncclean query "SELECT status, count(*) FROM scores GROUP BY 1" scores.parquet`
     """

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Report(Command):
     """Show what a score table says about a corpus, in one HTML file.
 
-    The distributions of the cosines, the noise rate, a threshold to move, the worst, borderline
-    and best pairs, the shards, the failures and the overlap of the rules. The file is
-    self-contained, smaller than 5 MB, and opens from disk without a network.
+    Shows the cosines, the noise rate, a threshold to move, the worst, borderline and best pairs,
+    the shards, the failures and the overlap of the rules. The file is smaller than 5 MB and needs
+    no network.
 
     Example: `ncclean report scores.parquet --shards shards/ --out report.html`
     """

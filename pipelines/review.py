@@ -27,9 +27,9 @@ _MEMORY = "400MB"
 class Review(Command):
     """Go through pairs in a browser: keep, drop or correct them.
 
-    Starts a server on this machine, and prints the address of its page. Each decision is on disk
-    when the page shows it. Finish with the button of the page, or Ctrl-C; then `--out` has the
-    decisions, for `ncclean select --decisions`. Started again, a review goes on.
+    Starts a server on this machine and prints the address of its page. Each decision is saved at
+    once. Finish with the page's button or Ctrl-C: --out then has the decisions, for `ncclean select
+    --decisions`. Run the command again to continue.
 
     Example: `ncclean review scores.parquet --shards shards/ --out decisions.parquet`
     """
@@ -47,22 +47,21 @@ class Review(Command):
     dedup: Annotated[
         str | None,
         Option(
-            "Table of `ncclean neighbours`: views of near-duplicates and of false negatives.",
+            "Table of `ncclean neighbours`, for views of near-duplicates and false negatives.",
             reads=Reads.TABLE,
         ),
     ] = None
     decisions: Annotated[
         Sequence[str],
         Option(
-            "Earlier decisions, of other people or of a report's page, to go on from. Repeatable.",
+            "Earlier decisions to start from: other people's, or a report page's. Repeatable.",
             reads=Reads.PATH,
         ),
     ] = ()
     embeddings: Annotated[
         Sequence[str],
         Option(
-            "Embeddings of the pairs, as `ncclean score --embeddings` or clip-retrieval writes "
-            "them: the closest captions of other pairs are proposed. Repeatable.",
+            "Embeddings of the pairs, to propose captions of other pairs. Repeatable.",
             reads=Reads.SOURCE,
         ),
     ] = ()
@@ -70,7 +69,7 @@ class Review(Command):
     where: Annotated[
         str | None,
         Option(
-            "SQL condition: only these pairs. The page takes further ones.",
+            "SQL condition for pairs to review; the page takes further ones.",
             metavar="SQL",
             sql_over=("scores", "join"),
         ),

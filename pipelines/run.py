@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Run(Command):
     """Run the stages of a recipe, from raw shards to a repaired model.
 
-    The recipe is checked before anything starts; a mistake is named with its line. A stage whose
-    options and inputs have not changed is skipped, an interrupted one goes on. The folder of the
-    run has a page, `index.html`, that links everything.
+    Everything is checked first; a mistake is reported with its line. A stage is skipped if its
+    options and inputs are unchanged, and resumed if it was interrupted. The page index.html in the
+    run's folder links to all results.
 
     Example: `ncclean run demo --out demo_run`
     """
@@ -54,7 +54,7 @@ class Run(Command):
         Option("Run this stage and all stages after it again.", flags=("--from",), metavar="STAGE"),
     ] = None
     dry_run: Annotated[
-        bool, Option("Only check everything, and show what would run and how many hours it takes.")
+        bool, Option("Only check, and show what would run and for how many hours.")
     ] = False
     list_recipes: Annotated[bool, Option("List the bundled recipes.", flags=("--list",))] = False
 

@@ -50,10 +50,9 @@ _MANY_CUT = 0.01
 class Score(Command):
     """Score every pair of a corpus into a Parquet table.
 
-    Each sample gets one row: the cosine, OSA weight, NCU split, DisNCL filter, ranks and a
-    calibrated probability of being mismatched, or the reason why it could not be scored.
-    Interrupted runs resume. The corpus is webdataset shards, tables or folders of images, or
-    embeddings of pairs, which need no model.
+    Each pair gets one row: cosine, OSA weight, NCU split, DisNCL filter, ranks and a calibrated
+    probability of being mismatched, or the reason why it has no scores. Embeddings of pairs need no
+    model. Interrupted runs resume.
 
     Example: `ncclean score shards/ --out scores.parquet`
     """
@@ -67,7 +66,10 @@ class Score(Command):
     out: ScoresOut
     format: Annotated[
         SourceFormat,
-        Option("Sources: `webdataset`, `images` or `embeddings`; `auto` looks.", is_idle=True),
+        Option(
+            "Kind of sources: `webdataset`, `images` or `embeddings`; `auto` detects it.",
+            is_idle=True,
+        ),
     ] = "auto"
     source_options: SourceOptions = field(default_factory=SourceOptions)
     model: Model = "ViT-B-32"
@@ -76,8 +78,7 @@ class Score(Command):
     scale: Annotated[
         str | float | None,
         Option(
-            "For embeddings: what their cosines are multiplied by in a softmax, or the model to "
-            "take it from (default: 100).",
+            "For embeddings: logit scale, or the model to take it from (default: 100).",
             source="embeddings",
         ),
     ] = None
@@ -88,7 +89,7 @@ class Score(Command):
     precision: Annotated[
         str,
         Option(
-            "`auto`, `fp32`, `bf16` or `fp16`; `auto` is `bf16` where it is native.",
+            "Precision of the model: `fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native.",
             source="images",
         ),
     ] = "auto"
@@ -104,13 +105,13 @@ class Score(Command):
     drop_missing: Annotated[
         bool,
         Option(
-            "Remove shards that no longer exist from the table, instead of refusing.", is_idle=True
+            "Remove the rows of shards that no longer exist, instead of stopping.", is_idle=True
         ),
     ] = False
     overwrite: Overwrite = False
-    dry_run: Annotated[
-        bool, Option("Only estimate the pairs, the speed and the hours.", in_recipes=False)
-    ] = False
+    dry_run: Annotated[bool, Option("Only estimate the work and the hours.", in_recipes=False)] = (
+        False
+    )
     finalize_only: Annotated[
         bool,
         Option(
@@ -120,7 +121,8 @@ class Score(Command):
     calibrate_with: Annotated[
         str | None,
         Option(
-            "With --finalize-only: answers of `ncclean audit` to move the noise probabilities to.",
+            "With --finalize-only: answers of `ncclean audit` that the noise probabilities "
+            "are to fit.",
             reads=Reads.PATH,
             in_recipes=False,
         ),

@@ -60,7 +60,7 @@ class Select(Command):
     decisions: Decisions = ()
     exclude_causes: Annotated[
         str | None,
-        Option("Causes of `ncclean explain`, whose pairs are dropped.", reads=Reads.PATH),
+        Option("Causes of `ncclean explain` whose pairs to drop.", reads=Reads.PATH),
     ] = None
     causes: Annotated[
         Sequence[int],

@@ -22,7 +22,10 @@ Pretrained = Annotated[
     str | None,
     Option("Pretrained tag or checkpoint file of an open_clip name.", reads=Reads.WEIGHTS),
 ]
-Precision = Annotated[str, Option("Precision of the model: `auto`, `fp32`, `bf16` or `fp16`.")]
+Precision = Annotated[
+    str,
+    Option("Precision of the model: `fp32`, `bf16`, `fp16`, or `auto`: `bf16` where it is native."),
+]
 Device = Annotated[
     str, Option("Device of the model: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", is_idle=True)
 ]
@@ -43,8 +46,9 @@ Shards = Annotated[
 OutputLayout = Annotated[
     Literal["auto", "webdataset", "folder", "csv", "parquet"],
     Option(
-        "Form of the output: tars, images with Hugging Face's `metadata`, or with open_clip's csv, "
-        "or Parquet with the images; `auto` is that of the input."
+        "Output: `webdataset` (tars), `folder` (images with Hugging Face's `metadata`), "
+        "`csv` (images with open_clip's table), `parquet` (images inside), or `auto`: as the "
+        "input."
     ),
 ]
 Scores = Annotated[
@@ -54,13 +58,18 @@ Scores = Annotated[
     ),
 ]
 ScoredShards = Annotated[
-    Sequence[str], Option("The scored shards. Repeatable.", reads=Reads.SHARDS)
+    Sequence[str],
+    Option(
+        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL. "
+        "Repeatable.",
+        reads=Reads.SHARDS,
+    ),
 ]
 PictureShards = Annotated[
     Sequence[str],
     Option(
-        "The scored shards, for pictures: a folder, `'quoted glob'`, brace range, `@list.txt` or "
-        "URL. Repeatable.",
+        "The scored shards: a folder, `'quoted glob'`, brace range, `@list.txt` or URL. "
+        "Repeatable.",
         reads=Reads.SHARDS,
     ),
 ]
@@ -74,8 +83,8 @@ ScoresOut = Annotated[
 Shift = Annotated[
     str | float,
     Option(
-        "OSA's boundary: the cosine on `noise`, that of `shuffled` pairs, or a number; `auto` is "
-        "`noise` where there is a model."
+        "OSA's boundary: the cosine of `noise` or of `shuffled` pairs, or a number; `auto` "
+        "is `noise` if there is a model."
     ),
 ]
 OsaFunction = Annotated[
@@ -88,8 +97,8 @@ OsaFunction = Annotated[
 CalibrateOnOption = Annotated[
     CalibrateOn,
     Option(
-        "Score to calibrate `noise_probability` on: `similarity` or `neg_clip_loss`; `auto` takes "
-        "the one expected to be wrong on fewer pairs."
+        "Score that `noise_probability` is calibrated on: `similarity` or `neg_clip_loss`; "
+        "`auto` takes the one with fewer expected errors."
     ),
 ]
 Join = Annotated[
@@ -103,8 +112,8 @@ Join = Annotated[
 Decisions = Annotated[
     Sequence[str],
     Option(
-        "Decisions of `ncclean review`, which win over the policy. Repeatable; of several about a "
-        "pair the latest counts.",
+        "Decisions of `ncclean review`, which override all rules; the latest about a pair "
+        "counts. Repeatable.",
         reads=Reads.PATH,
     ),
 ]
@@ -123,8 +132,8 @@ CaptionKey = Annotated[
 EmbeddingKeys = Annotated[
     str | None,
     Option(
-        "Names of the image and caption vectors in `.npz` or Parquet files, comma-separated "
-        "(default: `l14_img,l14_txt` and the like).",
+        "Names of the image and caption vectors in `.npz` or Parquet files (default: "
+        "`l14_img,l14_txt` and the like).",
         metavar="IMG,TEXT",
         source="embeddings",
     ),

@@ -41,8 +41,8 @@ class Synth(Command):
     kind: Annotated[
         Literal["ncr", "decl", "per_batch", "foreign_sentence", "added_detail"],
         Option(
-            "How pairs are mismatched: `ncr`, `decl` or `per_batch`; by a `foreign_sentence`, or "
-            "an `added_detail`."
+            "`ncr`, `decl` or `per_batch` mismatch whole pairs; `foreign_sentence` and "
+            "`added_detail` a part of the caption."
         ),
     ] = "ncr"
     hard: Annotated[float, Option("Share of captions with one wrong word.", low=0, high=1)] = 0.0

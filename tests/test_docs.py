@@ -19,9 +19,10 @@ import typer
 from ncclean_cli.app import app
 from ncclean_cli.parameters import flags_of
 from ncclean_pipelines.command import Command
+from ncclean_pipelines.evaluate_noise import TrialOptions
 from ncclean_pipelines.functions import FUNCTIONS, signature_of
+from ncclean_pipelines.recipe.model import EngineModel, RecipeModel, StageModel
 from ncclean_pipelines.registry import COMMANDS as DECLARATIONS
-from ncclean_pipelines.stages import STAGES
 from typer.testing import CliRunner
 
 import ncclean
@@ -92,7 +93,7 @@ def test_site_builds_strictly(tmp_path: Path) -> None:
     assert not loaded, "the site must not load anything from the network"
 
 
-@pytest.mark.parametrize("name", ["schema.md", "cli.md", "recipe-reference.md"])
+@pytest.mark.parametrize("name", ["schema.md", "cli.md"])
 def test_generated_page_is_current(name: str) -> None:
     made = load_generator().PAGES[name]()
     assert (DOCS / name).read_text("utf-8") == made, "run: python docs/generate.py"
@@ -152,13 +153,39 @@ def test_the_command_line_has_exactly_the_declared_options(name: str) -> None:
             assert made.hidden == (not option.is_listed)
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_every_option_of_a_recipe_has_a_meaning(name: str) -> None:
-    page = (DOCS / "recipe-reference.md").read_text("utf-8")
-    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    assert "| `out` |" in section
-    without = [line for line in section.splitlines() if re.fullmatch(r"\|.*\|\s*\|", line)]
-    assert not without
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_every_option_of_a_command_has_a_meaning(name: str) -> None:
+    """In its section of cli.md or among the shared options, which the section then names."""
+    page = (DOCS / "cli.md").read_text("utf-8")
+    section, shared = (
+        page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+        for title in (f"ncclean {name}", "Shared options")
+    )
+    for parameter in parameters(DECLARATIONS[name]).values():
+        option = parameter.option
+        flag = option.metavar if option.argument else parameter.flag
+        assert option.help
+        line = rf"^  (-o, )?{re.escape(flag)}(?![\w-]).*  \S"
+        is_named = re.search(rf"^\[Shared\].*`{flag}`", section, re.MULTILINE) is not None
+        described = [bool(re.search(line, text, re.MULTILINE)) for text in (section, shared)]
+        assert described[0] != is_named
+        assert described[1] or not is_named
+
+
+def test_what_recipes_do_not_have_is_listed() -> None:
+    page = (DOCS / "recipes.md").read_text("utf-8")
+    for name, kind in DECLARATIONS.items():
+        assert kind.is_stage or f"`{name}`" in page
+        for parameter in parameters(kind).values():
+            is_listed = f"`{parameter.flag}`" in page or parameter.name in parameters(TrialOptions)
+            assert not kind.is_stage or parameter.option.in_recipes or is_listed
+
+
+def test_the_keys_of_a_recipe_are_explained() -> None:
+    page = (DOCS / "recipes.md").read_text("utf-8")
+    for model in (RecipeModel, EngineModel, StageModel):
+        for name, field in model.model_fields.items():
+            assert f"`{field.alias or name}`" in page
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *INNER])

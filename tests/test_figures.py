@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Written from declarations by docs/generate.py.
-GENERATED = ("cli.md", "schema.md", "recipe-reference.md")
+GENERATED = ("cli.md", "schema.md")
 # The first lines of tables that hold no measurements, or none but those of tables above, by page.
 UNMEASURED = {
     ("neighbours.md", "| column | meaning |"),
@@ -26,7 +26,6 @@ UNMEASURED = {
     ("architecture.md", "| to add | touch |"),
     ("review.md", "| key | |"),
     ("compare.md", "| tool | takes | gives |"),
-    ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
     ("disentanglement.md", "| | paper | here | why |"),
@@ -48,7 +47,8 @@ UNMEASURED = {
     ("noise.md", "| figure | meaning |"),
     ("objectives.md", "| `--method` | loss |"),
     ("objectives.md", "| | published | released |"),
-    ("recipes.md", "| paper | | shows | runs with | run by us |"),
+    ("recipes.md", "| key | meaning |"),
+    ("recipes.md", "| recipe | does |"),
     ("results.md", "| claim | here |"),
     ("scale.md", "| | limit | so |"),
     ("scores.md", "| you want to | use |"),
@@ -168,14 +168,13 @@ def test_differences_are_over_the_published_variant_of_their_method() -> None:
     rows = [
         *(row("osa, published", corpus, 90.0) for corpus in (1, 2, 3)),
         *(row("ncu, published", corpus, 100.0 + corpus) for corpus in (1, 2, 3)),
-        *(row("ncu: half", corpus, 110.0 + 2 * corpus) for corpus in (1, 2, 3)),
-        *(row("ncu: stop", corpus, 102.0 + 2 * (corpus == 1)) for corpus in (1, 2, 3)),
+        *(row("ncu, released", corpus, 110.0 + 2 * corpus) for corpus in (1, 2, 3)),
+        *(row("ncu: stop", corpus, 102.0) for corpus in (1, 2, 3)),
     ]
     # Gains of 11, 12, 13: half of the interval is 4.303 / sqrt(3) = 2.5 times their deviation.
     assert list(FIGURES.repair_tables.released_table(rows))[3:] == [
-        "| ncu, published | 102.0 ± 1.0 |  |  |  |",
-        "| ncu: half | 114.0 ± 2.0 | +12.0 ± 1.0 | +9.5 to +14.5 | yes |",
-        "| ncu: stop | 102.7 ± 1.2 | +0.7 ± 2.1 | -4.5 to +5.8 | no |",
+        "| ncu, published | 102.0 ± 1.0 |  |  |",
+        "| ncu, released | 114.0 ± 2.0 | +12.0 ± 1.0 | +9.5 to +14.5 |",
     ]
 
 

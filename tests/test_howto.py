@@ -105,10 +105,14 @@ def test_every_snippet_runs(rendered, tmp_path, monkeypatch):
     kept = duckdb.sql("SELECT count(*) FROM 'clean.parquet'").fetchall()[0][0]
     assert 0.7 * PAIRS < kept < 0.9 * PAIRS
     assert len(np.load("uids.npy")) == kept
-    for place in ("hf-clean", "pictures-clean", "csv-clean"):
+    for place, table in (
+        ("hf-clean", "*.parquet"),
+        ("pictures-clean", "metadata.jsonl"),
+        ("csv-clean", "*.csv"),
+    ):
         scores = duckdb.sql(f"SELECT status, count(*) FROM '{place}/scores.parquet' GROUP BY 1")
         assert dict(scores.fetchall()).keys() <= {"ok", "image_corrupt", "image_too_large"}
-        assert list((rendered / place / "clean").glob("*.tar"))
+        assert list((rendered / place / "clean").glob(table))
     captions = duckdb.sql("SELECT count(*), count(DISTINCT key) FROM 'best-captions.parquet'")
     assert len(set(captions.fetchall()[0])) == 1
     assert duckdb.sql("SELECT count(*) FROM 'chosen.parquet'").fetchall()[0][0] > PAIRS / 3

@@ -128,8 +128,8 @@ def _parquet(path: str) -> tuple[Iterable[Any], Design | None]:
     metadata = table_metadata(path)
     if metadata.get("made_by") == mark("review"):
         raise InputError(
-            f"{path} has decisions of `ncclean review`, not answers: people decided on suspects, "
-            "and what holds for suspects says nothing of the other pairs. Audit a random sample"
+            f"{path} has decisions of `ncclean review`, not answers: people review suspects, "
+            "which say nothing about the other pairs. Audit a random sample"
         )
     stated = metadata.get(DESIGN)
     with connect([path]) as connection:

@@ -173,9 +173,7 @@ class _Score:
         if (least, most, others) == (0, 1, 0):
             return self.cut(">=", 1.0)
         if slope is None or math.isnan(slope):
-            raise InputError(
-                f"--judge-column: {self.name} says nothing by itself; cut it, as in {self.name}<0.3"
-            )
+            raise InputError(f"--judge-column: {self.name} needs a cut, as in {self.name}<0.3")
         sides = ("<=", "<") if slope < 0 else (">=", ">")
         share = rate if slope < 0 else 1 - rate
         (bound,) = self._row(f"SELECT approx_quantile({n}, {share!r}) FROM scores s WHERE {usable}")

@@ -16,16 +16,16 @@ class JudgeAnswers(Options):
     judge_answers: Annotated[
         str | None,
         Option(
-            "Answers of a judge who may err, on many pairs, such as the judge.parquet of "
-            "`audit --judge`; those of people correct them.",
+            "A fallible judge's answers on many pairs, such as the judge.parquet of `audit "
+            "--judge`; people's answers correct them.",
             reads=Reads.PATH,
         ),
     ] = None
     judge_column: Annotated[
         str | None,
         Option(
-            "A column of the table as the judge: answers, or numbers, which `NAME<0.3` or "
-            "`NAME>=0.3` turns into mismatches (default: cut to flag the table's noise rate).",
+            "A column as the judge: answers, or numbers with a cut, `NAME<0.3` or "
+            "`NAME>=0.3` (default: the cut that flags the table's noise rate).",
         ),
     ] = None
 

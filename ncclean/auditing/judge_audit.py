@@ -68,11 +68,11 @@ def audit_judge(
     compared = int((people.judge >= 0).sum())
     if not compared:
         raise InputError(
-            f"{name} has no answer on a pair that people judged: without these nobody can tell "
-            "what it is worth. Draw both samples with one --seed"
+            f"{name} has no answer on a pair that people judged, so its errors cannot be measured. "
+            "Draw both samples with one --seed"
         )
     if not whole.judged[..., [MATCH, MISMATCH]].any():
-        raise InputError(f"{name} says of no pair whether it is a match or a mismatch")
+        raise InputError(f"{name} calls no pair a match or a mismatch")
     alone = UNKNOWN if whole.drawn_by_judge else mismatched_share(whole.without_judge())[0]
     split = whole.split()
     pairs, counts, mismatched = (

@@ -127,12 +127,10 @@ def _check_design(design: Design | None, counts: PairCounts, path: str) -> None:
     if not np.array_equal(counts.pairs.sum(axis=1), design.pairs):
         raise InputError(
             f"{path} is of another table, or of this one before it was calibrated again: its "
-            "strata have other numbers of pairs. Draw a new sample"
+            "strata have other sizes. Draw a new sample"
         )
     if design.judged is not None and not np.array_equal(counts.judged.sum(axis=1), design.judged):
-        raise InputError(
-            f"the pairs of {path} were drawn by other answers of a judge than those given"
-        )
+        raise InputError(f"the pairs of {path} were drawn by other answers of a judge: give those")
 
 
 def _of_judge(design: Design | None, judge: Judge | None, answers: str) -> Design | None:

@@ -22,10 +22,10 @@ def moved(calibration: Calibration, audit: Audit) -> Calibration:
     answers and for a table without a null.
     """
     if calibration.null is None or not audit.noise.is_known:
-        raise InputError("the table has no noise probabilities to move")
+        raise InputError("the table has no noise probabilities to fit to the answers")
     if audit.counted < _FEWEST:
         raise InputError(
-            f"{audit.counted} answers are too few to move a calibration: {_FEWEST} are needed"
+            f"{audit.counted} answers are too few to fit a calibration to: {_FEWEST} are needed"
         )
     unmoved = dataclasses.replace(calibration, audited=None)
     before = noise_columns(audit.judged.rows, unmoved)[0].numpy()

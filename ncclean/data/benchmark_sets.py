@@ -91,7 +91,7 @@ class BenchmarkSet:
             raise InputError(f"{self.folder} has no {name} with {meaning}")
         lines = [line.strip() for line in _read(path).splitlines()]
         if not any(lines):
-            raise InputError(f"{path} is empty; it holds {meaning}")
+            raise InputError(f"{path} is empty; it must hold {meaning}")
         return [line for line in lines if line]  # as clip_benchmark reads it
 
 

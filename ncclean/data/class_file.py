@@ -76,7 +76,7 @@ def _checked(path: str, name: str, value: ast.expr) -> tuple[str, ast.expr]:
 
 def _list(path: str, values: dict[str, ast.expr], name: str) -> list[ast.expr]:
     if name not in values:
-        raise InputError(f"{path} has no {name!r}: it holds the classes and templates of a set")
+        raise InputError(f"{path} has no {name!r}: it must hold the classes and templates of a set")
     value = values[name]
     if not isinstance(value, ast.List | ast.Tuple) or not value.elts:
         raise _refused(path, value, f"{name!r} is not a list with something in it")

@@ -130,7 +130,7 @@ def plan_noise(
     """
     check_rates(rates)
     if rates.get("donor") and not donors:
-        raise InputError("there is no caption to take for noise of the kind donor")
+        raise InputError("--kind donor: --donors has no captions to take")
     rng = np.random.default_rng([seed, pairs, stream] if stream else [seed, pairs])
     # Kinds that take whole images come first where captions could leave none whole.
     order = KINDS if images is None else sorted(KINDS, key=lambda kind: kind not in OF_IMAGES)

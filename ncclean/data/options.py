@@ -14,8 +14,8 @@ Captions = Literal["all", "best", "sample"]
 
 Split = Literal["train", "restval", "val", "test"]
 _SPLIT = Option(
-    "Split to read of Karpathy's `dataset_*.json`, or of NPC's folders. Repeatable: COCO's "
-    "training images are `train` and `restval` (default: all).",
+    "Split of Karpathy's `dataset_*.json` or of NPC's folders (default: all). Repeatable: "
+    "COCO's training images are `train` and `restval`.",
     source="images",
     shows_default=False,
 )
@@ -36,8 +36,8 @@ class SourceOptions(Options):
     class_template: Annotated[
         str | None,
         Option(
-            "For folders of class folders: the caption of their images, such as `a photo of a {}`; "
-            "{} is the name of the folder.",
+            "Caption of images in class folders, such as `a photo of a {}`, where {} is the "
+            "folder's name.",
             source="images",
         ),
     ] = None
@@ -65,7 +65,7 @@ class LoaderOptions(Options):
     captions: Annotated[
         Captions,
         Option(
-            "For images with several selected captions: `all` of them, each as its own sample, the "
+            "Of several selected captions of an image: `all`, each as its own sample, the "
             "`best`, or a `sample` of one, drawn again in each epoch."
         ),
     ] = "all"
@@ -75,7 +75,7 @@ class LoaderOptions(Options):
     batch_noise: Annotated[
         float,
         Option(
-            "Share of the captions to permute, differently in each batch, for experiments.",
+            "Share of captions to permute anew in each batch, for experiments.",
             low=0,
             high=1,
         ),

@@ -99,6 +99,6 @@ def _cause(row: dict[str, Any], path: str) -> Cause:
             row.pop(name + end)
     for name in ("number", "kind", "value", "label", "outcome", "pairs", "condition"):
         if row[name] is None:
-            raise InputError(f"{path}: a cause has no {name}")
+            raise InputError(f"{path}: a cause lacks {name}")
     examples = tuple(Example(**one) for one in row.pop("examples") or () if one is not None)
     return Cause(rate=rate, outside=outside, examples=examples, **row)

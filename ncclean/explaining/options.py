@@ -27,13 +27,13 @@ class ExplainOptions(Options):
             sql_over=("scores", "join"),
         ),
     ] = ()
-    min_pairs: Annotated[int, Option("Fewest pairs of a group.", low=10)] = 50
+    min_pairs: Annotated[int, Option("Minimum pairs of a group.", low=10)] = 50
     min_excess: Annotated[
         float,
-        Option("Least share of wrong pairs beyond that of comparable pairs.", above=0, below=1),
+        Option("Minimum share of wrong pairs beyond that of comparable pairs.", above=0, below=1),
     ] = 0.05
     false_discoveries: Annotated[
-        float, Option("Expected share of causes that are none, at most.", above=0, below=1)
+        float, Option("Maximum expected share of false causes.", above=0, below=1)
     ] = 0.05
     clusters: Annotated[
         int | None,

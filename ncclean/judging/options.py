@@ -17,8 +17,8 @@ class JudgeOptions(Options):
     judge: Annotated[
         str | None,
         Option(
-            "Server whose model judges, such as `http://localhost:8000/v1`: any that speaks "
-            f"OpenAI's chat completions with images. {KEY_VARIABLE} is its key, if it needs one.",
+            "Server whose model judges, such as `http://localhost:8000/v1`: any with OpenAI's "
+            f"chat completions and images. {KEY_VARIABLE} is its key.",
             metavar="URL",
             extra="judge",
         ),
@@ -42,7 +42,7 @@ class JudgeOptions(Options):
     ] = 120.0
     judge_tokens: Annotated[
         int | None,
-        Option("Stop before more tokens than this are used, over all runs.", low=1, is_idle=True),
+        Option("Maximum tokens to use, over all runs.", low=1, is_idle=True),
     ] = None
     dry_run: Annotated[
         bool, Option("With --judge: only count the requests and estimate the tokens.")

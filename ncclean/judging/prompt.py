@@ -101,6 +101,6 @@ def _fields(text: str, name: str) -> dict[str, Any]:
         raise InputError(f"{name}: `user` must contain {PLACEHOLDER}, the caption's place, once")
     if PLACEHOLDER in fields["system"]:
         raise InputError(
-            f"{name}: {PLACEHOLDER} belongs into `user`: a caption is data, and `system` instructs"
+            f"{name}: {PLACEHOLDER} belongs in `user`: a caption is data, and `system` instructs"
         )
     return fields

@@ -131,7 +131,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and 0 <= value < 1 << 31 else None
+    return value if type(value) is int and 0 <= value < 1 << 31 else None  # a bool is an int
 
 
 def _short(value: Any) -> str:

@@ -33,14 +33,14 @@ def resolve_device(device: str) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].split(". ")[0]
-        raise ModelError(f"device {device!r} is not available here: {reason}") from error
+        raise ModelError(f"--device {device} is not available here: {reason}") from error
     return chosen
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
     """Choose the precision: `auto` is bf16 where native, else fp16 on GPUs and fp32 elsewhere."""
     if precision not in PRECISIONS:
-        raise InputError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision takes {', '.join(PRECISIONS)}, got {precision!r}")
     if precision != "auto":
         return precision
     if device.type == "cuda":

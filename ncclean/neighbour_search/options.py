@@ -44,8 +44,8 @@ class NeighbourOptions(Options):
     linkage: Annotated[
         Literal["representative", "components"],
         Option(
-            "`representative`: members reach the threshold with the group's first; `components`: "
-            "with any member, groups chain."
+            "Members reach the threshold with the group's first pair (`representative`), or "
+            "with any member (`components`: groups chain)."
         ),
     ] = "representative"
     k: Annotated[int, Option("Neighbours to search.", low=1, high=1000)] = 30

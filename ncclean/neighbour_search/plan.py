@@ -91,7 +91,7 @@ def plan_search(
     caption_digests(first.facts.column("text").to_pylist())
     reading = time.process_time() - begin
     if not len(first.image):
-        raise InputError("the first embeddings hold no usable pair")
+        raise InputError(f"{blocks[0].shards[0].url} holds no usable pair")
     first_bytes = sum(shard.size for shard in blocks[0].shards)
     pairs = round(len(first.image) * size / max(first_bytes, 1))
     exact = is_exact(options, pairs)

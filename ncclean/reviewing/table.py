@@ -75,7 +75,7 @@ class ReviewTable:
         number = "caption_number" if "caption_number" in self._there else "0"
         for name in ("uid", "shard", "key", "row", "status"):
             if name not in self._there:
-                raise InputError(f"review needs a score table: this one has no column {name}")
+                raise InputError(f"{files[0]} is not a score table: it has no column {name}")
         self.connection.execute(
             f"CREATE TEMP VIEW pairs AS SELECT *, coalesce({number}, 0)::SMALLINT AS _number FROM "
             "(SELECT *, (file_index::UBIGINT << 40) | file_row_number AS _place "

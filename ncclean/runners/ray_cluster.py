@@ -122,7 +122,7 @@ class Silence:
             self._since = now
         if now - self._since >= SILENT_SECONDS:
             raise InputError(
-                f"no worker has answered for {SILENT_SECONDS:g} seconds, and they die "
+                f"no worker has answered for {SILENT_SECONDS:g} seconds, and they keep dying "
                 f"({one_line(error)}); {_RESTART}"
             )
 

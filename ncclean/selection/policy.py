@@ -116,8 +116,8 @@ class Policy(Options):
     drop_parts: Annotated[
         bool,
         Option(
-            "Keep captions without their wrong sentences, which `score --caption-parts` finds; a "
-            "pair is dropped if none is left."
+            "Remove the wrong sentences that `score --caption-parts` found; a pair with none "
+            "left is dropped."
         ),
     ] = False
     part_threshold: Annotated[

@@ -56,7 +56,7 @@ def connect(
         if memory_limit is not None:
             connection.execute("SET memory_limit = ?", [memory_limit])
     except duckdb.Error as error:
-        raise InputError(f"memory limit {memory_limit!r}: {first_line(error)}") from error
+        raise InputError(f"--memory-limit {memory_limit}: {first_line(error)}") from error
     for scheme in {file.split("://", 1)[0] for file in files if stores.is_url(file)}:
         connection.register_filesystem(fsspec.filesystem(scheme))
     numbered = f", {_PLACE} AS {identifier(place)}" if place is not None else ""

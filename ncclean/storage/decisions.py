@@ -158,7 +158,7 @@ def _of_lines(path: str) -> list[Decision]:
             )
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError(
-                f"{path}, line {number}, is no decision: uid, decision and time are needed"
+                f"{path}, line {number}, is not a decision: it needs uid, decision and time"
             ) from error
     return decisions
 

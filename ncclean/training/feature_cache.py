@@ -40,7 +40,9 @@ class CachedFeatures:
         self.samples = len(self._all.uids)
         self.steps_per_epoch = self.samples // batch_size
         if not self.steps_per_epoch:
-            raise InputError(f"{self.samples:,} samples make no batch of {batch_size}")
+            raise InputError(
+                f"{self.samples:,} samples are too few for --batch-size {batch_size}: lower it"
+            )
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[TrainBatch]:
         """Yield the batches of features of an epoch, from `first_step` on."""

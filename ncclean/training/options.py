@@ -21,8 +21,7 @@ class TrainOptions(Options):
     steps: Annotated[
         int | None,
         Option(
-            "Optimiser steps in all, whatever the number of pairs; phases share them as they share "
-            "the epochs.",
+            "Optimiser steps in all, in place of --epochs; phases share them in proportion.",
             low=1,
         ),
     ] = None
@@ -42,11 +41,13 @@ class TrainOptions(Options):
     gradient_checkpointing: Annotated[bool, Option("Save memory; costs another forward pass.")] = (
         False
     )
-    compiled: Annotated[bool, Option("torch.compile the image tower.", name="compile")] = False
-    save_steps: Annotated[
-        int | None, Option("Checkpoint every so many steps.", low=1, is_idle=True)
-    ] = None
-    save_minutes: Annotated[float, Option("Checkpoint every so many minutes.", is_idle=True)] = 10.0
+    compiled: Annotated[
+        bool, Option("torch.compile the image tower; pays off only on GPUs.", name="compile")
+    ] = False
+    save_steps: Annotated[int | None, Option("Steps between checkpoints.", low=1, is_idle=True)] = (
+        None
+    )
+    save_minutes: Annotated[float, Option("Minutes between checkpoints.", is_idle=True)] = 10.0
     clip_norm: Annotated[float, Option("Norm that gradients are clipped to.", is_listed=False)] = (
         1.0
     )
@@ -79,7 +80,7 @@ class AdaptOptions(Options):
 
     steps: Annotated[int, Option("Optimiser steps.", low=1)] = 50
     batch_size: Annotated[int, Option("Pairs of a step.", low=2)] = 256
-    learning_rate: Annotated[float, Option("Highest learning rate.", above=0)] = 1e-5
+    learning_rate: Annotated[float, Option("Peak learning rate.", above=0)] = 1e-5
     warmup: Annotated[
         float,
         Option(

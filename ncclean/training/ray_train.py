@@ -146,7 +146,7 @@ def train_on_cluster(
             raise raised from failure
         if failure is not None:
             raise TrainingError(
-                f"the ranks failed on the cluster: {one_line(failure)}"
+                f"the training failed on the cluster: {one_line(failure)}"
             ) from failure
         return result
     finally:

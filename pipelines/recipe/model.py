@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ncclean.config import RAY_ADDRESS
-
 from ..command import closest
 from .source import Source
 
@@ -22,47 +20,32 @@ class EngineModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    engine: str = Field("auto", description="`local` or `ray`; `auto` is `ray` with an address.")
-    ray_address: str | None = Field(None, description=RAY_ADDRESS)
-    workers: int | None = Field(None, description="Ray workers.")
-    gpus_per_worker: float | None = Field(None, description="GPUs of a worker.")
-    cpus_per_worker: float | None = Field(None, description="Cores of a worker.")
+    engine: str = "auto"
+    ray_address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: float | None = None
 
 
 class RecipeModel(BaseModel):
-    """The keys of a recipe."""
+    """The keys of a recipe, which docs/recipes.md explains."""
 
     model_config = ConfigDict(extra="forbid")
 
-    about: str | None = Field(None, description="One sentence, shown in lists and on the page.")
-    vars: dict[_Name, Any] = Field(
-        default_factory=dict, description="Values to refer to as `${name}`; `--set name=value`."
-    )
-    matrix: dict[_Name, _Values] = Field(
-        default_factory=dict,
-        alias="for",
-        description="Values that stages are repeated for, `${name}` in their options.",
-    )
-    repeats: int | None = Field(
-        None, ge=1, description="Repeats of the stages with `${repeat}`, which counts from 0."
-    )
-    engine: EngineModel = Field(
-        default_factory=lambda: EngineModel.model_construct(),
-        description="Engine options of all `score` and `finetune` stages.",
-    )
-    stages: dict[_Name, dict[str, Any] | None] = Field(
-        description="Stages by name, in the order they run.", min_length=1
-    )
+    about: str | None = None
+    vars: dict[_Name, Any] = Field(default_factory=dict)
+    matrix: dict[_Name, _Values] = Field(default_factory=dict, alias="for")
+    repeats: int | None = Field(None, ge=1)
+    engine: EngineModel = Field(default_factory=lambda: EngineModel.model_construct())
+    stages: dict[_Name, dict[str, Any] | None] = Field(min_length=1)
 
 
 class StageModel(BaseModel):
     """Keys that every stage takes besides the options of its command."""
 
-    command: str = Field(description="The command; may be left out if the stage is called so.")
-    about: str | None = Field(None, description="One sentence for the page.")
-    pairs_per_second: float | None = Field(
-        None, gt=0, description="Stated speed of one worker, for `--dry-run`; else it is measured."
-    )
+    command: str
+    about: str | None = None
+    pairs_per_second: float | None = Field(None, gt=0)
 
 
 COMMON = frozenset(StageModel.model_fields)

@@ -119,7 +119,7 @@ def test_decisions_on_suspects_are_no_answers(tmp_path):
     rows = pa.table({"uid": ["a"], "answer": ["match"]})
     path = tmp_path / "decisions.parquet"
     pq.write_table(rows.replace_schema_metadata({"made_by": mark("review")}), path)
-    with pytest.raises(InputError, match="what holds for suspects says nothing"):
+    with pytest.raises(InputError, match="suspects, which say nothing about the other pairs"):
         read_answers(str(path))
 
 

@@ -143,8 +143,8 @@ def test_what_a_column_does_not_say_is_neither(table, people, tmp_path):
         ("score<much", "much is not a number"),
         ("score<nan", "nan is not a number"),
         ("score>=-inf", "-inf is not a number"),
-        ("constant", "says nothing by itself"),
-        ("uid", "says of no pair"),
+        ("constant", "needs a cut"),
+        ("uid", "calls no pair"),
         ("text<3", "text has no numbers"),
     ],
 )

@@ -51,7 +51,7 @@ def test_donors_are_drawn_once_each_as_far_as_they_go():
     few = plan_noise(100, {"donor": 0.5}, 1, donors=20)
     counts = np.bincount(few.caption_source[few.is_noisy] - 100, minlength=20)
     assert (few.is_noisy.sum(), counts.min(), counts.max()) == (50, 2, 3)
-    with pytest.raises(InputError, match="no caption to take"):
+    with pytest.raises(InputError, match="no captions to take"):
         plan_noise(100, {"donor": 0.5}, 1)
 
 

@@ -31,7 +31,7 @@ def audit(**options):
         ({"judge": URL}, "--judge needs --judge-model"),
         ({**MINE, "shards": ()}, "--judge needs --shards"),
         ({**MINE, "out": None}, "either --out"),
-        ({**MINE, "answers": "a.json"}, "goes with no answers of others"),
+        ({**MINE, "answers": "a.json"}, "draws its own pairs"),
         ({**MINE, "out": None, "shards": (), "answers": "a.json"}, "--judge is for drawing"),
         ({**MINE, "title": "x"}, "--title is for the page"),
         ({"judge_model": "demo"}, "--judge-model needs --judge"),

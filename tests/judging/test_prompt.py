@@ -68,7 +68,7 @@ def test_a_file_is_a_prompt_with_its_hash(tmp_path):
     [
         ('system: Judge.\nuser: "Caption"\n', "`user` must contain {caption}"),
         ('system: Judge.\nuser: "{caption} {caption}"\n', "once"),
-        ('system: "Judge {caption}."\nuser: "{caption}"\n', "belongs into `user`"),
+        ('system: "Judge {caption}."\nuser: "{caption}"\n', "belongs in `user`"),
         ('user: "{caption}"\n', "a prompt needs `system`"),
         ("Is {caption} right?\n", "is not a prompt"),
         ("- a\n", "is not a prompt: it needs `system`"),

@@ -203,7 +203,7 @@ def test_too_few_answers_and_an_unscored_table_are_refused(run, tmp_path):
     scores, answers, truth = run
     sample = tmp_path / "audit" / "sample.parquet"
     few = judge(sample, truth, tmp_path / "few.csv", most=20)
-    with pytest.raises(InputError, match="20 answers are too few to move a calibration"):
+    with pytest.raises(InputError, match="20 answers are too few to fit a calibration"):
         Audit(scores=[str(scores)], answers=few, apply=True).run()
     with pytest.raises(InputError, match="--calibrate-with needs --finalize-only"):
         Score(shards=["x"], out="y", calibrate_with=answers)

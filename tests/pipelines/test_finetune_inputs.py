@@ -13,8 +13,6 @@ import torch
 from ncclean_pipelines.finetune import Finetune
 from ncclean_pipelines.score import Score
 
-from ncclean import synth
-from ncclean.config import ScoreOptions
 from ncclean.data.options import LoaderOptions
 from ncclean.data.shards import resolve_shards
 from ncclean.data.synthetic import CorpusOptions, write_corpus
@@ -27,10 +25,8 @@ from ncclean.training.objectives.gradient_ascent import gradient_ascent_terms
 from ncclean.training.objectives.options import NcuOptions, ObjectiveOptions
 from ncclean.training.options import TrainOptions
 from tests.conftest import write_model
-from tests.test_docs import DOCS, code_blocks
 from tests.training.batches import TINY, FixedBatches
 
-HOWTO = DOCS / "howto.md"
 PAIRS = 24
 LOADER = LoaderOptions(augment=False, chunk=64, decode_threads=1)
 
@@ -267,31 +263,3 @@ def test_osa_has_three_weights_and_no_pair_is_scored_again(shards, model, tmp_pa
         }[function]
         assert torch.allclose(torch.tensor(table.column("osa_weight").to_pylist()), expected)
         assert table.schema.metadata[b"osa_function"].decode() == function
-
-
-def test_the_query_of_the_howto_has_the_weights_of_the_released_code(tmp_path, monkeypatch):
-    """By block, whatever the batch size; written out pair by pair."""
-    code = next(code for code in code_blocks(HOWTO, "python") if "released_weight" in code)
-    monkeypatch.chdir(tmp_path)
-    synth("shards", pairs=90, shard_size=60, broken=0.05, workers=1)
-    by_batch_size = []
-    for batch_size in (7, 64):
-        options = ScoreOptions(block_size=20, batch_size=batch_size)
-        Score(
-            shards=["shards"], out="scores.parquet", model="demo", shift=0.1,
-            options=options, precision="fp32", overwrite=True,
-        ).run()  # fmt: skip
-        exec(compile(code, str(HOWTO), "exec"), {})
-        weights = pq.read_table("released.parquet").to_pylist()
-        by_batch_size.append({row["uid"]: row["released_weight"] for row in weights})
-    rows = [row for row in pq.read_table("scores.parquet").to_pylist() if row["status"] == "ok"]
-    blocks = {}
-    for row in rows:
-        blocks.setdefault((row["shard"], row["block"]), []).append(row["similarity"] - 0.1)
-    assert len(blocks) > 3
-    for row in rows:
-        largest = max(blocks[row["shard"], row["block"]])
-        x = max(row["similarity"] - 0.1, 0.0) / largest
-        for weight in by_batch_size:
-            assert weight[row["uid"]] == pytest.approx(x**2 * (1 - x**2), abs=1e-5)
-    assert len(rows) == len(by_batch_size[0]) == len(by_batch_size[1])

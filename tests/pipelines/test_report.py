@@ -178,7 +178,7 @@ def test_a_shard_that_breaks_off_is_exit_code_1_and_named(tmp_path):
         (["{other}"], "is not a score table: it has no column"),
         (["{scores}", "{other}"], "40 of 80 rows have no status"),
         (["{text}"], "cannot be read as Parquet"),
-        (["{scores}", "--memory-limit", "much"], "memory limit"),
+        (["{scores}", "--memory-limit", "much"], "--memory-limit"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, message):

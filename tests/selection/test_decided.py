@@ -197,9 +197,9 @@ def test_json_lines_are_read_as_parquet_is(tmp_path):
     [
         ({"decision": "maybe"}, "keep, drop, correct"),
         ({"decision": "correct", "caption": " "}, "without a caption"),
-        ({"time": "yesterday"}, "line 1, is no decision"),
-        ({"uid": None, "time": None}, "line 1, is no decision"),
-        ({"uid": "\ud800"}, "line 1, is no decision"),
+        ({"time": "yesterday"}, "line 1, is not a decision"),
+        ({"uid": None, "time": None}, "line 1, is not a decision"),
+        ({"uid": "\ud800"}, "line 1, is not a decision"),
     ],
 )
 def test_lines_that_are_no_decisions_are_named(tmp_path, change, message):

@@ -55,5 +55,5 @@ def test_an_epoch_can_be_taken_up_at_any_step(cached):
 
 
 def test_too_few(loader, demo_estimator):
-    with pytest.raises(InputError, match=r"make no batch of 5000"):
+    with pytest.raises(InputError, match=r"too few for --batch-size 5000"):
         CachedFeatures(demo_estimator, loader, 5000)

@@ -114,7 +114,7 @@ class EmbeddingLayout(ABC):
 def required(shard: ShardRef, keys: Keys | None) -> Keys:
     """The chosen names of image and caption vectors. Raises `ShardError` if none were chosen."""
     if keys is None:
-        raise ShardError(f"{shard.url}: --embedding-keys is not known")
+        raise ShardError(f"{shard.url}: name its vectors with --embedding-keys IMG,TEXT")
     return keys
 
 

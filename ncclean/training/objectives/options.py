@@ -51,15 +51,15 @@ class NcuOptions(Options):
     variant: Annotated[
         Variant,
         Option(
-            "`published`, as the paper says, or `released`, as its authors' code computes; osa "
-            "then takes its weights from a frozen copy of the start.",
+            "`published`, as the paper says, or `released`, as its authors' code does; osa "
+            "then takes its weights from a frozen copy of the model.",
             methods=("ncu", "osa"),
         ),
     ] = "published"
     forget_percent: Annotated[
         float,
         Option(
-            "share of a batch to forget.",
+            "percentage of a batch to forget.",
             low=0,
             high=100,
             methods=("ncu", "gradient_ascent"),
@@ -68,18 +68,19 @@ class NcuOptions(Options):
     split: Annotated[
         Literal["model", "table"],
         Option(
-            "who is forgotten: by the `model` as it trains, or by the `table` of the selection.",
+            "what chooses the pairs to forget: the `model` as it trains, or the `table` of "
+            "the selection.",
             methods=("ncu", "gradient_ascent"),
         ),
     ] = "model"
     gamma: Annotated[
-        float, Option("share of the targets that transport decides.", low=0, high=1)
+        float, Option("share of the transport plan in the targets.", low=0, high=1)
     ] = 0.7
     negative: Annotated[
         Literal["prompt", "prefixes", "none"],
         Option(
-            "negative text: a learnt `prompt`, fixed `prefixes`, or `none`: forgotten pairs are "
-            "matched anew."
+            "negative text: a learnt `prompt`, fixed `prefixes`, or `none`, which matches "
+            "the forgotten pairs anew."
         ),
     ] = "prompt"
     relation: Annotated[
@@ -90,7 +91,7 @@ class NcuOptions(Options):
         Unlearn, Option("what is unlearnt: `both`, `false_negatives` or `false_positives`.")
     ] = "both"
     last_column: Annotated[
-        LastColumn, Option("mass of the negatives: `uniform` or `forget_share`.")
+        LastColumn, Option("mass of the negatives in the plan: `uniform` or `forget_share`.")
     ] = "uniform"
     prompt_length: Annotated[
         int, Option("learnable vectors of the prompt.", low=1, is_listed=False)
@@ -122,15 +123,17 @@ class NcuOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha > self.beta:
-            raise InputError("alpha and beta must be cosines, with alpha at most beta")
+            raise InputError("--alpha and --beta must be cosines, with --alpha at most --beta")
         ablations = (self.negative, self.relation, self.unlearn, self.last_column)
         if self.variant == "released" and ablations != ("prompt", "cross", "both", "uniform"):
             raise InputError(
-                "--variant released is what the code of the authors does: of ncu's options it "
-                "takes --forget-percent, --split and --gamma alone"
+                "--variant released does what the authors' code does: of ncu's options it takes "
+                "only --forget-percent, --split and --gamma"
             )
         if self.negative == "none" and (self.relation, self.last_column) != ("cross", "uniform"):
-            raise InputError("--relation and --last-column are of negative texts: not with none")
+            raise InputError(
+                "--relation and --last-column need negative texts: leave out --negative none"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,15 +150,15 @@ class BayesOptions(Options):
     mode: Annotated[
         BayesMode,
         Option(
-            "draw the weights from `paper` (e^cos), `strict` (the logits, as the loss) or "
-            "`proper_prior` (e^cos, priors of mean 1).",
+            "draw weights from `paper` (e^cos), `strict` (the logits) or `proper_prior` "
+            "(e^cos, priors of mean 1).",
             name="bayes_mode",
         ),
     ] = "paper"
     moving_average: Annotated[
         float | None,
         Option(
-            "share of a pair's u that is kept when it is drawn again (default: none; decl 0.5).",
+            "share of a pair's u to keep at each draw (default: none; decl 0.5).",
             low=0,
             below=1,
             methods=("bayes", "decl"),
@@ -325,7 +328,7 @@ class ObjectiveOptions(Options):
     ] = None
     learning_rate: Annotated[
         float | None,
-        Option("Highest learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4).", above=0),
+        Option("Peak learning rate (default: 1e-5; ncu 5e-5; disncl's heads 2e-4).", above=0),
     ] = None
     warmup: Annotated[
         float,

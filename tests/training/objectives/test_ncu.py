@@ -197,7 +197,7 @@ def test_options_are_checked():
         with pytest.raises(InputError, match=name.replace("_", "[-_]")):
             NcuOptions(**{name: value})
     for name, value in {"relation": "intra", "last_column": "forget_share"}.items():
-        with pytest.raises(InputError, match="of negative texts"):
+        with pytest.raises(InputError, match="need negative texts"):
             NcuOptions(negative="none", **{name: value})
 
 

@@ -181,5 +181,5 @@ def test_the_estimator_of_osa_stays_the_start():
     ],
 )
 def test_what_the_released_code_does_not_have_is_refused(option):
-    with pytest.raises(InputError, match="--variant released is what the code"):
+    with pytest.raises(InputError, match="--variant released does what the authors"):
         NcuOptions(variant="released", **option)
