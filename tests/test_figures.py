@@ -28,7 +28,6 @@ UNMEASURED = {
     ("explain.md", "| proposal | when | what to do |"),
     ("review.md", "| view | pairs |"),
     ("review.md", "| key | |"),
-    ("compare.md", "| tool | takes | gives |"),
     ("contributing.md", "| package | for |"),
     ("cluster.md", "| option | default |"),
     ("cluster.md", "| event | what follows |"),
