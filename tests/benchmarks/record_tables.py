@@ -101,25 +101,17 @@ def training_table(record: Record) -> Iterator[str]:
 
 
 def memory_table(record: Record) -> Iterator[str]:
-    """`objective_memory.py`: GB of each objective's loss and backward pass."""
-    sizes = record["settings"]["pairs"]
-    fit, blocked, large = (f"{pairs:,}" for pairs in sizes)
+    """`objective_memory.py`: GB of a loss and its backward pass, for those that differ most."""
+    fit, blocked, large = (f"{pairs:,}" for pairs in record["settings"]["pairs"])
     yield from heading(
         "objective", f"{fit}, whole", f"{fit}, blocks", "time", f"{blocked}, blocks",
-        f"{large}, blocks", "computed", "computed whole",
+        f"{large}, blocks",
     )  # fmt: skip
-    for row in record["rows"]:
-        if row["objective"] == "ncu UL":  # float32 and a byte of each value
-            growth = 5e-9 * (sizes[2] ** 2 - sizes[1] ** 2)
-        else:
-            step = max(row["blocked_gb"] - row["blocks_gb"], 0.0)
-            growth = step * (sizes[2] - sizes[1]) / (sizes[1] - sizes[0])
+    for row in (row for row in record["rows"] if row["objective"] in ("clip", "bayes", "ncu UL")):
         measured = "" if row["large_gb"] is None else f"{row['large_gb']:.1f}"
         yield line(
             row["objective"], f"{row['whole_gb']:.1f}", f"{row['blocks_gb']:.1f}",
             f"{row['slower']:.1f}x", f"{row['blocked_gb']:.1f}", measured,
-            f"{row['blocked_gb'] + growth:.1f}",
-            f"{row['whole_gb'] * (sizes[2] / sizes[0]) ** 2:.0f}",
         )  # fmt: skip
 
 
@@ -138,16 +130,19 @@ def near_duplicates_table(record: Record) -> Iterator[str]:
         yield line(*(f"**{cell}**" if row["is_default"] else cell for cell in cells))
 
 
-def benchmark_table(record: Record) -> Iterator[str]:
-    """`run.py`: every measurement; `met` says whether it reaches its target."""
-    yield from heading("benchmark", "measured", "value", "ratio", "target", "met")
-    met = {True: "yes", False: "**no**", None: ""}
-    for row in record["rows"]:
-        ratio = f"{row['ratio']:.2f}x" if row["ratio"] is not None else ""
-        yield line(
-            row["benchmark"], row["name"], f"{short(row['value'])} {row['unit']}", ratio,
-            row["target"] or "", met[row["passed"]],
-        )  # fmt: skip
+def benchmark_table(*names: str) -> Callable[[Record], Iterator[str]]:
+    """`run.py`: the measurements of these names, or all; `met` says whether one is on target."""
+
+    def render(record: Record) -> Iterator[str]:
+        yield from heading("measured", "value", "ratio", "target", "met")
+        met = {True: "yes", False: "**no**", None: ""}
+        for row in (row for row in record["rows"] if not names or row["name"] in names):
+            ratio = f"{row['ratio']:.2f}x" if row["ratio"] is not None else ""
+            value = f"{short(row['value'])} {row['unit']}"
+            name = f"{row['benchmark']}: {row['name']}"
+            yield line(name, value, ratio, row["target"] or "", met[row["passed"]])
+
+    return render
 
 
 def gpu_table(record: Record) -> Iterator[str]:
