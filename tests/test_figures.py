@@ -50,7 +50,6 @@ UNMEASURED = {
     ("input.md", "| code | meaning |"),
     ("long-captions.md", "| column | meaning |"),
     ("methods.md", "| the paper | here |"),
-    ("methods.md", "| you have | use | section | code |"),
     ("models.md", "| `--model` | loads |"),
     ("neighbours.md", "| column | meaning | use it to |"),
     ("neighbours.md", "| option | whitened (default) | plain (default) |"),
