@@ -72,25 +72,6 @@ def join_table(*records: Record) -> Iterator[str]:
             )
 
 
-_JOINED_BY = {
-    "query": "ncclean: the columns that the query reads, joined, in a file",
-    "struct": "a view with the joined row as a STRUCT",
-    "struct-file": "that view in a file, with all columns",
-}
-
-
-def joined_row_table(record: Record) -> Iterator[str]:
-    """`scale.joins`: one query with joined columns, and with the joined row as a STRUCT."""
-    yield from heading("joined as", "time", "peak memory", "disk")
-    for row in record["rows"]:
-        yield line(
-            _JOINED_BY[row["step"]],
-            f"{row['seconds']:.0f} s",
-            f"{row['peak_gb']:.2f} GB",
-            f"{row['temporary_gb']:.1f} GB",
-        )
-
-
 def training_table(record: Record) -> Iterator[str]:
     """`training.py`: the time of a step, relative to `clip`."""
     yield from heading("objective", "ratio", "target")
