@@ -131,7 +131,7 @@ FIGURES = {
     "disncl": Figure(("disncl",), rsum_over_noise),
     "draft": Figure(("draft",), tables.benchmark_table(*DRAFTS)),
     "embeddings": Figure(("embeddings",), tables.benchmark_table()),
-    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare")),
+    "evaluation-compare": Figure(("evaluation",), tables.printed("ncclean evaluate compare", 10)),
     "evaluation-similarity": Figure(("evaluation",), tables.printed("ncclean evaluate similarity")),
     "export": Figure(("export",), tables.benchmark_table(*EXPORTS)),
     "few-captions": Figure(("few-captions",), noise_tables.few_captions_table),

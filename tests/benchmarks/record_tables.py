@@ -134,12 +134,13 @@ def gpu_table(record: Record) -> Iterator[str]:
         yield line(row["model"], *(f"{row[column]:,.0f}" for column in columns))
 
 
-def printed(command: str) -> Callable[[Record], Iterator[str]]:
+def printed(command: str, lines: int | None = None) -> Callable[[Record], Iterator[str]]:
     """`printed.py`: what the first command of a page that begins like this one prints."""
 
     def render(record: Record) -> Iterator[str]:
         row = next(row for row in record["rows"] if row["command"].startswith(command))
-        yield from ("```text", *(text.rstrip() for text in row["printed"]), "```")
+        shown = [text.rstrip() for text in row["printed"][:lines]]
+        yield from ("```text", *shown, *["..."] * (len(shown) < len(row["printed"])), "```")
 
     return render
 
