@@ -74,11 +74,11 @@ def join_table(*records: Record) -> Iterator[str]:
 
 def training_table(record: Record) -> Iterator[str]:
     """`training.py`: the time of a step, relative to `clip`."""
-    yield from heading("objective", "ratio", "target")
+    yield from heading("objective", "ratio")
     for row in record["rows"]:
         if row["name"].startswith("step, "):
             ratio = f"{row['ratio']:.2f}"
-            yield line(row["name"].removeprefix("step, "), ratio, row["target"] or "")
+            yield line(row["name"].removeprefix("step, "), ratio)
 
 
 def memory_table(record: Record) -> Iterator[str]:
@@ -112,16 +112,16 @@ def near_duplicates_table(record: Record) -> Iterator[str]:
 
 
 def benchmark_table(*names: str) -> Callable[[Record], Iterator[str]]:
-    """`run.py`: the measurements of these names, or all; `met` says whether one is on target."""
+    """`run.py`: the measurements of these names, or all, and which targets are missed."""
 
     def render(record: Record) -> Iterator[str]:
-        yield from heading("measured", "value", "ratio", "target", "met")
-        met = {True: "yes", False: "**no**", None: ""}
+        yield from heading("measured", "value", "ratio", "target")
         for row in (row for row in record["rows"] if not names or row["name"] in names):
             ratio = f"{row['ratio']:.2f}x" if row["ratio"] is not None else ""
             value = f"{short(row['value'])} {row['unit']}"
             name = f"{row['benchmark']}: {row['name']}"
-            yield line(name, value, ratio, row["target"] or "", met[row["passed"]])
+            missed = ", **missed**" if row["passed"] is False else ""
+            yield line(name, value, ratio, f"{row['target'] or ''}{missed}")
 
     return render
 
