@@ -80,7 +80,7 @@ def rsum_over_noise(record: Record) -> Iterable[str]:
 # The arms that decide what to use, and those that claims of papers are about.
 REPAIRS = ("left alone", "clip, selected", "clip, selected by itself", "osa, weights by itself",
            "ncu", "oracle")  # fmt: skip
-CLAIMED = ("osa", "softclip", "gradient_ascent", "ncu, nothing to forget",
+CLAIMED = ("ncu", "osa", "softclip", "gradient_ascent", "ncu, nothing to forget",
            "ncu, textual prefixes (V1)", "ncu, largest distance (V2)",
            "ncu, false negatives only (V3)", "ncu, false positives only (V4)",
            "clip, captions put right")  # fmt: skip
