@@ -71,7 +71,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 def ncclean_commands() -> list[Any]:
-    names = ("index", "tutorial", "howto", "noise", "evaluation", "recipes")
+    names = ("index", "what-to-use", "tutorial", "howto", "noise", "evaluation", "recipes")
     pages = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in names))
     return [
         pytest.param(words[1:], id=f"{page.name}-{number}-{words[1]}")

@@ -33,6 +33,8 @@ from .run import check
 _STEP_PER_FORWARD = 3.0
 _SLOWER = {"ncu": 1.4}
 _PROBED_BATCH = 64
+# Options that name sources beside the pairs that a stage goes through.
+_COMPARED_WITH = ("reference", "donors")
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,11 @@ def _pairs_into(stage: Stage, pairs_by_stage: Mapping[str, int | None]) -> int |
         made_by = [name.split(".")[0] for name in names]
         if made_by:
             return pairs_by_stage.get(made_by[0])
-    sources = [value for _, kind, value in inputs_of(stage) if kind in (Reads.SHARDS, Reads.SOURCE)]
+    sources = [
+        value
+        for option, kind, value in inputs_of(stage)
+        if kind in (Reads.SHARDS, Reads.SOURCE) and option not in _COMPARED_WITH
+    ]
     if sources:
         options = getattr(stage.command, "source_options", None)
         return estimate_samples(resolve_sources(sources, options=options))

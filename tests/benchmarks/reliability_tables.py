@@ -10,76 +10,60 @@ from record_tables import heading, line
 
 Record = Mapping[str, Any]
 Row = Mapping[str, Any]
-_ROWS = ("lost", "doubled", "different")
-_FILES = ("files_missing", "files_left")
+_MUTATED = {"rows": "all rows read or named", "failed unit": "shard failed", "refused": "refused"}
+_ENDS = ("crash", "hang")
+# An attack that costs more than this has a line of its own.
+_DEAR_MB, _DEAR_SECONDS = 100, 2.5
 
 
-def kills_table(record: Record) -> Iterator[str]:
-    """SIGKILLs by command, and what differed in the end."""
-    yield from _counted(
-        record["rows"],
-        {"kills": "kills", "before_first_file": "before the first file", "runs": "runs"},
-        {"half_written": "half-written files seen"},
-    )
-
-
-def nodes_table(record: Record) -> Iterator[str]:
-    """Nodes lost by command."""
-    yield from _counted(
-        record["rows"],
-        {"losses": "nodes lost", "runs": "runs", "ended_with_an_error": "ended with an error"},
-        {"half_written": "half-written files seen"},
-    )
-
-
-def store_table(record: Record) -> Iterator[str]:
-    """Answers that failed by command."""
-    rows = [{**row, "failed": sum(row["faults"].values())} for row in record["rows"]]
-    yield from _counted(
-        rows,
-        {
-            "runs": "runs",
-            "requests": "requests",
-            "failed": "failed answers",
-            "started_again": "started again",
-        },
-        {},
-    )
-
-
-def disk_table(record: Record) -> Iterator[str]:
-    """Full disks by command."""
-    yield from _counted(
-        record["rows"],
-        {"full": "full disks", "one_sentence": "ended with the sentence"},
-        {"half_written": "half-written files seen"},
-    )
+def disturbed_table(kills: Record, nodes: Record, store: Record, disk: Record) -> Iterator[str]:
+    """What was disturbed how often, and what differed in the end, over all commands."""
+    yield from heading(
+        "disturbance", "how often", "rows compared", "rows lost", "doubled", "different",
+        "files half-written, missing or left",
+    )  # fmt: skip
+    answers = [{**row, "failed": sum(row["faults"].values())} for row in store["rows"]]
+    for name, rows, how_often in (
+        ("SIGKILL to all processes", kills["rows"], "kills"),
+        ("node of a Ray cluster lost", nodes["rows"], "losses"),
+        ("answer of a store failed", answers, "failed"),
+        ("disk full", disk["rows"], "full"),
+    ):
+        figures = (how_often, "rows", "lost", "doubled", "different")
+        files = sum(
+            row.get(what, 0)
+            for row in rows
+            for what in ("half_written", "files_missing", "files_left")
+        )
+        yield line(name, *(f"{_sum(rows, figure):,}" for figure in figures), f"{files:,}")
 
 
 def mutations_table(record: Record) -> Iterator[str]:
-    """How mutated files ended, by source."""
-    names = {"rows": "all rows read or named", "failed unit": "shard failed", "refused": "refused"}
+    """How mutated files ended, over all sources."""
     rows = record["rows"]
-    yield from heading(
-        "source", "mutated files", *names.values(), "crash", "hang", "rows lost", "slowest"
-    )
-    total: Counter[str] = Counter()
+    yield from heading("mutated files", *_MUTATED.values(), *_ENDS, "rows lost", "slowest")
+    ends: Counter[str] = Counter()
     for row in rows:
-        total.update({"mutations": row["mutations"], **row["outcomes"]})
-        yield _mutated(row["source"], {"mutations": row["mutations"], **row["outcomes"]}, row)
-    yield _mutated("**all**", total, {"slowest": max(row["slowest"] for row in rows)})
+        ends.update(row["outcomes"])
+    known = (*_MUTATED, *_ENDS)
+    lost = sum(count for end, count in ends.items() if end not in known)
+    cells = (
+        f"{count:,}" for count in (_sum(rows, "mutations"), *(ends[end] for end in known), lost)
+    )
+    yield line(*cells, f"{max(row['slowest'] for row in rows):.2f} s")
 
 
 def attacks_table(record: Record) -> Iterator[str]:
-    """What sources that mean harm came to: rows, and the most that any command took."""
+    """What sources that mean harm came to: all of them, and those that cost most."""
     rows = record["rows"]
     yield from heading(
-        "attack", "rows expected", "rows lost", "other rows", "not said", "no sentence", "MB more",
+        "attack", "rows expected", "lost", "other rows", "not said", "no sentence", "MB more",
         "processor s more",
     )  # fmt: skip
     for row in rows:
-        yield _attacked(row["attack"], [row])
-    yield _attacked("**all**", rows)
+        if row["megabytes"] > _DEAR_MB or row["seconds"] > _DEAR_SECONDS:
+            yield _attacked(row["attack"], [row])
+    yield _attacked(f"**all {len(rows)}**", rows)
 
 
 def _attacked(name: str, rows: Sequence[Row]) -> str:
@@ -111,31 +95,6 @@ def breaks_table(record: Record) -> Iterator[str]:
 def _noticed(name: str, rows: Sequence[Row]) -> str:
     counts = (sum(row[when] == "caught" for row in rows) for when in ("first", "verdict"))
     return line(name, f"{len(rows)}", *map(str, counts))
-
-
-def _mutated(name: str, counts: Mapping[str, int], row: Row) -> str:
-    known = ("mutations", "rows", "failed unit", "refused", "crash", "hang")
-    cells = [f"{counts.get(one, 0):,}" for one in known]
-    lost = sum(count for one, count in counts.items() if one not in known)
-    return line(name, *cells, f"{lost:,}", f"{row['slowest']:.2f} s")
-
-
-def _counted(
-    rows: Sequence[Row], before: Mapping[str, str], after: Mapping[str, str]
-) -> Iterator[str]:
-    """A line for each command, and one with the sums."""
-    figures = {
-        **before,
-        "rows": "rows compared",
-        **{name: f"rows {name}" for name in _ROWS},
-        **after,
-        "files": "files missing or left",
-    }
-    summed = [{**row, "files": sum(row[name] for name in _FILES)} for row in rows]
-    yield from heading("command", *figures.values())
-    for row in summed:
-        yield line(f"`{row['command']}`", *(f"{row[name]:,}" for name in figures))
-    yield line("**all**", *(f"{_sum(summed, name):,}" for name in figures))
 
 
 def _sum(rows: Iterable[Row], name: str) -> int:

@@ -13,23 +13,18 @@ Row = Mapping[str, Any]
 
 def speed_table(record: Record) -> Iterator[str]:
     """Pairs for each second of a core, and the ratio to ncclean in fp32 in the same run."""
-    yield from heading(
-        "model", "tool", "pairs/s and core", "over ncclean, fp32", "start, core seconds",
-        "peak memory",
-    )  # fmt: skip
+    yield from heading("model", "tool", "pairs/s and core", "over ncclean, fp32", "peak memory")
     rows = _rows(record, "speed")
     for row in rows:
         ours = next(
             other for other in rows if (other["model"], other["tool"]) == (row["model"], "ncclean")
         )
         speed = row["pairs_per_core_second"]
-        few = row["processor_seconds_few"]
         yield line(
             row["model"],
             _tool(row),
             f"{speed:,.1f}",
             f"{speed / ours['pairs_per_core_second']:.2f}x",
-            f"{few - row['pairs_few'] / speed:.0f}",
             f"{row['peak_mib']:,.0f} MiB",
         )
 
@@ -57,34 +52,17 @@ def broken_table(record: Record) -> Iterator[str]:
 def kill_table(record: Record) -> Iterator[str]:
     """SIGKILL in the middle, and the same command again."""
     yield from heading(
-        "tool", "result visible then", "pairs done then and kept", "same command again",
+        "tool", "pairs done then and kept", "same command again",
         "undisturbed", "pairs missing", "doubled",
     )  # fmt: skip
     for row in _rows(record, "kill"):
         yield line(
             row["tool"],
-            "yes" if row["visible_after_kill"] else "no",
             f"{row.get('pairs_in_parts', 0):,} of {row['pairs']:,}",
             f"{row['processor_again']:.0f} core seconds",
             f"{row['processor_undisturbed']:.0f} core seconds",
             str(row["missing"]),
             str(row["doubled"]),
-        )
-
-
-def found_table(record: Record) -> Iterator[str]:
-    """How well each score finds permuted captions."""
-    yield from heading(
-        "tool", "score", "AUROC", "average precision", "largest difference to ncclean's cosine"
-    )
-    for row in _rows(record, "found"):
-        difference = row.get("largest_difference")
-        yield line(
-            row["tool"],
-            row["score"],
-            f"{row['auroc']:.4f}",
-            f"{row['average_precision']:.3f}",
-            "" if difference is None else f"{difference:.5f}",
         )
 
 
@@ -109,9 +87,7 @@ def duplicates_table(record: Record) -> Iterator[str]:
     """Which known copies are found."""
     rows = _rows(record, "duplicates")
     kinds = list(rows[0]["copies"])
-    yield from heading(
-        "tool", "rule", *kinds, "images without a copy flagged", "core seconds", "peak memory"
-    )
+    yield from heading("tool", "rule", *kinds, "images without a copy flagged", "core seconds")
     for row in rows:
         yield line(
             row["tool"],
@@ -119,30 +95,7 @@ def duplicates_table(record: Record) -> Iterator[str]:
             *(f"{found} of {count}" for found, count in row["copies"].values()),
             f"{row['alone_flagged']} of {row['alone']:,}",
             f"{row['processor_seconds']:.0f}",
-            f"{row['peak_mib']:,.0f} MiB",
         )
-
-
-def spoilt_table(record: Record) -> Iterator[str]:
-    """Blurred and dark pictures."""
-    yield from heading("tool", "pictures", "AUROC", "flagged by its threshold", "wrongly")
-    for row in _rows(record, "spoilt"):
-        threshold = "found" in row
-        yield line(
-            row["tool"],
-            row["spoilt"],
-            f"{row['auroc']:.3f}",
-            f"{row['found']} of {row['of']}" if threshold else "has none",
-            f"{row['wrongly']} of {row['others']:,}" if threshold else "",
-        )
-
-
-def versions_table(record: Record) -> Iterator[str]:
-    """What is installed in each environment."""
-    yield from heading("environment", "versions")
-    ours = {"ncclean": record["versions"]}
-    for name, versions in {**ours, **record["peers"]}.items():
-        yield line(name, ", ".join(f"{package} {version}" for package, version in versions.items()))
 
 
 def _rows(record: Record, kind: str) -> list[Row]:
@@ -157,10 +110,7 @@ def _tool(row: Row) -> str:
 FIGURES: dict[str, Callable[[Record], Iterable[str]]] = {
     "compare-broken": broken_table,
     "compare-duplicates": duplicates_table,
-    "compare-found": found_table,
     "compare-kept": kept_table,
     "compare-kill": kill_table,
     "compare-speed": speed_table,
-    "compare-spoilt": spoilt_table,
-    "compare-versions": versions_table,
 }

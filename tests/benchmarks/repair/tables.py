@@ -29,6 +29,17 @@ def metrics_table(rows: Sequence[Row], metrics: Sequence[str] = METRICS) -> Iter
             yield line(*[noise] * several_noises, arm, *cells, gain)
 
 
+def gains_table(
+    rows: Sequence[Row], arms: Sequence[str], metrics: Sequence[str] = ()
+) -> Iterator[str]:
+    """An arm a line: what its `rsum` has over `clip` on all, and other metrics as they are."""
+    yield from heading("arm", f"rsum over {BASELINE}", *(f"{metric}, %" for metric in metrics))
+    for arm in arms if not metrics else (BASELINE, *arms):
+        found = [row for row in rows if row["arm"] == arm]
+        cells = (spread(percent(row, metric) for row in found) for metric in metrics)
+        yield line(arm, spread(differences(rows, arm, "rsum"), signed=True), *cells)
+
+
 def noise_table(rows: Sequence[Row], metric: str) -> Iterator[str]:
     """An arm a line, a noise a column: one metric in percent."""
     noises = _in_order(noise_name(row["noise"]) for row in rows)

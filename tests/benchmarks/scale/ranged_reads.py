@@ -1,6 +1,6 @@
 """What an export reads of a shard in an object store: whole, header by header, or by an index.
 
-    python tests/benchmarks scale.ranged_reads --json docs/records/ranged-reads.json
+    python tests/benchmarks scale.ranged_reads --json ranged-reads.json
 
 A shard of samples as img2dataset writes them lies in moto's S3 server on this machine, which waits
 before it answers each request, as a store does. It is read whole, as `export` does; header by

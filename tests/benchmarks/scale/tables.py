@@ -138,13 +138,3 @@ def review_table(record: Record) -> Iterator[str]:
         f"{proposals['proposals_worst']:.2f} s. The server held {proposals['indexing_mb']:,} MB "
         f"while it indexed, {proposals['searching_mb']:,} MB afterwards, without mapped files."
     )
-
-
-def ranged_reads_table(record: Record) -> Iterator[str]:
-    """`ranged_reads.py`: what is read of one shard of a store."""
-    yield from heading("read", "kept", "share of the bytes", "requests", "one after the other")
-    whole = record["settings"]["shard_bytes"]
-    for row in record["rows"]:
-        kept = "" if row["kept"] is None else percent(row["kept"])
-        alone = "yes" if row["way"] == "header by header" else ""
-        yield line(row["way"], kept, percent(row["bytes"] / whole), f"{row['requests']:,}", alone)

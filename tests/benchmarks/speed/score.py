@@ -16,8 +16,8 @@ from towers import Towers, demo_towers, random_vit_b_32
 
 from ncclean.models.estimator import Estimator
 from ncclean.scoring.osa import estimate_shift
-from speed import plain_loop
 from speed.corpora import demo_corpus, photograph_corpus
+from speed.plain_loop import plain_loop
 from speed.scoring import cosines_of, cosines_of_equal_pixels, score_shards
 
 _PLAIN = "plain loop fp32"

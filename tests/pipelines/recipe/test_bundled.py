@@ -10,6 +10,7 @@ from ncclean_pipelines.recipe.plan import plan
 from ncclean_pipelines.recipe.source import RecipeError
 
 NAMES = list(bundled_recipes())
+EMBEDDED = ("clean_embeddings", "datacomp_pack")
 SETS = ("benchmark", "imagenet", "flickr30k", "retrieval_set", "shifted", "probe_sets")
 
 
@@ -62,7 +63,8 @@ def test_a_bundled_recipe_can_start_where_its_data_are(name, corpus, scored, tmp
     weights.touch()
     data = {
         "shards": corpus,
-        "source": scored / "embeddings" if name == "clean_embeddings" else corpus,
+        "source": scored / "embeddings" if name in EMBEDDED else corpus,
+        "targets": scored / "embeddings",
         "weights": weights,
         **dict.fromkeys(SETS, corpus),
         "out": tmp_path / "out",

@@ -1,0 +1,121 @@
+"""Records of people's label errors as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from record_tables import heading, line, percent
+
+Record = Mapping[str, Any]
+_LABELS = ("worse", "random1", "aggregate")
+_SCORES = ("similarity", "neg_clip_loss", "near_miss_score", "cleanlab")
+_AUDITED = 300
+# Weights of the record that gain less than those shown.
+_ALIKE = (
+    "1 - `noise_probability`",
+    "drop `noise_probability` >= 0.5",
+    "drop the lowest cosines, as many as estimated",
+)
+
+
+def scores_table(record: Record) -> Iterator[str]:
+    """`study.py`: AUROC of each score by label set."""
+    yield from heading("score", *(f"`{label}`" for label in _LABELS))
+    auroc = {(row["label"], row["score"]): row["auroc"] for row in record["detection"]}
+    for score in _SCORES:
+        name = "cleanlab, same embeddings" if score == "cleanlab" else f"`{score}`"
+        yield line(name, *(f"{auroc[label, score]:.3f}" for label in _LABELS))
+
+
+def rate_table(record: Record) -> Iterator[str]:
+    """`study.py`: the noise rate that random mismatches let one see, and what an audit mends."""
+    yield from heading(
+        "labels", "AUROC, `similarity`", "wrong", "noise rate (95 % interval)",
+        "errors found at .5", "calibration error", f"after {_AUDITED} answers",
+        "audits that hold the truth",
+    )  # fmt: skip
+    for label in _LABELS:
+        score, rate, found, audit = (
+            next(row for row in record[name] if row["label"] == label and fits(row))
+            for name, fits in {
+                "detection": lambda row: row["score"] == "similarity",
+                "rows": lambda row: row["calibrated_on"] == "similarity",
+                "near_misses": lambda row: row["words"] == "of the captions",
+                "audits": lambda row: row["answers"] == _AUDITED,
+            }.items()
+        )
+        yield line(
+            f"`{label}`",
+            f"{score['auroc']:.3f}",
+            percent(rate["true"]),
+            f"{percent(rate['estimated'])} ({percent(rate['low'])} to {percent(rate['high'])})",
+            percent(found["found_either"]),
+            f"{audit['error_before']:.3f}",
+            f"{audit['error_after']:.3f}",
+            f"{audit['covered']['noise_rate']} of {audit['draws']}",
+        )
+
+
+def repair_table(record: Record) -> Iterator[str]:
+    """`study.py`: zero-shot accuracy on photographs that no model has seen."""
+    yield from heading("arm", "wrong", "accuracy over `clip` on all", "95 % interval")
+    for row in record["repair"]:
+        trained = row["pairs"] > 0
+        yield line(
+            row["arm"],
+            percent(row["noisy_share"]) if trained else "",
+            *_gain(row),
+        )
+
+
+def probe_table(record: Record) -> Iterator[str]:
+    """`probe.py`: what the weights of its images do to a probe on people's worst labels."""
+    yield from heading(
+        "weights", "wrong, by weight", "accuracy over equal weights", "95 % interval"
+    )
+    for row in record["rows"]:
+        if row["labels"] != _LABELS[0] or row["weights"] in _ALIKE:
+            continue
+        refused = "refused" in row
+        cells = (
+            ("", "refused: all weights are 0", "")
+            if refused
+            else (percent(row["wrong"]), *_gain(row))
+        )
+        yield line(row["weights"], *cells)
+
+
+def judges_table(record: Record) -> Iterator[str]:
+    """`judges.py`: widths of the noise rate's intervals, in points; the mean over single people."""
+    yield from heading(
+        "labels", "judge", "right in", "150 people alone", "and 5,000 of the judge",
+        "150 drawn by the judge", "300 people",
+    )  # fmt: skip
+    for label in _LABELS:
+        rows = [row for row in record["rows"] if row["label"] == label]
+        alone = {row["people"]: row for row in rows if row["way"] == "people"}
+        groups: dict[str, list[Any]] = {}
+        for row in (row for row in rows if row["judge"] not in (None, "estimator")):
+            name = "one person" if row["judge"].startswith("random") else row["judge"]
+            groups.setdefault(name, []).append(row)
+        for judge, of_judge in groups.items():
+            beside, drawn = (
+                [row for row in of_judge if row["way"] == way]
+                for way in ("people and judge", "people, drawn by the judge")
+            )
+            widths = (
+                f"{100 * np.mean([row['width noise_rate'] for row in those]):.1f}"
+                for those in ([alone[150]], beside, drawn, [alone[300]])
+            )
+            right = percent(float(np.mean([row["agrees"] for row in beside])))
+            yield line(f"`{label}`", judge, right, *widths)
+
+
+def _gain(row: Mapping[str, Any]) -> tuple[str, str]:
+    """In points, with its interval; nothing for the baseline."""
+    if row["gain_low"] == row["gain_high"]:
+        return "", ""
+    gain, low, high = (f"{100 * row[name]:+.1f}" for name in ("gain", "gain_low", "gain_high"))
+    return gain, f"{low} to {high}"

@@ -1,0 +1,197 @@
+"""Records of the detection of noise as Markdown. The records have every corpus and every share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from record_tables import heading, line, percent
+
+Record = Mapping[str, Any]
+Row = Mapping[str, Any]
+KINDS = {"ncr": "permuted", "hard": "one wrong word", "junk": "boilerplate"}
+_CORPORA = {
+    "fashion-fashionclip": "fashion photographs, FashionCLIP",
+    "fashion-marqo": "fashion photographs, Marqo-FashionCLIP",
+    "products-openai-b32": "product photographs, OpenAI ViT-B/32",
+    "bundled-demo": "rendered, `demo`",
+    "bundled-demo-noisy": "rendered, `demo-noisy`",
+}
+_SCORES = ("similarity", "neg_clip_loss", "auto")
+_ALL_FIND = {("rendered, demo", "ncr"), ("rendered, demo", "junk")}  # every AUROC is 1
+_DONORS = {"donor": "from outside", "permuted": "of the corpus"}
+_SHOWN = ("similarity", "neg_clip_loss", "noise_probability", "clean_posterior")
+
+
+def donors_table(record: Record) -> Iterator[str]:
+    """`donors.py`: pairs on the wrong side of one half, by score, at each share of wrong ones."""
+    names = (f"`{score}`: wrong side" for score in _SCORES)
+    yield from heading("wrong captions", "photographs, model", *names, "rate covered")
+    for corpus, rows in _grouped(_of(record, noise="donor"), "corpus"):
+        yield line("from outside", _CORPORA[corpus], *_wrong(rows), _covered(rows))
+    rows = _of(record, noise="permuted")
+    yield line("of the corpus", "mean of all three", *_wrong(rows), _covered(rows))
+
+
+def coverage_table(*records: Record) -> Iterator[str]:
+    """`donors.py` and `real_clip.py`: what the noise rate is worth, by what the estimator knows."""
+    yield from heading("estimator", "intervals with the truth", "rate too high by")
+    groups: dict[str, list[Row]] = {}
+    for row in (row for record in records for row in record["rows"] if row["share"]):
+        if row.get("noise", "permuted") in _DONORS:
+            groups.setdefault(_estimator(row["corpus"]), []).append(row)
+    for estimator, rows in groups.items():
+        yield line(estimator, _covered(rows), f"{100 * np.mean(_errors(rows)):.1f} points")
+
+
+def weak_rate_table(record: Record) -> Iterator[str]:
+    """`real_clip.py` on the files of `weak_estimators.py`, the mean over the shares of noise."""
+    yield from heading(
+        "pairs, samples trained on", "separation", "rate too high by", "covered",
+        "Storey too high by", *(f"`{score}`: wrong side" for score in _SCORES[:2]),
+    )  # fmt: skip
+    for corpus, rows in _grouped([row for row in record["rows"] if row["share"]], "corpus"):
+        world, _, samples = corpus.rpartition("-")
+        storey = np.mean([row["storey"]["mean"] - row["true"] for row in rows])
+        wrong = (
+            np.mean([row["at_half"][score]["error"]["mean"] for row in rows])
+            for score in _SCORES[:2]
+        )
+        yield line(
+            f"{world}, {int(samples):,}",
+            f"{np.mean([row['separation'] for row in rows]):.3f}",
+            f"{100 * np.mean(_errors(rows)):.1f}",
+            _covered(rows),
+            f"{100 * storey:.1f}",
+            *(percent(float(share)) for share in wrong),
+        )
+
+
+def swaps_table(record: Record) -> Iterator[str]:
+    """`donors.py`: which part of the noise the rate sees, over models and shares."""
+    yield from heading("wrong caption", "seen by the noise rate")
+    names = {"cluster": "of the same cluster", "nearest": "the nearest one"}
+    for kind, name in names.items():
+        seen = [row["rate"] / row["share"] for row in _of(record, noise=kind)]
+        yield line(name, f"{min(seen):.0%} to {max(seen):.0%}")
+
+
+def few_captions_table(record: Record) -> Iterator[str]:
+    """`few_captions.py`: intervals where captions are few."""
+    yield from heading("captions", "pairs", "mean error", "width", "covered")
+    for row in record["rows"]:
+        yield line(
+            f"{row['captions']:,}",
+            f"{row['pairs']:,}",
+            f"{100 * row['error']:+.2f}",
+            f"{100 * row['width']:.1f}",
+            f"{row['covered']} of {row['draws']}",
+        )
+
+
+def real_score_table(record: Record) -> Iterator[str]:
+    """`real_clip.py`: AUROC of each score by corpus, at 20 %."""
+    rows = _of(record, share=0.2)
+    yield from heading("score", *(_CORPORA[row["corpus"]] for row in rows))
+    for column in _SHOWN:
+        cells = (f"{row['scores'][column]['auroc']['mean']:.4f}" for row in rows)
+        yield line(f"`{column}`", *cells)
+
+
+def real_rule_table(record: Record) -> Iterator[str]:
+    """`real_clip.py`: shares of the matched and of the mismatched pairs that each rule keeps."""
+    rows = _of(record, share=0.2)
+    yield from heading("dropped", *(_CORPORA[row["corpus"]] for row in rows))
+    for rule in rows[0]["rules"]:
+        cells = (
+            f"{percent(row['rules'][rule]['clean_kept']['mean'])}, "
+            f"{percent(row['rules'][rule]['noise_kept']['mean'])}"
+            for row in rows
+        )
+        yield line(f"`{rule}`", *cells)
+
+
+def candidates_table(record: Record) -> Iterator[str]:
+    """`score_candidates.py`: AUROC, the mean over the photographs and each rendered noise."""
+    columns: dict[str, list[Row]] = {}
+    for row in record["rows"]:
+        if (row["corpus"], row["noise"]) in _ALL_FIND:
+            continue
+        name = row["corpus"] if row["corpus"] not in _CORPORA else "photographs"
+        columns.setdefault(f"{name}: {KINDS[row['noise']]}", []).append(row["scores"])
+    yield from heading("score", *columns)
+    for score in ("similarity", "neg_clip_loss", "neg_clip_loss, pool", "canonical"):
+        cells = (
+            f"{np.mean([one[score]['auroc'] for one in found]):.3f}" if score in found[0] else "-"
+            for found in columns.values()
+        )
+        yield line(score, *cells)
+
+
+def near_miss_score_table(record: Record) -> Iterator[str]:
+    """`near_misses.py`: AUROC of each score where a fifth of the captions is wrong."""
+    rows = [row for row in record["rows"] if row["share"] == 0.2 and row["noise"] != "permuted"]
+    scores = ("similarity", "neg_clip_loss", "near_miss_score")
+    yield from heading(
+        "estimator", "noise", *(f"`{score}`" for score in scores), "estimated share (truth: 20 %)"
+    )
+    for row in rows:
+        low, high = (100 * rate for rate in row["near_misses"][1:])
+        cells = (f"{row['scores'][score]['auroc']:.3f}" for score in scores)
+        yield line(f"`{row['model']}`", row["noise"], *cells, f"{low:.0f} to {high:.0f} %")
+
+
+def word_list_table(record: Record) -> Iterator[str]:
+    """`word_lists.py`: AUROC of each score by list, of classes that images tell apart."""
+    scores = list(record["rows"][0]["auroc"])
+    yield from heading(
+        "corpus", "classes", "captions with a word", *(f"`{each}`" for each in scores)
+    )
+    for row in (row for row in record["rows"] if not row["every class"]):
+        ranking = (f"{row['auroc'][score]:.3f}" for score in scores)
+        yield line(row["corpus"], row["list"], percent(row["tried"]), *ranking)
+
+
+def _of(record: Record, **facts: Any) -> list[Row]:
+    return [row for row in record["rows"] if all(row[name] == facts[name] for name in facts)]
+
+
+def _grouped(rows: Iterable[Row], name: str) -> Iterable[tuple[str, list[Row]]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[name], []).append(row)
+    return groups.items()
+
+
+def _covered(rows: Sequence[Row]) -> str:
+    covered, draws = (sum(row[name] for row in rows) for name in ("covered", "draws"))
+    return f"{covered} of {draws}"
+
+
+def _errors(rows: Sequence[Row]) -> list[float]:
+    """The estimated rate less the true one, of the rows of either script."""
+    return [
+        row["rate"] - row["share"] if "rate" in row else row["estimated"]["mean"] - row["true"]
+        for row in rows
+    ]
+
+
+def _wrong(rows: Sequence[Row]) -> Iterator[str]:
+    """Pairs on the wrong side of one half at the smallest share of wrong captions and so on."""
+    shares: dict[float, list[Row]] = {}
+    for row in rows:
+        shares.setdefault(round(row["share"], 2), []).append(row)
+    for score in _SCORES:
+        means = (
+            np.mean([row["wrong"][score] / row["pairs"] for row in of]) for of in shares.values()
+        )
+        yield ", ".join(f"{100 * mean:.1f}" for mean in means) + " %"
+
+
+def _estimator(corpus: str) -> str:
+    if corpus.startswith("bundled"):
+        return f"`{corpus.removeprefix('bundled-')}`, rendered"
+    if corpus in _CORPORA:
+        return "three pretrained CLIPs, photographs"
+    return f"trained briefly, {corpus.rpartition('-')[0]}"
