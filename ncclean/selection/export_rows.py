@@ -88,7 +88,7 @@ def _write_files(
             targets.out,
             targets.work,
             name,
-            pieces.add if is_parquet else lines.add,
+            (lambda rows, _: pieces.add(rows)) if is_parquet else lines.add,
             options.layout.path_column,
             options.layout.beside,
         )
@@ -97,7 +97,7 @@ def _write_files(
         files.finish()
     report.samples, report.bytes, report.columns = files.samples, files.bytes, [*lines.columns]
     if files.problems:
-        _add_error(report, task.segments[0].name, files.problems)
+        add_problems(report.errors, task.segments[0].name, files.problems)
     if is_parquet:
         _publish_pieces(pieces.finish(), task, options, report)
         return
@@ -141,7 +141,7 @@ def _samples(
         except ShardError as error:
             problems.append(str(error))
         if problems:
-            _add_error(report, segment.name, problems)
+            add_problems(report.errors, segment.name, problems)
 
 
 def _of_segment(
@@ -217,7 +217,8 @@ def _exported(
     return ExportedSample(sample.image or b"", path, caption, rows, folder)
 
 
-def _add_error(report: ShardReport, name: str, problems: list[str]) -> None:
+def add_problems(errors: dict[str, str], name: str, problems: list[str]) -> None:
+    """Add to the error of a shard the first of its problems, and how many more there are."""
     others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-    before = f"{report.errors[name]}; " if name in report.errors else ""
-    report.errors[name] = f"{before}{problems[0]}{others}"
+    before = f"{errors[name]}; " if name in errors else ""
+    errors[name] = f"{before}{problems[0]}{others}"
