@@ -131,7 +131,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and 0 <= value < 1 << 31 else None
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+    return value if is_count else None
 
 
 def _short(value: Any) -> str:
