@@ -39,6 +39,7 @@ from ncclean.selection.exported_rows import (
     image_path,
     left_out,
     one_caption_each,
+    own_key,
     rows_of_members,
     rows_of_table,
 )
@@ -134,10 +135,13 @@ def _samples(
     task: ExportTask, options: ExportOptions, report: ShardReport
 ) -> Iterator[ExportedSample]:
     """The selected samples of a task, copies too, to be written with `report` of what is wrong."""
+    taken: set[str] = set()
     for segment in task.segments:
         problems: list[str] = []
         try:
-            yield from _of_segment(segment, options, report, problems)
+            for sample in _of_segment(segment, options, report, problems):
+                own_key(sample.rows, taken)
+                yield sample
         except ShardError as error:
             problems.append(str(error))
         if problems:

@@ -411,6 +411,33 @@ def test_an_image_of_another_task_does_not_stand_in_for_one_of_its_path(
     assert all(one.caption == pairs[one.image] for one in samples)
 
 
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["tar", "parquet"])
+def test_samples_of_two_shards_that_share_a_key_are_two(source, layout, tmp_path):
+    """Shards may each count from 0. Readers join neighbours that share a key, or drop one."""
+    (tmp_path / "source").mkdir()
+    for name, numbers in (("a", (1, 7)), ("b", (7, 9))):
+        images = {str(one): picture(one if name == "a" else one + 100) for one in numbers}
+        if source == "parquet":
+            captions = [f"{one} of {name}" for one in numbers]
+            columns = {"key": [*images], "jpg": [*images.values()], "caption": captions}
+            pq.write_table(pa.table(columns), tmp_path / "source" / f"{name}.parquet")
+            continue
+        members = [
+            member
+            for key, image in images.items()
+            for member in ((f"{key}.jpg", image), (f"{key}.txt", f"{key} of {name}".encode()))
+        ]
+        (tmp_path / "source" / f"{name}.tar").write_bytes(hostile.tar_bytes(members))
+    samples, errors = read(export(tmp_path / "source", tmp_path, layout))
+    assert errors == []
+    assert {one.caption: one.image for one in samples} == {
+        "1 of a": picture(1), "7 of a": picture(7), "7 of b": picture(107), "9 of b": picture(109)
+    }  # fmt: skip
+    assert len({one.key for one in samples}) == 4
+    assert {str(one.status) for one in samples} == {str(samples[0].status)}
+
+
 def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):
     source = LAYOUTS["open_clip"](pairs, tmp_path / "source")
     chosen, shards = select(source, folder=tmp_path)
