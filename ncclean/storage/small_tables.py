@@ -34,3 +34,14 @@ def read_small_table(path: str, schema: pa.Schema, what: str) -> list[dict[str, 
         why = one_line(error)
         raise InputError(why if path in why else f"{path} cannot be read: {why}") from error
     return rows
+
+
+def check_is_small(path: str) -> None:
+    """Raise `InputError` for a Parquet file that announces more rows than its bytes can hold."""
+    try:
+        groups, _ = table_rows(path)
+        size = stores.ask("read", path, stores.location(path).stat).st_size
+        check_rows(sum(groups), size)
+    except ShardError as error:
+        why = one_line(error)
+        raise InputError(why if path in why else f"{path} cannot be read: {why}") from error
