@@ -69,6 +69,8 @@ def decision_of(
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.timezone.utc)
     text = caption if isinstance(caption, str) else None
+    for one in (uid, text, reviewer):
+        str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`
     return Decision(str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time)
 
 

@@ -69,6 +69,8 @@ def test_a_few_bytes_that_stand_for_millions_of_rows_are_not_read(schema, read, 
         {"pairs": [["a", 0]], "decision": "correct"},
         {"pairs": [["a", 0]], "decision": "correct", "captions": [["x"]]},
         {"pairs": [[None, 0]]},
+        {"pairs": [["\ud800", 0]]},
+        {"pairs": [["b", 0]], "reviewer": "\ud800"},
         {"time": "no time"},
     ],
 )
