@@ -16,6 +16,7 @@ import numpy as np
 from ncclean.errors import InputError
 from ncclean.output_mark import mark
 from ncclean.storage.catalog import connect, first_line
+from ncclean.storage.small_tables import check_is_small
 from ncclean.storage.tables import table_metadata
 from ncclean.text_files import parse_json, read_text
 
@@ -131,6 +132,7 @@ def _parquet(path: str) -> tuple[Iterable[Any], Design | None]:
             f"{path} has decisions of `ncclean review`, not answers: people review suspects, "
             "which say nothing about the other pairs. Audit a random sample"
         )
+    check_is_small(path)
     stated = metadata.get(DESIGN)
     with connect([path]) as connection:
         try:

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ncclean import __version__, stores
+from ncclean import __version__
 from ncclean.atomic import published
 from ncclean.errors import InputError
 from ncclean.estimates import Estimate
 from ncclean.output_mark import mark
-from ncclean.regular_files import why_missing
 from ncclean.schema import CAUSES
+from ncclean.storage.small_tables import read_small_table
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,8 @@ def write_causes(out: UPath, causes: Sequence[Cause], metadata: dict[str, str]) 
 
 def read_causes(path: str) -> list[Cause]:
     """Read a table of causes. Raises `InputError` for anything else."""
-    place = stores.location(path)
-    if not stores.ask("read", path, place.is_file):
-        raise InputError(why_missing(path))
-    try:
-        with stores.ask("read", path, stores.open_parquet, place) as file:
-            missing = [name for name in CAUSES.names if name not in file.schema_arrow.names]
-            if missing:
-                raise InputError(
-                    f"{path} has no causes of `ncclean explain`: it lacks {', '.join(missing)}"
-                )
-            table = file.read(CAUSES.names).cast(CAUSES)
-    except (ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return [_cause(row, path) for row in table.to_pylist()]
+    rows = read_small_table(path, CAUSES, "causes of `ncclean explain`")
+    return [_cause(row, path) for row in rows]
 
 
 def _cause(row: dict[str, Any], path: str) -> Cause:

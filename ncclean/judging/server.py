@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ncclean.errors import InputError, one_line
+from ncclean.judging.bounded import BoundedAnswers, EndlessAnswer
 from ncclean.judging.features import Features, Negotiation
 from ncclean.judging.options import KEY_VARIABLE
 from ncclean.judging.prompt import Prompt
@@ -66,7 +67,13 @@ class JudgeServer:
         if not (self._key.isascii() and self._key.isprintable()):
             raise InputError(f"{KEY_VARIABLE} has characters that no key has")
         self._client = openai.OpenAI(
-            base_url=url, api_key=self._key or "none", max_retries=0, timeout=timeout
+            base_url=url,
+            api_key=self._key or "none",
+            max_retries=0,
+            timeout=timeout,
+            http_client=openai.DefaultHttpxClient(
+                timeout=timeout, event_hooks={"response": [BoundedAnswers(timeout)]}
+            ),
         )
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
@@ -93,6 +100,7 @@ class JudgeServer:
 
         unreported = failures = attempts = 0
         refused: set[Features] = set()
+        reason: str | None
         before = self._answers
         while True:
             self._wait_for_turn()
@@ -101,6 +109,9 @@ class JudgeServer:
             delay = _backoff(attempts)
             try:
                 body = self._request(picture, caption, features.fields(self._prompt.schema()))
+            except EndlessAnswer as error:
+                reason = str(error)
+                failures, unreported = failures + 1, unreported + 1
             except openai.APIConnectionError as error:
                 reason = self._connection_failure(error)
                 failures += reason is not None
@@ -169,6 +180,8 @@ class JudgeServer:
             patience = self._patience if self._answers else _FIRST_PATIENCE
             self._check_patience(patience, f"cannot be reached: {self._cleaned(one_line(cause))}")
             return None
+        if isinstance(cause, EndlessAnswer):  # wrapped by older versions of the library
+            return str(cause)
         is_late = "Timeout" in name
         return f"timeout: no answer within {self._timeout:g} s" if is_late else "connection cut"
 

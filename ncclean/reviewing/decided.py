@@ -15,6 +15,7 @@ from ncclean.schema import DECISIONS
 from ncclean.storage.decisions import (
     Decision,
     Pair,
+    decision_of,
     default_reviewer,
     journal_of,
     read_decisions,
@@ -85,14 +86,15 @@ class Decided:
     ) -> None:
         """Decide about pairs, in one batch, which `undo` takes back.
 
-        On return the decisions are on disk. `continues` adds them to the batch before.
+        On return the decisions are on disk. `continues` adds them to the batch before. Raises
+        `ValueError` for a number that no caption has.
         """
         if not pairs:
             return
         now = datetime.datetime.now(datetime.timezone.utc)
         texts = captions or [None] * len(pairs)
         rows = [
-            Decision(uid, number, decision, text, self._reviewer, now)
+            decision_of(uid, number, decision, text, self._reviewer, now)
             for (uid, number), text in zip(pairs, texts, strict=True)
         ]
         with self._lock:

@@ -98,7 +98,7 @@ class Server:
                 response = await handler(request)
             except InputError as error:
                 response = JSONResponse({"error": str(error)}, 400)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
                 response = JSONResponse({"error": "a request that the page does not make"}, 400)
             response.headers.update(_HEADERS)
             response.headers.setdefault("Cache-Control", "no-store")

@@ -32,9 +32,11 @@ from ncclean.selection.export_plan import (
     open_selection,
     plan_selection,
 )
-from ncclean.selection.export_rows import export_rows
+from ncclean.selection.export_rows import add_problems, export_rows
 from ncclean.selection.export_shard import export_shard
 from ncclean.selection.export_task import ExportOptions
+from ncclean.selection.exported_files import taken
+from ncclean.selection.file_lists import lists_in, names_in, replaced_images
 from ncclean.selection.join_parts import agree, join_parts
 from ncclean.selection.out_layout import RECORD, TARS, OutLayout, Targets
 from ncclean.storage.differences import differences
@@ -289,8 +291,8 @@ def _files(targets: Targets, identity: Mapping[str, Any]) -> Iterator[UPath]:
     if layout.name == TARS.name:
         yield targets.out / _SIZES
     elif not targets.is_file:
-        for names in stores.ask("list", targets.work, listed, targets.work, "*_files-*.json"):
-            yield from (targets.out / name for name in json.loads(stores.read_bytes(names)))
+        for names in lists_in(targets.work):
+            yield from (targets.out / name for name in names_in(names))
             yield names
     yield targets.work / _SCORES
 
@@ -329,7 +331,13 @@ def _finish(targets: Targets, tasks: list[ExportTask], runner: Runner) -> Export
     elif not targets.tables:
         agree(targets, schemas, runner)
     else:
-        parts = [targets.data(n) for n, count in enumerate(sizes.values()) if count]
+        replaced = replaced_images(targets.out, targets.work)
+        parts = {
+            targets.data(n): replaced.get(n, {}) for n, count in enumerate(sizes.values()) if count
+        }
         join_parts(targets, parts, list(columns))
+        for number, paths in replaced.items():
+            summary.samples -= sum(paths.values())
+            add_problems(summary.errors, tasks[number].segments[0].name, [*map(taken, paths)])
         summary.shards = 1
     return summary

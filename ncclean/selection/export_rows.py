@@ -39,6 +39,7 @@ from ncclean.selection.exported_rows import (
     image_path,
     left_out,
     one_caption_each,
+    own_key,
     rows_of_members,
     rows_of_table,
 )
@@ -88,7 +89,7 @@ def _write_files(
             targets.out,
             targets.work,
             name,
-            pieces.add if is_parquet else lines.add,
+            (lambda rows, _: pieces.add(rows)) if is_parquet else lines.add,
             options.layout.path_column,
             options.layout.beside,
         )
@@ -97,7 +98,7 @@ def _write_files(
         files.finish()
     report.samples, report.bytes, report.columns = files.samples, files.bytes, [*lines.columns]
     if files.problems:
-        _add_error(report, task.segments[0].name, files.problems)
+        add_problems(report.errors, task.segments[0].name, files.problems)
     if is_parquet:
         _publish_pieces(pieces.finish(), task, options, report)
         return
@@ -134,14 +135,17 @@ def _samples(
     task: ExportTask, options: ExportOptions, report: ShardReport
 ) -> Iterator[ExportedSample]:
     """The selected samples of a task, copies too, to be written with `report` of what is wrong."""
+    taken: set[str] = set()
     for segment in task.segments:
         problems: list[str] = []
         try:
-            yield from _of_segment(segment, options, report, problems)
+            for sample in _of_segment(segment, options, report, problems):
+                own_key(sample.rows, taken)
+                yield sample
         except ShardError as error:
             problems.append(str(error))
         if problems:
-            _add_error(report, segment.name, problems)
+            add_problems(report.errors, segment.name, problems)
 
 
 def _of_segment(
@@ -217,7 +221,8 @@ def _exported(
     return ExportedSample(sample.image or b"", path, caption, rows, folder)
 
 
-def _add_error(report: ShardReport, name: str, problems: list[str]) -> None:
+def add_problems(errors: dict[str, str], name: str, problems: list[str]) -> None:
+    """Add to the error of a shard the first of its problems, and how many more there are."""
     others = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-    before = f"{report.errors[name]}; " if name in report.errors else ""
-    report.errors[name] = f"{before}{problems[0]}{others}"
+    before = f"{errors[name]}; " if name in errors else ""
+    errors[name] = f"{before}{problems[0]}{others}"

@@ -39,6 +39,7 @@ from ncclean.selection.export_task import (
     chosen_of,
     copy_key,
     finish_task,
+    free_key,
 )
 
 _COPY_BYTES = 1 << 20
@@ -57,9 +58,10 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
         published(options.targets.data(task.number)) as aside,
         open(aside, "wb", buffering=0) as out,
     ):
+        taken: set[str] = set()
         for segment in task.segments:
             try:
-                _copy_segment(segment, options, out, report)
+                _copy_segment(segment, options, out, report, taken)
             except ShardError as error:
                 report.errors[segment.name] = str(error)
         out.write(END_OF_ARCHIVE)
@@ -69,9 +71,12 @@ def export_shard(task: ExportTask, options: ExportOptions) -> ShardReport:
 
 
 def _copy_segment(
-    segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport
+    segment: Segment, options: ExportOptions, out: FileIO, report: ShardReport, taken: set[str]
 ) -> None:
-    """Copy what can be read; raises `ShardError` at the end if that is not all there was."""
+    """Copy what can be read, under keys that are not `taken`, which they are from then on.
+
+    Raises `ShardError` at the end if that is not all there was.
+    """
     chosen = chosen_of(segment, options)
     problems: list[str] = []
     with (
@@ -87,7 +92,8 @@ def _copy_segment(
         for sample in samples:
             for copy in range(chosen.copies[sample.key]):
                 if segment.first <= place < segment.first + segment.count:
-                    is_there = _copy_sample(copier, sample, copy, chosen, problems)
+                    key = free_key(copy_key(sample.key, copy), taken)
+                    is_there = _copy_sample(copier, sample, key, copy > 0, chosen, problems)
                     report.samples += is_there
                     lacking += not is_there
                 place += 1
@@ -141,9 +147,14 @@ def _pieces(shard: ShardRef, problems: list[str]) -> Iterator[bytes]:
 
 
 def _copy_sample(
-    copier: RangeCopier, sample: LocatedSample, copy: int, chosen: Chosen, problems: list[str]
+    copier: RangeCopier,
+    sample: LocatedSample,
+    key: str,
+    is_copy: bool,
+    chosen: Chosen,
+    problems: list[str],
 ) -> bool:
-    """Write a sample; false if it lacks the caption that was selected."""
+    """Write a sample under `key`; false if it lacks the caption that was selected."""
     changed: dict[str, bytes] = {}  # members by extension
     fields = chosen.fields.get(sample.key)
     if chosen.captions is not None and sample.key in chosen.captions:
@@ -162,7 +173,7 @@ def _copy_sample(
         place = sample.members.get("json")
         raw = read_content(copier.read(*place)) if place is not None and _is_text(place) else b""
         record = json_object(raw)
-        if record is None and place is not None and not copy:
+        if record is None and place is not None and not is_copy:
             problems.append(f"the json of {sample.key} cannot be read: it is replaced")
         record = record or {}
         if chosen.captions is not None:
@@ -171,18 +182,18 @@ def _copy_sample(
     for extension, place in sample.members.items():
         data = changed.pop(extension, None)
         if data is not None:
-            copier.write(member_bytes(f"{copy_key(sample.key, copy)}.{extension}", data))
-        elif copy:
-            _copy_member(copier, f"{copy_key(sample.key, copy)}.{extension}", *place)
+            copier.write(member_bytes(f"{key}.{extension}", data))
+        elif key != sample.key:
+            _copy_member(copier, f"{key}.{extension}", *place)
         else:
             copier.copy(*place)
     for extension, data in changed.items():
-        copier.write(member_bytes(f"{copy_key(sample.key, copy)}.{extension}", data))
+        copier.write(member_bytes(f"{key}.{extension}", data))
     return True
 
 
 def _copy_member(copier: RangeCopier, name: str, begin: int, end: int) -> None:
-    """Copy a member under another name, but for a sparse file, which stays with the first copy."""
+    """Copy a member under another name, but for a sparse file, which keeps its own."""
     member = read_header(copier.read(begin, min(end, begin + _LONGEST_HEADERS)))
     if not member.is_sparse:
         copier.write(member_header(name, member.size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -177,6 +178,17 @@ def _score_fields(
 def copy_key(key: str, copy: int) -> str:
     """Copies have keys of their own: webdataset joins neighbours that share one."""
     return f"{key}_copy{copy}" if copy else key
+
+
+def free_key(key: str, taken: set[str]) -> str:
+    """The key, with a number behind it if it is `taken`, which it is from then on.
+
+    Input shards may each count from 0; loaders join neighbours that share a key.
+    """
+    numbered = (f"{key}_{number}" for number in itertools.count(2))
+    free = next(name for name in itertools.chain([key], numbered) if name not in taken)
+    taken.add(free)
+    return free
 
 
 def _plain(value: Any) -> Any:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
-import hashlib
 import itertools
 import json
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
@@ -22,6 +21,7 @@ from ncclean.errors import InputError
 from ncclean.json_values import finite
 from ncclean.regular_files import open_file
 from ncclean.selection.exported_rows import ExportedRow, ExportedSample
+from ncclean.selection.file_lists import ListedFile, digest_of, write_list
 from ncclean.store_errors import explain
 
 _BATCH_BYTES = 64 << 20
@@ -31,7 +31,7 @@ _UPLOADS = 16  # at a time
 _IN_THE_WAY = (FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
-RowSink = Callable[[Sequence[ExportedRow]], None]
+RowSink = Callable[[Sequence[ExportedRow], str], None]
 
 
 class ImageFiles:
@@ -69,9 +69,16 @@ class ImageFiles:
 
     def _flush(self) -> None:
         self._waiting = list(filter(self._is_free, self._waiting))
-        names = [name for sample in self._waiting for name, _ in self._files(sample)]
-        with published(self._work / f"{self._task}_files-{self._batches:05d}.json") as aside:
-            aside.write_text(json.dumps(names) + "\n")
+        write_list(
+            self._work,
+            self._task,
+            self._batches,
+            [
+                ListedFile(name, self._images[name] if name == sample.path else None)
+                for sample in self._waiting
+                for name, _ in self._files(sample)
+            ],
+        )
         with ThreadPoolExecutor(_UPLOADS if stores.is_url(self._out) else 1) as pool:
             for sample, problem in zip(
                 self._waiting, pool.map(self._write, self._waiting), strict=True
@@ -83,7 +90,7 @@ class ImageFiles:
                 self.bytes += sum(len(data) for _, data in self._files(sample))
                 for row in sample.rows:
                     row.refer(posixpath.relpath(sample.path, sample.folder or "."), self._column)
-                self._write_rows(sample.rows)
+                self._write_rows(sample.rows, sample.path)
         self._batches += 1
         self._waiting, self._waiting_bytes = [], 0
 
@@ -92,10 +99,10 @@ class ImageFiles:
 
         A key may be planted that is the name of another's copy. Rows far apart may be of one image.
         """
-        digest = hashlib.blake2b(sample.image, digest_size=16).digest()
+        digest = digest_of(sample.image)
         is_free = self._images.setdefault(sample.path, digest) == digest
         if not is_free:
-            self.problems.append(f"{sample.path}: another image has this path")
+            self.problems.append(taken(sample.path))
         return is_free
 
     def _files(self, sample: ExportedSample) -> Iterable[tuple[str, bytes]]:
@@ -129,21 +136,26 @@ class ImageFiles:
             file.write(data)
 
 
-class RowLines:
-    """Writes rows as lines of JSON after the number of their table; `columns` are all they have.
+def taken(path: str) -> str:
+    """The problem of an image whose path another one has."""
+    return f"{path}: another image has this path"
 
-    Bytes are base64.
+
+class RowLines:
+    """Writes rows as lines of JSON after the number of their table and the path of their image.
+
+    `columns` are all they have. Bytes are base64.
     """
 
     def __init__(self, lines: TextIO) -> None:
         self.columns: dict[str, None] = {}
         self._lines = lines
 
-    def add(self, rows: Sequence[ExportedRow]) -> None:
-        """Write rows."""
+    def add(self, rows: Sequence[ExportedRow], path: str) -> None:
+        """Write the rows of the image at `path`."""
         for row in rows:
             self.columns.update(dict.fromkeys(row.values))
-            self._lines.write(f"{row.table}\t{_json_line(row.values)}")
+            self._lines.write(f"{row.table}\t{path}\t{_json_line(row.values)}")
 
 
 def _json_line(values: dict[str, Any]) -> str:
@@ -156,12 +168,16 @@ def _as_json(value: object) -> str:
 
 
 def join_rows(
-    parts: Iterable[UPath],
+    parts: Mapping[UPath, Container[str]],
     columns: Sequence[str],
     tables: Sequence[UPath],
     separator: str | None,
 ) -> None:
-    """Write parts as tables: all `columns` with a separator, or jsonl without one."""
+    """Write parts as tables: all `columns` with a separator, or jsonl without one.
+
+    Of each part, the rows of images at the given paths are left out.
+    """
+    lines = itertools.chain.from_iterable(itertools.starmap(_lines, parts.items()))
     with contextlib.ExitStack() as stack:
         files = [
             stack.enter_context(
@@ -170,18 +186,18 @@ def join_rows(
             for table in tables
         ]
         if separator is None:
-            for number, line in itertools.chain.from_iterable(map(_lines, parts)):
+            for number, line in lines:
                 files[number].write(line)
             return
         writers = [csv.writer(file, delimiter=separator, lineterminator="\n") for file in files]
         for writer in writers:
             writer.writerow(columns)
-        for number, line in itertools.chain.from_iterable(map(_lines, parts)):
+        for number, line in lines:
             values = json.loads(line)
             writers[number].writerow([_cell(values.get(name)) for name in columns])
 
 
-def _lines(part: UPath) -> Iterable[tuple[int, str]]:
+def _lines(part: UPath, left_out: Container[str]) -> Iterable[tuple[int, str]]:
     url = str(part)
     opened = (
         stores.open_binary(url, block_bytes=_BLOCK_BYTES, blocks=2)
@@ -190,8 +206,9 @@ def _lines(part: UPath) -> Iterable[tuple[int, str]]:
     )
     with opened as file:
         for line in file:
-            number, _, values = line.decode().partition("\t")
-            yield int(number), values
+            number, path, values = line.decode().split("\t", 2)
+            if path not in left_out:
+                yield int(number), values
 
 
 def _cell(value: object) -> str:

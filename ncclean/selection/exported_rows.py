@@ -25,6 +25,7 @@ from ncclean.data.mended_truth import exported_truth
 from ncclean.data.nested_fields import field_at, head_of, put_at
 from ncclean.data.sample_groups import is_image, usual_caption
 from ncclean.data.samples import TRUTH, CaptionKeys, Sample
+from ncclean.selection.export_task import free_key
 from ncclean.selection.safe_paths import safe_path
 
 IMAGE = "image"  # the column of images where the input has none
@@ -220,6 +221,16 @@ def copied(rows: Sequence[ExportedRow], key: str) -> None:
     for row in rows:
         for name in [one for one in row.values if one.lower() in KEY_COLUMNS]:
             row.put(name, key)
+
+
+def own_key(rows: Sequence[ExportedRow], taken: set[str]) -> None:
+    """Give the rows of a sample a key that no other has, where they have one."""
+    names = [name for name in rows[0].values if name.lower() in KEY_COLUMNS]
+    if not names or rows[0].values[names[0]] is None:
+        return
+    key = str(rows[0].values[names[0]])
+    if (free := free_key(key, taken)) != key:
+        copied(rows, free)
 
 
 def left_out(rows: Sequence[ExportedRow]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pyarrow as pa
 from upath import UPath
@@ -16,13 +16,16 @@ from ncclean.selection.out_layout import PARQUET, Targets
 from ncclean.selection.parquet_pieces import join_parquet, schema_of, unified
 
 
-def join_parts(targets: Targets, parts: list[UPath], columns: list[str]) -> None:
-    """Make the tables of their parts, unless an earlier run has, and remove these."""
+def join_parts(targets: Targets, parts: Mapping[UPath, Container[str]], columns: list[str]) -> None:
+    """Make the tables of their parts, unless an earlier run has, and remove these.
+
+    Of each part, the rows of images at the given paths are left out.
+    """
     tables = targets.tables
     if len(stores.present_files(tables)) < len(tables):
         if tables[0].name.endswith(PARQUET):
             with published(tables[0]) as aside:
-                join_parquet(parts, aside)
+                join_parquet([*parts], aside, left_out=[*parts.values()])
         else:
             is_text = tables[0].suffix in SEPARATED
             join_rows(parts, columns, tables, targets.layout.separator if is_text else None)

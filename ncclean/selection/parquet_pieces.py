@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ncclean import stores
+from ncclean.data.images.columns import PATH_COLUMNS
 from ncclean.selection.exported_rows import ExportedRow
 
 _GROUP_BYTES = 64 << 20  # of images in a row group: a viewer reads one whole
@@ -133,14 +134,25 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
 
 
-def join_parquet(files: Sequence[Path | UPath], out: Path, schema: pa.Schema | None = None) -> None:
-    """Write the rows of Parquet files, in their order, to one: `unified`, or under a `schema`."""
+def join_parquet(
+    files: Sequence[Path | UPath],
+    out: Path,
+    schema: pa.Schema | None = None,
+    left_out: Sequence[Container[str]] = (),
+) -> None:
+    """Write the rows of Parquet files, in their order, to one: `unified`, or under a `schema`.
+
+    `left_out` has, for each file, paths of images whose rows are not written.
+    """
     schema = schema or unified(map(schema_of, files))
     with pq.ParquetWriter(out, schema) as writer:
-        for file in files:
+        for file, paths in itertools.zip_longest(files, left_out, fillvalue=()):
             with stores.open_parquet(stores.location(str(file))) as opened:
                 for group in range(opened.num_row_groups):
                     table = conformed(opened.read_row_group(group), schema)
+                    if paths:
+                        names = table.column(PATH_COLUMNS[0]).to_pylist()
+                        table = table.filter(pa.array([name not in paths for name in names]))
                     writer.write_table(table, row_group_size=max(len(table), 1))
 
 

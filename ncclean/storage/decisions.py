@@ -26,9 +26,11 @@ from ncclean.output_mark import mark
 from ncclean.regular_files import why_missing
 from ncclean.schema import DECISIONS
 from ncclean.storage.log import read_log
+from ncclean.storage.small_tables import read_small_table
 from ncclean.text_files import read_text
 
 LINES = (".jsonl", ".ndjson")
+_LARGEST_NUMBER = 2**15 - 1  # of a caption, in a table
 KEEP, DROP, CORRECT = KINDS = ("keep", "drop", "correct")
 Pair = tuple[str, int]  # uid and number of the caption
 
@@ -46,6 +48,30 @@ class Decision(NamedTuple):
     @property
     def pair(self) -> Pair:
         return self.uid, self.caption_number
+
+
+def decision_of(
+    uid: Any, caption_number: Any, decision: Any, caption: Any, reviewer: Any, time: Any
+) -> Decision:
+    """Make a decision of values that anybody may have written.
+
+    Raises `ValueError` or `TypeError` for those that no decision has.
+    """
+    number = 0 if caption_number is None else caption_number
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError(f"caption_number is {number}")
+    if not isinstance(time, datetime.datetime):
+        raise ValueError("it has no time")
+    if uid is None:
+        raise ValueError("it has no uid")
+    if not 0 <= int(number) <= _LARGEST_NUMBER:
+        raise ValueError(f"caption_number is {number}")
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.timezone.utc)
+    text = caption if isinstance(caption, str) else None
+    for one in (uid, text, reviewer):
+        str(one).encode()  # half a surrogate pair, which no table can hold, is a `ValueError`
+    return Decision(str(uid), int(number), str(decision), text, str(reviewer or "unknown"), time)
 
 
 def default_reviewer() -> str:
@@ -94,8 +120,9 @@ def _decisions(record: dict[str, Any]) -> Iterator[Decision]:
         time = datetime.datetime.fromisoformat(record["time"])
         captions = record.get("captions") or [None] * len(pairs)
         for (uid, number), caption in zip(pairs, captions, strict=True):
-            if kind in KINDS:
-                yield Decision(str(uid), int(number), kind, caption, reviewer, time)
+            one = decision_of(uid, number, kind, caption, reviewer, time)
+            if kind in KINDS and (kind != CORRECT or one.caption):
+                yield one
     except (KeyError, TypeError, ValueError):
         return
 
@@ -143,16 +170,13 @@ def _of_lines(path: str) -> list[Decision]:
             fields = json.loads(line)
             json.dumps(fields, ensure_ascii=False).encode()  # a lone surrogate is no text
             time = datetime.datetime.fromisoformat(fields["time"])
-            if time.tzinfo is None:
-                time = time.replace(tzinfo=datetime.timezone.utc)
-            caption = fields.get("caption")
             decisions.append(
-                Decision(
-                    str(fields["uid"]),
-                    int(fields.get("caption_number") or 0),
-                    str(fields["decision"]),
-                    caption if isinstance(caption, str) else None,
-                    str(fields.get("reviewer") or "unknown"),
+                decision_of(
+                    fields["uid"],
+                    fields.get("caption_number"),
+                    fields["decision"],
+                    fields.get("caption"),
+                    fields.get("reviewer"),
                     time,
                 )
             )
@@ -164,15 +188,11 @@ def _of_lines(path: str) -> list[Decision]:
 
 
 def _of_parquet(path: str) -> list[Decision]:
-    try:
-        with stores.ask("read", path, stores.open_parquet, stores.location(path)) as file:
-            names = set(file.schema_arrow.names)
-            missing = [name for name in DECISIONS.names if name not in names]
-            if missing:
-                raise InputError(
-                    f"{path} has no decisions of `ncclean review`: it lacks {', '.join(missing)}"
-                )
-            table = file.read(DECISIONS.names).cast(DECISIONS)
-    except (ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return [Decision(**row) for row in table.to_pylist()]
+    decisions = []
+    rows = read_small_table(path, DECISIONS, "decisions of `ncclean review`")
+    for number, row in enumerate(rows, start=1):
+        try:
+            decisions.append(decision_of(**row))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{path}, row {number:,}, is no decision: {error}") from error
+    return decisions

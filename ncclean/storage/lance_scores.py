@@ -18,6 +18,7 @@ from ncclean.storage.quoting import identifier
 
 USUAL = ("status", "similarity", "neg_clip_loss", "noise_probability")
 _BATCH_ROWS = 65_536
+_UNFINISHED = f"{SCORE_PREFIX}unfinished_"  # columns that are being written
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,23 @@ def write_lance_scores(
             _number_rows(connection, target, dataset)
             scored = _check_matches(connection, dataset)
             progress.say("writing columns")
-            old = [name for name in target.schema.names if name in map(_written, wanted)]
-            if old:
-                target.drop_columns(old)
+            _drop(target, [name for name in target.schema.names if name.startswith(_UNFINISHED)])
             target.add_columns(_values(connection, wanted, target.count_rows()))
+            # Old scores go when the new ones are there: of names alone, these take no time.
+            _drop(target, [name for name in map(_written, wanted) if name in target.schema.names])
+            target.alter_columns(
+                *({"path": f"{_UNFINISHED}{name}", "name": _written(name)} for name in wanted)
+            )
     except duckdb.Error as error:
         raise InputError(f"the scores cannot be read: {first_line(error)}") from error
     except (ShardError, OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{dataset} cannot be written: {one_line(error)}") from error
     return AnnotatedRows(target.count_rows(), scored, tuple(wanted), target.version)
+
+
+def _drop(target: Any, names: list[str]) -> None:
+    if names:
+        target.drop_columns(names)
 
 
 def _written(column: str) -> str:
@@ -113,17 +122,18 @@ def _uids(dataset: str, count: int) -> Iterator[pa.RecordBatch]:
 
 def _check_matches(connection: duckdb.DuckDBPyConnection, dataset: str) -> int:
     """The rows that have scores. Raises `InputError` for several of one row, or scores of none."""
-    ((pairs, rows, total),) = connection.execute(
-        "SELECT count(*), count(DISTINCT position), (SELECT count(*) FROM scores) FROM matched"
+    ((pairs, rows, used, total),) = connection.execute(
+        "SELECT count(*), count(DISTINCT position), count(DISTINCT place), "
+        "(SELECT count(*) FROM scores) FROM matched"
     ).fetchall()
     if pairs > rows:
         raise InputError(
             f"{pairs - rows:,} scores are of rows of {dataset} that have one already: take one "
             "caption of each image, or one table"
         )
-    if pairs < total:
+    if used < total:
         raise InputError(
-            f"{total - pairs:,} of {total:,} scores are of no row of {dataset}: it is another data "
+            f"{total - used:,} of {total:,} scores are of no row of {dataset}: it is another data "
             "set, or its rows have changed since and have no uid"
         )
     return int(rows)
@@ -133,7 +143,9 @@ def _values(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[str], rows: int
 ) -> pa.RecordBatchReader:
     """The columns for all rows in order, sorted outside memory."""
-    names = ", ".join(f"s.{identifier(name)} AS {identifier(_written(name))}" for name in columns)
+    names = ", ".join(
+        f"s.{identifier(name)} AS {identifier(_UNFINISHED + name)}" for name in columns
+    )
     relation = connection.sql(
         f"SELECT {names} FROM range({rows}) r LEFT JOIN matched m ON m.position = r.range "
         "LEFT JOIN numbered s ON s.place = m.place ORDER BY r.range"

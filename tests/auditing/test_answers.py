@@ -146,3 +146,10 @@ def test_several_files_are_one_set_of_answers(tmp_path):
         path.with_suffix(".json").write_text(json.dumps({"design": design, "answers": answers}))
     with pytest.raises(InputError, match="different strata"):
         read_answers(str(first.with_suffix(".json")), str(second))
+
+
+def test_a_few_bytes_that_stand_for_millions_of_answers_are_not_read(tmp_path):
+    table = pa.table({"uid": pa.nulls(5_000_000, pa.string()), "answer": ["match"] * 5_000_000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet .* announces 5,000,000 rows"):
+        read_answers(str(tmp_path / "a.parquet"))

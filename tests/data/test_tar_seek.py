@@ -137,3 +137,23 @@ def test_of_two_images_of_a_sample_the_first_is_taken():
     seek = TarSeek(len(data), Reads(data))
     for number in range(0, 2000, 7):
         assert content(data, seek.find(f"{number:09d}")[0]).startswith(b"first")
+
+
+@pytest.mark.parametrize("after", range(0, 120_000, 20_480))
+def test_a_sample_that_begins_before_a_window_is_read_from_its_beginning(after):
+    """The last bytes of a tar, read first, may begin between the two images of a sample."""
+    buffer = io.BytesIO()
+    images = {}
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for number in range(20):
+            for ending in ("png", "jpg"):
+                image = f"{ending} of {number}".encode().ljust(40_000)
+                member = tarfile.TarInfo(f"{number:09d}.{ending}")
+                member.size = len(image)
+                out.addfile(member, io.BytesIO(image))
+                images.setdefault(f"{number:09d}", image)
+    data = buffer.getvalue()
+    data += bytes(after)  # what follows the end moves the last window
+    for key, image in images.items():
+        seek = TarSeek(len(data), Reads(data))
+        assert content(data, seek.find(key)[0]) == image

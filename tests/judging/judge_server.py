@@ -68,6 +68,7 @@ class Reply:
     code: str = ""
     seconds: float = 0.0
     cut: int = 0
+    trickle: float = 0.0  # seconds between two bytes
     message: dict[str, Any] = field(default_factory=dict)
     finish: str = "stop"
     usage: dict[str, int] | None = field(
@@ -169,6 +170,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in reply.headers.items():
             self.send_header(name, value)
         self.end_headers()
+        if reply.trickle:
+            with contextlib.suppress(OSError):
+                for byte in data:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(reply.trickle)
+            return
         self.wfile.write(data[: len(data) - reply.cut])
         if reply.cut:
             self.wfile.flush()

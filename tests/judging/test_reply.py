@@ -100,3 +100,9 @@ def test_any_json_is_a_judgement_that_a_table_holds(value):
         pa.array([judgement.reason])
         pa.array([judgement.words])
         pa.array([judgement.tokens_in], pa.int32())
+
+
+def test_tokens_that_are_no_numbers_are_not_known():
+    usage = {"prompt_tokens": True, "completion_tokens": 1e308}
+    judgement = read_reply(json.dumps({**json.loads(completion("{}")), "usage": usage}), False)
+    assert (judgement.tokens_in, judgement.tokens_out) == (None, None)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ncclean.errors import InputError
+from ncclean.judging import bounded
 from ncclean.judging.prompt import Prompt
 from ncclean.judging.server import JudgeServer, JudgeStopped
 from tests.judging.judge_server import Reply, says, serving
@@ -139,3 +140,23 @@ def test_a_key_that_cannot_be_sent_is_not_printed(monkeypatch):
     with pytest.raises(InputError, match="OPENAI_API_KEY has characters") as refused:
         JudgeServer("http://localhost:1/v1", "demo", Prompt.load("match"))
     assert "sk-" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_an_answer_that_does_not_fit_into_memory_is_none(status, monkeypatch):
+    body = " " * (bounded.LARGEST_ANSWER + 1)
+    monkeypatch.setattr("ncclean.judging.server._FIRST_WAIT", 0.01)
+    with serving(lambda _: Reply(status=status, body=body)) as judge:
+        judgement = asking(judge).ask(PICTURE, "a ball")
+    assert judgement.reason == "an answer of more than 8 MB"
+    assert not judgement.is_reply
+
+
+def test_an_answer_of_a_byte_now_and_then_ends_in_time(monkeypatch):
+    """Each read is in time, the answer is not."""
+    monkeypatch.setattr("ncclean.judging.server._FIRST_WAIT", 0.01)
+    with serving(lambda _: Reply("x", trickle=0.1)) as judge:
+        begin = time.monotonic()
+        judgement = asking(judge, timeout=0.3).ask(PICTURE, "a ball")
+    assert judgement.reason == "timeout: no end within 0.3 s"
+    assert time.monotonic() - begin < 10

@@ -21,7 +21,7 @@ COMMAND = "import sys; from ncclean_cli.app import main; main()"
 def test_killed_and_resumed(name, tmp_path):
     shards = tmp_path / "shards"
     write_corpus(shards, CorpusOptions(pairs=1500, shard_size=500), 2)
-    chosen, _ = select(shards, tmp_path)
+    chosen, _ = select(shards, folder=tmp_path)
     out = tmp_path / name
     layout = "parquet" if name == "one.parquet" else name
     words = ["export", chosen, "--shards", shards, "--out", out, "--layout", layout, "-q"]

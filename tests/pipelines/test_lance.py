@@ -16,6 +16,7 @@ from ncclean.data.lance_table import lance_pieces
 from ncclean.data.sources import resolve_sources
 from ncclean.data.synthetic import CorpusOptions, write_corpus
 from ncclean.errors import InputError, ShardError
+from ncclean.storage import lance_scores
 from tests.command_line import run
 from tests.data.image_layouts import read as read_pairs
 from tests.pipelines.score_tables import assert_same_rows, read
@@ -136,6 +137,58 @@ def test_scores_that_do_not_fit_are_refused(pairs, tmp_path):
     result = run("annotate", out, "--dataset", tmp_path / "a.lance", "--columns", "nosuch")
     assert (result.returncode, "no column nosuch" in result.stderr) == (2, True)
     assert lance.dataset(tmp_path / "a.lance").version == 1
+
+
+def test_old_scores_stay_until_the_new_ones_are_written(pairs, tmp_path, monkeypatch):
+    """The disk may be full, or the process be killed."""
+    dataset, out = tmp_path / "a.lance", tmp_path / "scores.parquet"
+    lance.write_dataset(pairs, dataset)
+    score(dataset, out)
+    annotate = Annotate(scores=[str(out)], dataset=str(dataset))
+    annotate.run()
+    before = lance.dataset(dataset).to_table()
+
+    lance_scores_values = lance_scores._values
+
+    def reader(*arguments):
+        whole = lance_scores_values(*arguments)
+
+        def batches():
+            yield whole.read_next_batch().slice(0, 5)
+            raise OSError(28, "No space left on device")
+
+        return pa.RecordBatchReader.from_batches(whole.schema, batches())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lance_scores, "_values", reader)
+        with pytest.raises(InputError, match=r"a\.lance cannot be written"):
+            annotate.run()
+    assert lance.dataset(dataset).to_table() == before
+    # A process that was killed just before it drops the old columns leaves the new ones.
+    with monkeypatch.context() as patch:
+        patch.setattr(lance_scores, "_drop", killed)
+        with pytest.raises(KeyboardInterrupt):
+            annotate.run()
+    assert lance.dataset(dataset).to_table().select(before.column_names) == before
+    annotate.run()
+    assert lance.dataset(dataset).to_table().select(before.column_names) == before
+    assert set(lance.dataset(dataset).schema.names) == set(before.column_names)
+
+
+def killed(target, names):
+    if names:
+        raise KeyboardInterrupt
+
+
+def test_scores_of_no_row_are_refused_where_another_uid_occurs_twice(pairs, tmp_path):
+    lance.write_dataset(pairs, tmp_path / "a.lance")
+    out = tmp_path / "scores.parquet"
+    score(tmp_path / "a.lance", out)
+    lance.write_dataset(
+        pa.concat_tables([pairs.slice(0, COUNT - 1), pairs.slice(0, 1)]), tmp_path / "b.lance"
+    )
+    with pytest.raises(InputError, match="1 of 90 scores are of no row"):
+        Annotate(scores=[str(out)], dataset=str(tmp_path / "b.lance")).run()
 
 
 def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):

@@ -52,6 +52,11 @@ def test_only_this_machine_and_this_page_may_ask(review):
     # A form of another page cannot send JSON without asking first.
     data = json.dumps({"decision": "drop", "pairs": [["x", 0]]}).encode()
     assert review.ask("decide", data, {"Content-Type": "text/plain"})[0] == 400
+    kind = {"Content-Type": "application/json"}
+    for pairs in ("[" * 200_000, '[["a", 1e400]]', '[["a", 99999]]', '[["\\ud800", 0]]'):
+        wrong = f'{{"decision": "drop", "pairs": {pairs}}}'.encode()
+        assert review.ask("decide", wrong, kind)[0] == 400
+    assert review.get("rows", view="all")["decided"] == {}
 
 
 def test_rows_pictures_and_counts(review, scored):

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,9 +44,9 @@ def pairs():
     ]
 
 
-def select(source, folder, drop=(), options=None, **columns):
+def select(*sources, folder, drop=(), options=None, **columns):
     """A selection of all samples but those at the places in `drop`."""
-    shards = resolve_pairs([str(source)], options or SourceOptions())
+    shards = resolve_pairs([*map(str, sources)], options or SourceOptions())
     rows = []
     for shard in shards:
         rows += [
@@ -64,7 +66,7 @@ def select(source, folder, drop=(), options=None, **columns):
 
 
 def export(source, folder, layout="auto", out="out", drop=(), columns=None, **options):
-    chosen, shards = select(source, folder, drop, **(columns or {}))
+    chosen, shards = select(source, folder=folder, drop=drop, **(columns or {}))
     place = str(folder / out)
     form = out_layout(layout, place, shards)
     summary = export_shards(chosen, shards, UPath(place), layout=form, **options)
@@ -218,7 +220,7 @@ def test_a_repeated_sample_is_there_as_often_under_keys_of_its_own(pairs, tmp_pa
     weights = {"weight": lambda count: pa.array([4.0] + [1.0] * (count - 1), pa.float32())}
     for layout in ("csv", "parquet"):
         source = LAYOUTS["img2dataset"](pairs[:3], tmp_path / layout)
-        chosen, shards = select(source, tmp_path, **weights)
+        chosen, shards = select(source, folder=tmp_path, **weights)
         out = tmp_path / f"out {layout}"
         form = out_layout(layout, str(out), shards)
         summary = export_shards(chosen, shards, UPath(out), layout=form, repeat=True)
@@ -253,7 +255,7 @@ def test_an_image_where_another_has_its_folder_costs_itself(tmp_path):
         "key": ["a.jpg/b", "a"], "jpg": [picture(0), picture(1)], "caption": ["x", "y"]
     })  # fmt: skip
     pq.write_table(table, tmp_path / "source" / "c.parquet")
-    chosen, shards = select(tmp_path / "source", tmp_path)
+    chosen, shards = select(tmp_path / "source", folder=tmp_path)
     out = tmp_path / "out"
     form = out_layout("folder", str(out), shards)
     summary = export_shards(chosen, shards, UPath(out), layout=form)
@@ -319,7 +321,7 @@ def test_an_interrupted_export_goes_on(pairs, tmp_path, monkeypatch):
 def test_a_store_gets_the_same(pairs, tmp_path):
     """Any that fsspec knows; that of memory has no folders and no links."""
     source = LAYOUTS["files"](pairs, tmp_path / "source")
-    chosen, shards = select(source, tmp_path)
+    chosen, shards = select(source, folder=tmp_path)
     for layout in ("folder", "parquet"):
         url = f"memory://layouts/{layout}"
         form = out_layout(layout, url, shards)
@@ -329,7 +331,7 @@ def test_a_store_gets_the_same(pairs, tmp_path):
 
 def test_s3_holds_a_table_of_many_parts_and_its_images(pairs, tmp_path):
     source = LAYOUTS["Hugging Face"](pairs, tmp_path / "source")
-    chosen, shards = select(source, tmp_path)
+    chosen, shards = select(source, folder=tmp_path)
     with s3("out"):
         for layout, place in (("csv", "s3://out/csv"), ("parquet", "s3://out/one.parquet")):
             form = out_layout(layout, place, shards)
@@ -369,7 +371,7 @@ def test_an_image_does_not_replace_another_of_its_path(tmp_path):
     columns = {"key": keys, "jpg": [picture(1), picture(200)], "caption": ["x", "y"]}
     (tmp_path / "source").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "source" / "c.parquet")
-    chosen, shards = select(tmp_path / "source", tmp_path)
+    chosen, shards = select(tmp_path / "source", folder=tmp_path)
     rows = pq.read_table(chosen)
     twice = pa.concat_tables([rows.slice(0, 1), rows])  # k drawn twice
     pq.write_table(twice, chosen)
@@ -381,9 +383,64 @@ def test_an_image_does_not_replace_another_of_its_path(tmp_path):
     assert {one.image for one in read(out)[0]} == {picture(1)}
 
 
+@pytest.mark.parametrize("table", ["jsonl", "csv", "parquet"])
+def test_an_image_of_another_task_does_not_stand_in_for_one_of_its_path(
+    table, tmp_path, monkeypatch
+):
+    """Key and name of a shard together may be the path of another shard's image."""
+    monkeypatch.chdir(tmp_path)
+    files = []
+    for name, key, number in (("x", "y/z", 1), ("x/y", "z", 200), ("w/y", "k", 95)):
+        columns = {"key": [key], "jpg": [picture(number)], "caption": [f"caption {number}"]}
+        files.append(Path(f"{name}.parquet"))
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), files[-1])
+    chosen, shards = select(*files, folder=tmp_path)
+    out = tmp_path / "out"
+    form = out_layout("csv" if table == "csv" else "folder", str(out), shards)
+    if table == "parquet":
+        form = replace(form, table="metadata.parquet")
+    for _ in range(2):
+        summary = export_shards(chosen, shards, UPath(out), layout=form, samples_per_shard=1)
+        (problem,) = summary.errors.values()
+        assert problem == "x/y/z.jpg: another image has this path"
+        assert summary.samples == 2
+    samples, _ = read(out)
+    assert len(samples) == 2
+    pairs = {picture(n): f"caption {n}" for n in (1, 200, 95)}
+    assert all(one.caption == pairs[one.image] for one in samples)
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "folder", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["tar", "parquet"])
+def test_samples_of_two_shards_that_share_a_key_are_two(source, layout, tmp_path):
+    """Shards may each count from 0. Readers join neighbours that share a key, or drop one."""
+    (tmp_path / "source").mkdir()
+    for name, numbers in (("a", (1, 7)), ("b", (7, 9))):
+        images = {str(one): picture(one if name == "a" else one + 100) for one in numbers}
+        if source == "parquet":
+            captions = [f"{one} of {name}" for one in numbers]
+            columns = {"key": [*images], "jpg": [*images.values()], "caption": captions}
+            pq.write_table(pa.table(columns), tmp_path / "source" / f"{name}.parquet")
+            continue
+        members = [
+            member
+            for key, image in images.items()
+            for member in ((f"{key}.jpg", image), (f"{key}.txt", f"{key} of {name}".encode()))
+        ]
+        (tmp_path / "source" / f"{name}.tar").write_bytes(hostile.tar_bytes(members))
+    samples, errors = read(export(tmp_path / "source", tmp_path, layout))
+    assert errors == []
+    assert {one.caption: one.image for one in samples} == {
+        "1 of a": picture(1), "7 of a": picture(7), "7 of b": picture(107), "9 of b": picture(109)
+    }  # fmt: skip
+    assert len({one.key for one in samples}) == 4
+    assert {str(one.status) for one in samples} == {str(samples[0].status)}
+
+
 def test_a_table_that_is_gone_is_an_error_of_its_shard(pairs, tmp_path):
     source = LAYOUTS["open_clip"](pairs, tmp_path / "source")
-    chosen, shards = select(source, tmp_path)
+    chosen, shards = select(source, folder=tmp_path)
     out = tmp_path / "out"
     form = out_layout("csv", str(out), shards)
     source.unlink()
