@@ -17,6 +17,7 @@ from ncclean.explaining.discoveries import (
 )
 from ncclean.explaining.kinds import LENGTH, Kind
 from ncclean.explaining.options import ExplainOptions
+from ncclean.explaining.outcomes import FAR_RIGHT, FAR_WRONG
 from ncclean.explaining.pairs_file import Required, Values
 
 # Fewer pairs of a stratum outside a group say too little of what to expect.
@@ -77,8 +78,9 @@ def excess_tests(
 
     The mean expected of a group is that of the pairs outside it with captions as long. `tau2` is
     (C,) or (C, G). With `by_stratum` false, captions of any length are compared. The value `far`
-    counts for groups most of whose pairs have nothing comparable outside. The result is that of the
-    value with the weakest p-value; `mean` and `expected` are the first value's.
+    counts for groups most of whose pairs have nothing comparable outside: it is expected to be
+    `FAR_RIGHT`. The result is that of the value with the weakest p-value; `mean` and `expected` are
+    the first value's.
     """
     means = outside_means(pairs, sums, totals, by_stratum)
     count = np.maximum(pairs.sum(axis=1), 1e-9)
@@ -86,13 +88,17 @@ def excess_tests(
     expected = (means * pairs).sum(axis=2) / count
     variances = (totals.variances[:, None, :] * pairs).sum(axis=2) / count**2
     spread = np.broadcast_to(np.asarray(tau2, float).reshape(len(sums), -1), mean.shape)
-    log_p = log_p_values(count, mean, expected, variances * count, spread)
-    counts = np.ones(log_p.shape, bool)
-    if required.far is not None:
+    of_wrong = totals.shown[:, None] * (mean - expected)[0]
+    counts = np.ones(mean.shape, bool)
+    far = required.far
+    if far is not None:
         compared = is_comparable(pairs, totals) & by_stratum
-        counts[required.far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+        counts[far] = (pairs * ~compared).sum(axis=1) > _MOST_ALONE * count
+        expected[far], variances[far] = FAR_RIGHT, FAR_RIGHT * (1 - FAR_RIGHT) / count
+        of_wrong[far] = FAR_WRONG - FAR_RIGHT
+    log_p = log_p_values(count, mean, expected, variances * count, spread)
     excess = mean - expected
-    is_shown = excess >= (np.array(required.least) * totals.shown)[:, None] * excess[0]
+    is_shown = excess >= np.array(required.least)[:, None] * of_wrong
     log_p = np.where(counts, np.where(is_shown, log_p, 0.0), -np.inf)
     strength = excess / np.sqrt(variances + spread + 1e-12)
     return Test(log_p.max(axis=0), mean[0], expected[0], strength[0])
